@@ -66,7 +66,7 @@ def agree(ratios: Sequence[float]) -> bool:
 
 @dataclass
 class Measured:
-    """A row of both versions, a value a round: the other revision's and this tree's."""
+    """A row of both versions: one value per round of the other revision and one of this tree."""
 
     name: str
     unit: str

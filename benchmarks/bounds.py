@@ -54,7 +54,7 @@ class Mixture:
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:
-        """As bench_machine takes it."""
+        """Returns the mixture as an argument of bench_machine."""
         return " ".join(f"{kind}={count:g}" for kind, count in self.on(isa).items())
 
 
@@ -83,19 +83,19 @@ def texts() -> list[str]:
 
 
 def mixture_of(row: Row) -> Mixture | None:
-    """That of the row's loop; `like` names a row of the same operations."""
+    """Returns the mixture of the row's loop. `like` names a row of the same operations."""
     name = row.get("like", row["name"]).removeprefix(f"{row.get('backend')}/")
     return next((m for m in mixtures() if any(fnmatchcase(name, p) for p in m.rows)), None)
 
 
 def threads_of(row: Row) -> int:
-    """Those that the row's name ends in, or one."""
+    """Returns the number of threads at the end of the row's name, or 1."""
     digits = row["name"].rpartition("/threads")[2]
     return int(digits) if digits.isdigit() and "/threads" in row["name"] else 1
 
 
 def issue_bound(row: Row, machine: Machine) -> float | None:
-    """10⁹ elements a second times what the row counts of each: a MAC, or bytes."""
+    """Returns 10⁹ elements a second, times the MACs or bytes that the row counts per element."""
     mixture, isa = mixture_of(row), row.get("backend", "")
     if mixture is None or isa not in LANES:
         return None

@@ -273,7 +273,7 @@ def missing(case: Case) -> str:
 
 
 def cuda_row(case: Case, options: Namespace) -> Row:
-    """4096³ on the first GPU against its own sgemm (no TF32). Bits: as on the CPU."""
+    """Measures 4096³ on the first GPU next to its own sgemm (no TF32). Bits: as on the CPU."""
     name = f"cuda/{case.name}"
     host = operands(case, options.seed)
     wrong = gemm_bits.check_cuda(case.multiply, case.accumulator, *host, options.seed)

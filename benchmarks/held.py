@@ -32,7 +32,7 @@ BITS_OF_LEAF_7 = {"AVX2": 5, "AVX512F": 16, "AVX512VL": 31}  # of EBX
 
 
 def has_avx512(text: str | None = None) -> bool:
-    """From the text of /proc/cpuinfo."""
+    """Returns whether this CPU has AVX-512. `text`: as in /proc/cpuinfo."""
     if text is None:
         text = CPUINFO.read_text() if CPUINFO.exists() else ""
     return re.search(r"^flags\s*:.*\bavx512f\b", text, re.M) is not None
@@ -69,7 +69,8 @@ def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
 
 
 def start_again_where_needed() -> None:
-    """Returns where memcpy and sgemm are what the backend is to be measured against; says so."""
+    """Starts the process again with the switches of AVX2, if `CPD_BACKEND=avx2` needs them. Prints
+    how memcpy and sgemm are held to AVX2. Exits if memcpy still uses AVX-512."""
     if os.environ.get("CPD_BACKEND") != "avx2":
         return
     if not has_avx512():

@@ -39,7 +39,7 @@ class Cpu:
 
 
 def this_cpu(text: str | None = None) -> Cpu:
-    """From the text of /proc/cpuinfo."""
+    """Returns a description of this CPU. `text`: as in /proc/cpuinfo."""
     if text is None:
         text = CPUINFO.read_text() if CPUINFO.exists() else ""
     pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())

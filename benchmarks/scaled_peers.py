@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows `scaled/peer/…`: a cast to a scaled format next to torchao's emulation of the same one, each
-into fresh memory, by turns; the ratio is how many times faster ours is. Bits first: the values are
-torchao's, on data away from the corners where its release has older rules. Skipped where torchao is
-not installed."""
+into fresh memory, by turns; the ratio is how many times faster ours is. Bits first: the values
+equal torchao's, on data away from the corners where its release has older rules. Skipped where
+torchao is not installed."""
 
 from __future__ import annotations
 

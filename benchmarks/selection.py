@@ -78,7 +78,7 @@ EVERY = Selection(("*",))
 
 
 def selection(text: str, every: bool = False) -> Selection:
-    """Those that contain the text; without one, the main rows or every one."""
+    """Selects the rows whose names contain `text`. Without a text, selects the main rows or all."""
     if not text:
         return EVERY if every else Selection(MAIN)
     also = PARTS if text == "all_reduce" else ()

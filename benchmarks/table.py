@@ -78,7 +78,7 @@ def _generation(run: store.Run) -> tuple[int, ...]:
 
 
 def _runs(folder: Path, isa: str) -> list[store.Run]:
-    """Those of an instruction set, the newest CPU last."""
+    """Returns the stored runs of an instruction set, the newest CPU last."""
     runs = [store.load(path) for path in sorted(folder.glob("*.json"))]
     return sorted((run for run in runs if run and run["isa"] == isa), key=_generation)
 
@@ -94,7 +94,7 @@ def stored(folder: Path = store.RESULTS) -> Rows:
 
 
 def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
-    """By CPU, of runs whose backend was AVX2."""
+    """Returns the rows of runs with the backend AVX2, by CPU."""
     rows: Rows = {}
     for run in _runs(folder, "avx2"):
         cpu = f"{VENDORS.get(run['vendor'], run['vendor'])} {run['family']}-{run['model']}"

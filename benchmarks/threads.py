@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows `…/threads2` of streams: two threads next to one thread of the same call, by turns.
-Bits: both results are the same. Those of products are gemm.py's."""
+Bits: both results are the same. The rows of products are in gemm.py."""
 
 from __future__ import annotations
 

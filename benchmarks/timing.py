@@ -61,7 +61,8 @@ def least(turns: Sequence[Spent]) -> float:
 
 
 def calls_in_a_turn(work: Work) -> int:
-    """So many that a turn lasts SHORTEST; the first call warms up and is not timed."""
+    """Returns the number of calls for which a turn lasts SHORTEST. A first call warms up,
+    untimed."""
     work()
     return max(1, round(SHORTEST / max(seconds(work), 1e-6)))
 

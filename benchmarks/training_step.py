@@ -174,7 +174,8 @@ def _text(row: dict[str, Any], fp32: dict[str, Any]) -> str:
 
 
 def _stored(options: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
-    """As `cpd study report --store` keeps the results of a study."""
+    """Returns the rows in the form in which `cpd study report --store` stores the results of a
+    study."""
     from cpd.study.processor import cpu_name
     from cpd_lab.papers.kinds import VERSION
 

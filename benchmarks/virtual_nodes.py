@@ -26,7 +26,7 @@ THREADS = 2
 
 
 def perceptron() -> nn.Module:
-    """That of `cpd train`: six hidden layers of 64."""
+    """Returns the perceptron of `cpd train`, with six hidden layers of 64."""
     hidden = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(64, 10))
 
@@ -85,7 +85,7 @@ def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
 
 
 def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
-    """Returns the gradients over four nodes against those of the all-reduce."""
+    """Returns whether the gradients over four nodes equal the result of the all-reduce."""
     micro = batch.chunk(4)
     if case.spec.group_size is not None:
         case = replace(case, spec=case.spec.replace(group_size=2))

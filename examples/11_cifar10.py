@@ -10,8 +10,8 @@ divided by 512, as in Page's code; its weight decay, 512 * 0.0005, does. So its 
 and leave (4,3) at the top, where those of ResNet-18 are small and leave it at the bottom.
 
 By default models are narrow, images few, epochs short and their schedule squeezed: minutes on a
-CPU. `--full` is the paper's: 64 channels, 50,000 images, 512 a node, 25 and 100 epochs (100 is not
-in the paper); for a GPU.
+CPU. `--full` has the sizes of the paper: 64 channels, 50,000 images, 512 a node, 25 and 100 epochs
+(100 is not in the paper); for a GPU.
 
 Run: python examples/11_cifar10.py --model davidnet
      python examples/11_cifar10.py --model resnet18 --wires "e4m3" "e4m3 aps" --seeds 3

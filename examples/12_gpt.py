@@ -40,7 +40,7 @@ LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 
 def cases() -> dict[str, cpd.Recipe | None]:
-    """By name: operands, sums."""
+    """Returns the recipes by name: operands, sums."""
     h100 = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )

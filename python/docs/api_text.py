@@ -107,7 +107,8 @@ def _skip(_app: Sphinx, _what: str, _name: str, it: Any, skip: bool, _how: Any) 
 
 
 def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:
-    """Types such as `bytes` are Python's, not an attribute of that name."""
+    """Removes the links of Python's types, such as `bytes`, which would lead to attributes of that
+    name."""
     for reference in list(document.findall(pending_xref)):
         if reference.get("reftarget") in vars(builtins):
             reference.replace_self(reference.children)

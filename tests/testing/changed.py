@@ -242,7 +242,7 @@ def tests() -> tuple[list[str], list[str]]:
 
 
 def target_of(source: str) -> str:
-    """As tests/CMakeLists.txt names it."""
+    """Returns the target of a test's source, as tests/CMakeLists.txt names it."""
     name = re.sub(r"/(test_)?(\w+)\.cpp$", r"/\2", source.removeprefix("tests/"))
     return "test_" + name.replace("/", "_")
 

@@ -45,7 +45,7 @@ class Template(NamedTuple):
     file: str
     line: int
     text: str
-    """With OPEN for each value."""
+    """The text, with OPEN for each value."""
 
     @property
     def shown(self) -> str:

@@ -149,7 +149,7 @@ def run_command(command: list[str], log: Path, begin: float) -> str:
 
 
 def device() -> str:
-    """Its name, as a file's."""
+    """Returns the name of the device, in the form of a file name."""
     code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, env=environment())
     name = done.stdout.strip()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
 is fetched from elsewhere, every public name of the package has its place, and the schema of recipes
-is the package's. `./dev docs` runs it in the process that has made the site."""
+equals the package's. `./dev docs` runs it in the process that has made the site."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PUBLIC = (
 
 @dataclass
 class Page:
-    """What a page can be linked by, what it links to, and what a browser loads with it."""
+    """The anchors of a page, its links, and the files that a browser loads with it."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the operators torch.ops.cpd.* of elements and sums (`cpd._torch.table`).
+"""Adds the operators of elements and sums to the table of torch.ops.cpd.* (`cpd._torch.table`).
 
 The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.ops` needs.
 """

@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 def _never_plain(args: tuple[Any, ...]) -> bool:
-    """As `is_plain` where nothing is known: the dispatcher takes the call."""
+    """Returns False: replaces `is_plain` if nothing is known. The dispatcher takes the call."""
     return False
 
 

@@ -49,7 +49,7 @@ class Resolved(NamedTuple):
     casts: tuple[Parts, ...]
     """The parts of operands' casts, by the numbers of their purposes."""
     in_native: tuple[bool, ...]
-    """By the number of an operand's purpose: whether torch's kernels form the sum."""
+    """True if torch's kernels compute the sum, for each operand's purpose by its number."""
     scales_at: str
     """The place where scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the operators torch.ops.cpd.* of scaled formats (`cpd._torch.table`).
+"""Adds the operators of scaled formats to the table of torch.ops.cpd.* (`cpd._torch.table`).
 
-They are cast_scaled, encode_scaled and decode_scaled, documented in `cpd.ops`. cast_scaled_both
-makes a layer's casts of its gradient along two axes, stacked.
+The operators cast_scaled, encode_scaled and decode_scaled are documented in `cpd.ops`.
+cast_scaled_both casts a layer's gradient along two axes and stacks the results.
 
-`scaled` is the format's text, `how` the text of the cast of its elements (`cast.elements`), `dtype`
-the result's type, which holds x's values; None: x's own. Scales follow from x in its own type.
+The argument `scaled` is the text of the format. `how` is the text of the elements' cast
+(`cast.elements`). `dtype` is the type of the result, which holds the values of x; with None it is
+the type of x. Scales are computed from x in the type of x.
 """
 
 # torch's registries are untyped.
@@ -75,7 +76,7 @@ def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
 
 
 def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """The derivative is x's."""
+    """Stores the types of x and of the result. The derivative has the type of x."""
     ctx.dtype = inputs[0].dtype
     ctx.to = inputs[-1] or ctx.dtype
 

@@ -27,7 +27,8 @@ class Row(NamedTuple):
     """An operator of the table."""
 
     fake: Callable[..., Any] | None
-    """Its fake kernel. None: only operators of Python call it, with tensors that are not fake."""
+    """The operator's fake kernel. None: only operators of Python call the operator, with tensors
+    that are not fake."""
     derivative: Derivative | None
     batching: Batching | Callable[..., Any] | None
     """The rule by which torch.vmap calls it, or a rule as torch.library.register_vmap takes it;

@@ -123,7 +123,7 @@ def slide_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """As `conv.slide`; w: groups x outputs x channels x the kernel."""
+    """Computes the result of `conv.slide`. w: groups x outputs x channels x the kernel."""
     groups, outputs, inputs, *kernel = w.shape
     matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
     x = _padded(x, moves, kernel, size[2:])
@@ -160,7 +160,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
-    """As `conv.correlate`, in float32."""
+    """Computes the result of `conv.correlate`, in float32."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])

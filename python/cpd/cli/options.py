@@ -95,7 +95,7 @@ class Help(argparse.HelpFormatter):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
-"""To which each command adds its parser."""
+"""The subparsers, to which each command adds its parser."""
 
 
 def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:

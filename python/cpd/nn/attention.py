@@ -14,7 +14,8 @@
 
 The query and the weights are the activations of the two products, the key and the value are their
 weights. So the attention recipe casts each operand of the forward and backward GEMMs. With neither
-`attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
+`attention` nor `softmax`, torch's function computes everything; with `softmax` alone, torch
+computes the products.
 
 `multi_head_attention` adds the projections of query, key and value before the attention, and the
 projection of the output after it. Each projection is a `cpd.functional.linear` by the recipe

@@ -32,8 +32,8 @@ class Mode(TorchFunctionMode):
     """Computes torch's functions by rows of `cpd.nn.operations`.
 
     Args:
-        recipe: by which it computes.
-        operations: the rows by torch's functions. All other functions are torch's.
+        recipe: the recipe by which the rows compute.
+        operations: the rows by torch's functions. Torch computes all other functions.
 
     Attributes:
         left: how often torch computed each operation that has a row.

@@ -112,8 +112,8 @@ def convert(
     called, it begins at the first forward of a layer, with gradients on, after a backward pass has
     reached a converted layer. In eval mode that needs a backward pass through layers in eval mode.
     Calls without gradients, recomputation under activation checkpointing and transforms of
-    torch.func begin no step. At steps that begin in a layer ranks exchange nothing, and the report
-    says so.
+    torch.func begin no step. In a step that begins at the forward of a layer, ranks exchange
+    nothing, and the report says so.
 
     A schedule of steps follows the clock; its first step is 0. A schedule of epochs follows
     `set_step`; without it the second step warns.

@@ -434,7 +434,7 @@ def _convolve(
     geometry: Geometry,
     options: tuple[Any, ...],
 ) -> Tensor:
-    """Returns a convolution over `rank` dimensions. `options`: the keywords of all products."""
+    """Returns a convolution over `rank` dimensions. `options`: the keywords of every product."""
     recipe, sums, seed, stream, dtype, delayed = options
     call_recipe = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None

@@ -135,7 +135,7 @@ class Delayed(_Casts, nn.Module):
     seen = 0
     """The number of clock steps for which scales were computed."""
     place = 0
-    """Its number among the clock's."""
+    """The number of this layer among the layers of the clock."""
 
     def __init__(
         self,

@@ -190,7 +190,8 @@ def batch_norm(
 ) -> Tensor:
     """Computes torch.nn.functional.batch_norm, rounded to `recipe.norm`.
 
-    The running statistics are the input's, rounded only into their own type.
+    The running statistics are computed from the unrounded input, and rounded only into their own
+    type.
 
     Args:
         input: N × C × ….

@@ -43,10 +43,10 @@ class Operation(NamedTuple):
     """An operation of torch."""
 
     name: str
-    """Its name in errors, and in `cpd.autocast(…).left`."""
+    """The operation's name in errors, and in `cpd.autocast(…).left`."""
     functions: str
-    """Its names in torch, Tensor and torch.nn.functional. "F." or "linalg." restricts a name to
-    that namespace."""
+    """The operation's names in torch, Tensor and torch.nn.functional. "F." or "linalg." restricts a
+    name to that namespace."""
     form: Callable[..., Any] | None = None
     """Computes it: (mode, *arguments of torch's function). It returns NotImplemented for arguments
     that it leaves to torch. `mode._take(products)` counts a call and returns the recipe and its

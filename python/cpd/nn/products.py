@@ -39,7 +39,7 @@ def is_product(operation: Any) -> bool:
 
 
 def name_of(operation: Any) -> str:
-    """Its name without its overload's: "aten.mm", "flex_attention"."""
+    """Returns the name without the overload, such as "aten.mm" or "flex_attention"."""
     return str(_packet(operation))
 
 
@@ -231,4 +231,4 @@ _MACS: dict[str, Callable[..., int | None]] = {
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _twice(_recurrent),
 }
-"""In addition to torch.utils.flop_counter's."""
+"""The counts of operations that torch.utils.flop_counter does not count."""

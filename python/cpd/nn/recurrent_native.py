@@ -267,7 +267,7 @@ class Steps(NamedTuple):
 
     @property
     def times(self) -> range:
-        """In the order of the forward pass."""
+        """The time steps, in the order of the forward pass."""
         return range(len(self.sizes))[:: -1 if self.reverse else 1]
 
 

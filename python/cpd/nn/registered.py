@@ -38,7 +38,8 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
               and softmax, called in its forward, are computed as the recipe says, as in
               `cpd.autocast`; each call uses the random bits of its own position in the module's
               stream;
-            - "attention": as "products", but products of two matrices are attention's;
+            - "attention": as "products", but the recipe's `attention` computes products of two
+              matrices;
             - "residual": additions of two tensors of one shape in its forward, not those of modules
               within it, are rounded to the recipe's `residual`;
             - "norm": its result and the gradient that comes back to it are rounded to the recipe's

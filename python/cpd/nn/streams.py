@@ -34,5 +34,5 @@ class Bits(NamedTuple):
         return cls(seed, stream)
 
     def at(self, position: int) -> dict[str, Any]:
-        """Returns the keywords of the product at that position."""
+        """Returns the seed and the stream of the product at `position`, as keywords."""
         return {"seed": self.seed, "stream": self.stream ^ position}

@@ -32,7 +32,7 @@ _MOST = 1024
 
 
 def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Looks up one value, which costs half of what a call with `*args` does."""
+    """Looks up one value, at half the cost of a call with `*args`."""
     results: dict[Any, Any] = {}
 
     def known(value: Any) -> Any:

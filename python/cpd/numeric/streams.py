@@ -12,7 +12,7 @@ _LAYER = _core.stream_tag("given", 1)
 
 @constant
 def _purpose_tag(purpose: str) -> int:
-    """As torch's int64 has it, with a sign."""
+    """Returns the tag of a purpose with a sign, as an int64 of torch has it."""
     tag = _core.stream_tag(purpose)
     return tag - 2**64 if tag >= 2**63 else tag
 

@@ -404,11 +404,11 @@ class _Step:
     """One step under way."""
 
     generators: list[Generators] | None
-    """Each node's own after the step, where it has them."""
+    """The generators of each node after the step. None: nodes have no generators."""
     own_buffers: list[Values] | None
-    """The same of buffers."""
+    """The buffers of each node after the step. None: nodes share the buffers."""
     seconds: float
-    """In casts and sums."""
+    """The time that casts and sums take."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Without `folds` the gradients are put into `gathered`, and nothing is reduced."""
+        """Reduces the gradients by `folds`. None: puts the gradients into `gathered` instead."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -544,7 +544,7 @@ class _Step:
         return gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
-        """From the buffers with which the node begins."""
+        """Computes loss and gradients from the buffers with which the node begins."""
         own = self.own_buffers is not None
         self._buffers.put(self._begin_buffers[node if own else 0])
         before = None if self._added is None else self._added.gradients.get(node)

@@ -87,7 +87,7 @@ class Line:
     row: RoundoffRow
     layer: str | None = None
     choice: Choice | None = None
-    """Its cost, where there is a machine."""
+    """The cost of the row. None: no machine is given."""
 
     def json(self) -> dict[str, Any]:
         """Returns the row, and its cost if there is a machine, for JSON."""

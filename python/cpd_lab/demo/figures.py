@@ -43,7 +43,7 @@ def weight_layers(run: Run) -> list[Layer]:
 
 
 def gradient_ranges(run: Run, formats: Sequence[str]) -> str:
-    """Every layer's first-epoch gradients against what the formats hold, without and with APS."""
+    """Draws every layer's first-epoch gradients and the ranges of formats, without and with APS."""
     wires = [named(name) for name in formats]
     layers = weight_layers(run)
     with picture(

@@ -85,7 +85,7 @@ class Demo:
     repeats: list[Run] = field(default_factory=list)
     """The table's rows with the other seeds."""
     codecs: list[Run] = field(default_factory=list)
-    """With compressors on the wire."""
+    """The runs with compressors on the wire."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
         """Returns a row of the table, and the same with the other seeds."""

@@ -212,7 +212,8 @@ class Study:
         cells: makes the cells of a size, for seeds 0 … n - 1.
         draw: makes tables and pictures of what is measured, which may be a part of the cells.
         judge: judges the papers' claims by the tables alone.
-        full: what size full runs. It begins with 'as small' where the cells are `small`'s.
+        full: describes what size full runs. It begins with 'as small' if both sizes have the same
+            cells.
     """
 
     name: str

@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adam": lambda p, lr, m, decay: optim.Adam(p, lr=lr, betas=(m, 0.999), weight_decay=decay),
     "lars": lambda p, lr, m, decay: lars.LARS(p, lr=lr, momentum=m, weight_decay=decay),
 }
-"""By name: torch's SGD, the same with Nesterov's momentum, Adam, and `cpd.optim.LARS`."""
+"""The optimizers by name: torch's SGD, SGD with Nesterov's momentum, Adam, and `cpd.optim.LARS`."""
 
 
 def optimizer(

@@ -45,7 +45,7 @@ def shape_images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def load_shapes(images: int, tests: int) -> Data:
-    """So many images to train with, and others to test with; the same in every run."""
+    """Returns `images` training images and `tests` test images, the same in every run."""
     return Data(*shape_images(images, 0), *shape_images(tests, 1), "shapes", len(KINDS), "pixels")
 
 

@@ -67,7 +67,7 @@ VALUES = ordinary, ordinary, sparse, tiny, with_specials
 
 
 def laid_out(x):
-    """In one of four layouts."""
+    """Returns x in one of four layouts."""
     which = random.randrange(4)
     if which == 0:
         return x

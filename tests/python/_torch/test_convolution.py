@@ -32,7 +32,8 @@ ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG,
 
 
 def run(case, leaves, **how):
-    """The result, and the gradients of the operands for a given one of the result."""
+    """Returns the result with the gradients of the operands, and the random gradient of the result
+    that they follow from."""
     y = case.ours(*leaves, **how)
     g = values(*y.shape, seed=7, dtype=y.dtype)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)], g
@@ -52,7 +53,8 @@ def test_fp32_sums_are_torchs(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_sums_of_integers_are_exact(case):
-    """By torch in float64: which product meets which."""
+    """Sums of integers equal torch's in float64, which shows that each sum has the right
+    products."""
     leaves = [t.mul(4).round().clamp(-8, 8).requires_grad_() for t in operands(case)]
     y = case.ours(*leaves, recipe=cpd.Recipe(sums="fp32"))
     g = values(*y.shape, seed=7).mul(4).round()
@@ -230,7 +232,7 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose):
-    """As `narrow`, with the bits of a purpose."""
+    """Returns `narrow` with stochastic rounding, by the random bits of a purpose."""
     return lambda *a: cpd.gemm(*a[:2], SOME, *a[2:], seed=3, stream=9 ^ purpose << 60)
 
 

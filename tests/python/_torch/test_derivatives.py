@@ -142,7 +142,8 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_transforms(operation, transform):
-    """As torch's own function, and no zero where that has none."""
+    """The operation transforms as torch's own function does, and is zero only where that function
+    is."""
     ours, exact = (TRANSFORMS[transform](f) for f in OPERATIONS[operation])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     got, wanted = ours(x), exact(x)
@@ -208,7 +209,8 @@ def test_both_modes_at_once():
     ],
 )
 def test_tangents_of_products_are_products(text):
-    """With the same accumulator, from the streams XOR 12 << 60 and 13 << 60; added in float32."""
+    """Two products with the same accumulator, in the streams XOR 12 << 60 and 13 << 60, are added
+    in float32."""
     generator = torch.Generator().manual_seed(3)
     a, b, c, of_a, of_b, of_c = (
         torch.randn(shape, generator=generator).half().float()
@@ -362,7 +364,8 @@ DRAWING = {
 
 @pytest.mark.parametrize("operation", DRAWING)
 def test_random_bits_under_vmap(operation):
-    """As torch's own random functions: an error, the same bits for each example, or others."""
+    """As for torch's own random functions, vmap raises an error, or gives each example the same
+    bits or others."""
     f = DRAWING[operation]
     x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(8))
     with pytest.raises(RuntimeError, match="randomness='same'"):

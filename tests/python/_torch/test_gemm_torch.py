@@ -177,8 +177,8 @@ def test_gradients_are_gemms(acc):
 
 @pytest.mark.parametrize(("of_a", "of_b", "of_c"), BATCHES)
 def test_gradients_of_broadcast_operands(of_a, of_b, of_c):
-    """fp32 sums against float64's; and (4,3) sums over the dimensions broadcast, then the
-    matrix's own, in one."""
+    """Sums in fp32 are close to sums in float64. A (4,3) sum runs over the broadcast dimensions and
+    then the matrix's own dimension, as one sum."""
     leaves = [
         values(*shape, seed=s).requires_grad_()
         for s, shape in enumerate(((*of_a, 5, 7), (*of_b, 7, 4), of_c))

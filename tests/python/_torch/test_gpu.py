@@ -112,8 +112,8 @@ def test_sums_and_products_take_given_integers() -> None:
 
 
 def test_what_only_values_tell_is_raised_later() -> None:
-    """Without CPD_CHECK=sync: by check_cuda or the next call on the device, or by the same call,
-    where its kernel has ended before its last one is started."""
+    """Without CPD_CHECK=sync, check_cuda or the next call on the device raises the error. The same
+    call raises it if the kernel has ended before the call's last kernel starts."""
     script = (
         "import cpd, torch\n"
         "x = torch.full((4, 16), 0.3, device='cuda')\n"

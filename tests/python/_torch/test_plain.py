@@ -276,7 +276,7 @@ def test_a_layer_is_seen_by_its_name():
 
 
 def test_below_autograd_nothing_is_recorded():
-    """As in another library's operator, whose derivatives are its own."""
+    """The call is within an operator of another library, which has its own derivatives."""
     x = X.clone().requires_grad_()
     with torch._C._AutoDispatchBelowAutograd():
         y = F.linear(x, X, recipe=cpd.Recipe(sums="e4m3"))

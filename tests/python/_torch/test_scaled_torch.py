@@ -177,7 +177,8 @@ def test_both_refuses():
     ("recipe", "calls"), [("mxfp8", 1), ("deepseek-v3", 1), ("te-current", 0), ("nvfp4", 0)]
 )
 def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monkeypatch):
-    """Where one cast serves both products it is made once; stochastic casts draw apart."""
+    """If one cast serves both products, it is made once. Stochastic casts take separate random
+    integers."""
     made = []
     run = operands.run
 
@@ -379,7 +380,7 @@ BLOCKS = ("tensor", "row", "3", "2x3", "1x5", "7x1")
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_of_fake_kernels(block):
-    """The grid as fake kernels compute it, of symbolic sizes too, is the library's."""
+    """Fake kernels compute the same grid of scales as the library, of symbolic sizes too."""
     q = cpd.Scaled("e4m3fn", block=int(block) if block.isdigit() else block)
     shapes = [(), (5,), (0,), (4, 9), (0, 4), (2, 3, 10), (1, 1, 1, 1)]
     for shape in shapes:

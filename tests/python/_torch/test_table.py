@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the operators' table: each operator of torch.ops.cpd has one."""
+"""Tests the table of operators: each operator of torch.ops.cpd has one row."""
 
 from __future__ import annotations
 

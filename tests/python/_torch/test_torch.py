@@ -326,7 +326,7 @@ print(of_torch, threads() - before - of_torch)
 
 
 def test_operators_run_on_torchs_threads_and_arrays_on_the_pools():
-    """In an interpreter of its own: a forked process has none of torch's threads."""
+    """The test runs in a new interpreter, because a forked process has none of torch's threads."""
     environment = os.environ | {"CPD_NUM_THREADS": "3"}
     command = [sys.executable, "-c", THREADS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

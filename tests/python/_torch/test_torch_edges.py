@@ -63,7 +63,8 @@ def test_a_delayed_cast_needs_state():
 
 @pytest.mark.parametrize("rows", [16, 20])
 def test_split_operands_are_padded_to_whole_transforms(rows):
-    """A transform of 16 values: what is appended is zero, and the product gets nothing from it."""
+    """Operands are padded with zeros to whole transforms of 16 values. The zeros add nothing to the
+    product."""
     text = "int4 tensor scale=fp32 transform=hadamard16"
     x = torch.rand(rows, 3)
     made = split_operand(x, text, 0, (None, None), None)
@@ -86,7 +87,8 @@ def test_factors_of_both_operands_are_taken_back(factors):
 
 
 def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
-    """With scales that the accumulator takes: grad_weight in e2m1, grad_input in e4m3fn."""
+    """The gradient has elements in e2m1 for grad_weight and in e4m3fn for grad_input. The
+    accumulator takes the scales."""
     a, w = torch.randn(8, 32, requires_grad=True), torch.randn(16, 32, requires_grad=True)
     g = torch.randn(8, 16)
     common = {"sums": "fp32", "activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8"}

@@ -43,7 +43,7 @@ def first_is_current() -> Iterator[None]:
 
 
 def assert_there(got: Any, wanted: Any, device: str, about: str = "") -> None:
-    """These bits, on that device."""
+    """Asserts that the result has these bits and is on that device."""
     for one in got if isinstance(got, (tuple, list)) else (got,):
         assert str(one.device) == device, about
     assert same(got, wanted), about
@@ -61,7 +61,8 @@ def wanted_of(calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
-    """Those of `captured_calls` whose bits are the CPU's, and others that no graph captures."""
+    """Returns the calls of `captured_calls` that have the same bits as on the CPU, and other calls
+    that no graph captures."""
     calls = captured_calls(device, SIDE)
     del calls["blas"]
     calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")
@@ -184,7 +185,7 @@ assert torch.cuda.current_device() == 0
 
 
 def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
-    """By a later call there, not by one on the other GPU."""
+    """A later call on the same GPU raises the error, a call on the other GPU does not."""
     program = tmp_path / "later.py"
     program.write_text(_LATER)
     environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
@@ -193,7 +194,7 @@ def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
 
 
 def test_operands_on_both_are_refused() -> None:
-    """By the public operations, which name both, and by the operators."""
+    """The public operations, which name both GPUs, and the operators refuse the operands."""
     a, b = normal(SIDE, SIDE).to(FIRST), normal(SIDE, SIDE).to(SECOND)
     codes, number = cpd.encode(a, "e4m3"), torch.zeros((), dtype=torch.int64, device=SECOND)
     integers = torch.zeros(SIDE, SIDE, dtype=torch.int32, device=SECOND)

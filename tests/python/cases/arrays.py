@@ -45,7 +45,7 @@ def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
 def accumulation_of(
     acc: cpd.Accumulator, given: Any = None, seed: int = 0, stream: int = 0
 ) -> gemm_oracle.Accumulation:
-    """The same accumulator for the oracle, with the integers that random= gives, if any."""
+    """Returns the same accumulator for the oracle, with the integers that random= gives, if any."""
     unit = acc.form == "unit" and gemm_oracle.Unit(
         spec_of(acc.a),
         spec_of(acc.b),

@@ -167,7 +167,8 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Messages of any size over every way: a list of what is not as over virtual ranks."""
+    """Sends messages of any size in every way. Returns the ways with other results than virtual
+    ranks, or the error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -190,7 +191,8 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Scaled contributions over every way: a list of what is not as over virtual ranks."""
+    """Sends scaled contributions in every way. Returns the ways with other results than virtual
+    ranks."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
@@ -236,8 +238,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Every codec over one in `of` of the ways that take it, other ones for the next codec, three
-    steps with what it keeps: a list of what is not as over virtual ranks."""
+    """Sends by every codec in every `of`-th way that takes it, in other ways for the next codec,
+    for three steps with states. Returns the ways with other results than virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -525,8 +527,8 @@ def fault_spec(exchange: str) -> cpd.Reduce:
 
 
 def leaves_by_error(comm: Communicator) -> dict[str, Any]:
-    """Rank 1 leaves the communicator's block by an exception of its own: what each rank raises, and
-    the seconds until then."""
+    """Rank 1 leaves the communicator's block by an exception of its own. Returns the error that
+    this rank raises, and the seconds until then."""
     begin = time.monotonic()
     try:
         with comm:
@@ -540,8 +542,9 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
-    """An exception that nobody catches ends rank 1's program, outside the communicator's block:
-    what the others raise, and the seconds until then. A slow rank may be in the barrier still."""
+    """An exception that nobody catches ends rank 1's program, outside the communicator's block.
+    Returns the error that another rank raises, and the seconds until then. A slow rank may still be
+    in the barrier."""
     begin = time.monotonic()
     try:
         comm.barrier()
@@ -554,8 +557,8 @@ def ends_by_error(comm: Communicator) -> dict[str, Any]:
 
 
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One fault after the other, each in the group that the one before left over. What this rank
-    saw of each; a victim's list ends with its own."""
+    """Makes one fault after the other, each in the group that the fault before has left over.
+    Returns what this rank saw of each fault; the list of a victim ends with its own fault."""
     seen: list[dict[str, Any]] = []
     for number, fault in enumerate(Fault(**one) for one in plan):
         spec = fault_spec(fault.exchange)

@@ -56,13 +56,14 @@ class Call:
 
 
 class FrontEnd:
-    """NumPy's, and what the others share."""
+    """The front end of NumPy, and the methods that the other front ends inherit."""
 
     name = "numpy"
     few: int | None = None  # of cases that differ little, how many are run; None: all
 
     def array(self, x: Any) -> Any:
-        """This front end's array of the same values, type and strides; what is no array stays."""
+        """Returns this front end's array of the same values, type and strides. Other arguments are
+        returned as they are."""
         return x
 
     def numpy(self, y: Any) -> Array:
@@ -237,7 +238,7 @@ def chain(error: BaseException | None) -> Iterator[str]:
 
 
 def require_gpu() -> None:
-    """Without a CUDA device: a skip that says so, or a failure where one is required."""
+    """Skips the test if there is no CUDA device, or fails if a device is required."""
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         return
@@ -259,7 +260,7 @@ def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
 
 
 def assert_bits(got: Array, expected: Any, about: str = "") -> None:
-    """The same type, shape and bits; of plain patterns, those of float32."""
+    """Asserts the same type, shape and bits. Plain patterns stand for float32 values."""
     if isinstance(expected, np.ndarray):
         assert got.dtype == expected.dtype, about
         assert got.shape == expected.shape, about

@@ -266,7 +266,8 @@ Case = tuple[Callable[[], Any], Callable[[Any], list[Any]]]
 
 
 def cases() -> dict[str, Case]:
-    """By name: what makes a state, and what continues from it and returns the results."""
+    """Returns two functions by name: one makes a state, one continues from the state and returns
+    the results."""
     found: dict[str, Case] = {
         "states": (states_made, states_result),
         "hook": (hook_made, hook_result),

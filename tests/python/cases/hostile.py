@@ -413,7 +413,7 @@ EXEMPT = {
     **{("cpd.study.capture", name): {"module"} for name in ("model", "loss")},
 }
 INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")
-"""Made of what only the package makes."""
+"""Classes whose objects only the package makes."""
 
 
 def calls() -> Iterator[tuple[Target, inspect.Parameter, str]]:
@@ -471,7 +471,7 @@ MACHINE = re.compile(
 
 
 def complaint(error: BaseException) -> str:
-    """Returns what is wrong with an error that a wrong argument raised; empty: it is a good one."""
+    """Returns what is wrong with an error that a wrong argument raised. Empty: a good error."""
     kind = type(error)
     text = str(error)
     if isinstance(error, UnicodeError):
@@ -490,7 +490,7 @@ def complaint(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """Where it was raised, for a list."""
+    """Returns the file and line at which the error was raised, for a list."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "/cpd/" in f.filename]
     frame = (ours or frames)[-1]

@@ -203,7 +203,7 @@ def waits_at_timeout() -> dict[str, Any]:
 
 
 def late_signal() -> dict[str, Any]:
-    """As on a busy machine: the call has ended long before Ctrl-C."""
+    """The call has ended long before Ctrl-C, as on a busy machine."""
     return met_by_ctrl_c(lambda: None, 1.5)
 
 
@@ -260,7 +260,7 @@ def python_transport() -> dict[str, Any]:
 
 
 def run_waits() -> dict[str, Any]:
-    """In LocalGroup.run: rank 0 never comes, rank 1 waits, rank 2 multiplies for minutes."""
+    """In LocalGroup.run, rank 0 never comes, rank 1 waits, and rank 2 multiplies for minutes."""
 
     def work(comm: Communicator) -> None:
         if comm.rank == 0:

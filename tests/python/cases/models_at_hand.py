@@ -216,5 +216,5 @@ def of_timm(name):
 
 
 def loss_of(result):
-    """Returns what a step goes back from."""
+    """Returns the loss from which a step's backward pass starts."""
     return result.loss if hasattr(result, "loss") else result.square().mean()

@@ -147,7 +147,7 @@ def by_nodes(
     keep: Any = None,
     **options: Any,
 ) -> Trained:
-    """The same by `cpd.VirtualNodes`."""
+    """Trains in the same way by `cpd.VirtualNodes`."""
     model = classifier()
     optimizer = optimizer_of(model)
     nodes = cpd.VirtualNodes(model, world, spec, keep, generators=range(world), **options)

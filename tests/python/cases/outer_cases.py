@@ -99,7 +99,7 @@ def outer_of(case: Case, model: Any, comm: Communicator | None) -> DiLoCo | Weig
 
 
 def copy_of(state: Any) -> Any:
-    """By way of a file, as torch reads it by default."""
+    """Returns a copy of the state that is saved and read by torch with its defaults."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

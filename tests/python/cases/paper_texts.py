@@ -79,8 +79,8 @@ def paper_text(paper: str) -> str:
 
 
 def found_at(paper: str, near: str, value: str) -> list[int]:
-    """Where the value stands behind these words, with no digit between the two and no other digit
-    around the value."""
+    """Returns the places at which the value follows these words, with no digit between words and
+    value and no further digit around the value."""
     words = re.escape(plain(near)) + r"[^0-9]{0,40}?" if near else ""
     start = r"(?<![\d.])" if value[:1].isdigit() else ""
     end = r"(?!\.?\d)" if value[-1:].isdigit() else ""
@@ -100,7 +100,7 @@ def section_of(paper: str, position: int) -> str:
 
 @functools.cache
 def sections(paper: str) -> list[tuple[int, str]]:
-    """Where each section begins, and its number."""
+    """Returns the place at which each section begins, and the section's number."""
     text, begin, found = paper_text(paper), 0, []
     for heading in HEADINGS[paper]:
         begin = text.find(plain(heading), begin)

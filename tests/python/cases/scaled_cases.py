@@ -249,7 +249,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """Of each element of a case: what it is, and what is in its block and its tensor."""
+    """The properties of each element of a case, of its block and of its tensor."""
 
     x: Array
     quotient: Array  # x / D
@@ -530,7 +530,7 @@ def differing(
 
 
 def _each(case: Case, of_blocks: Array, level: str) -> Array:
-    """Returns what is of a block, for each element of a tensor."""
+    """Returns, for each element of a tensor, the value of its block."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
     return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]
@@ -552,7 +552,8 @@ def classes(element: Format, codes: Array) -> Array:
 
 
 def decode_scales(case: Case, what: str, theirs: Array) -> Array:
-    """Their scales as ours are: decode scales, one a block. NVFP4's `amax` is the tensor's."""
+    """Returns the original's scales in our form: decode scales, one per block. NVFP4's `amax` gives
+    the scale of the tensor."""
     with np.errstate(all="ignore"):
         if what == "amax":
             top = np.float32(case.spec.element.max * case.spec.largest_scale)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats and arrays that the operations are tried on, on every front end, against the
+"""Scaled formats and arrays, with which tests compare the operations of every front end to the
 oracle."""
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def codes_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
-    """Of one level."""
+    """Returns the scales of a format with one level of scales."""
     return by_keywords(cpd.encode, x, q, **how)[1]
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Of the lower of two levels."""
+    """Returns the scales of blocks, the lower of two levels."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 
@@ -278,7 +278,7 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """In the arithmetic of other implementations, one level."""
+    """Yields formats with one level of scales in the arithmetic of other implementations."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}
         for arithmetic, rule in itertools.product(("te", "torchao"), ("max", "max_pow2")):

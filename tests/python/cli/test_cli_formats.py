@@ -88,7 +88,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_counts_and_values_are_those_of_all_values(one, other):
-    """Against the sets of all values."""
+    """Sets of all values give the same counts."""
     a, b = cpd.Format(one), cpd.Format(other)
     mine, theirs = set(a.values().tolist()), set(b.values().tolist())
     for rows, of, first, second in (

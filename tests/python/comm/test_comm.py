@@ -339,7 +339,8 @@ def stalls(spec, world, call):
 
 @pytest.mark.parametrize("exchange", ["owner", "gather", "hierarchical"])
 def test_groups_are_at_most_the_ranks(exchange):
-    """Every rank is told before anything is sent, and goes on; as the virtual ranks are."""
+    """Every rank raises the error before anything is sent, and can reduce again. Virtual ranks
+    raise the same error."""
     spec = cpd.Reduce("e4m3", order="ring", exchange=exchange, group_size=16)
     layers = [np.ones(3, np.float32)]
     told = r"group_size must be 1…3 \(the ranks\), got 16"

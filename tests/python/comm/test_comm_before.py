@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are lost before a communicator exists: every survivor is told in time who, by MPI and
-by gloo; and a subgroup of those that are left works."""
+"""Ranks are lost before a communicator exists. Every survivor gets an error in time that names the
+lost rank, with MPI and with gloo. A subgroup of the survivors works."""
 
 from __future__ import annotations
 

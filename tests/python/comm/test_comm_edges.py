@@ -54,7 +54,7 @@ def test_sent_and_received_are_told_apart():
 
 
 def test_gathered_layers_are_cast_by_the_seed():
-    """To one of the two neighbors of each value, by random bits of the communicator's seed."""
+    """Each value becomes one of its two neighbors, by random bits of the communicator's seed."""
     x = np.linspace(-3, 3, 999, dtype=np.float32)
 
     def gathered(comm):
@@ -102,7 +102,8 @@ def test_a_gather_refuses_other_steps(step):
 
 
 def test_a_value_alone_is_no_short_row():
-    """Its row has a scale of its own, and no larger row is possible."""
+    """A single value is a row with its own scale. A larger row is not possible, so there is no
+    warning."""
     layers = [np.ones((1, 1), np.float32)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", cpd.PrecisionWarning)

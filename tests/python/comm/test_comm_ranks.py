@@ -271,7 +271,8 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit
 
 
 def seen_in(phase: str) -> tuple[str, ...]:
-    """Where other ranks can be while one is in a phase: chunks overlap."""
+    """Returns the phases in which other ranks can be while one rank is in `phase`: chunks
+    overlap."""
     return PHASES[2:] if phase in PHASES[2:] else (phase,)
 
 

@@ -291,8 +291,8 @@ def test_sums_that_overflow_are_averages_where_contributions_are_divided():
 
 
 def test_one_group_of_all_ranks_is_the_flat_sum():
-    """Also where a sum of one term would not be that term: chunks of a narrower format, random
-    draws; in every order and every way that messages move."""
+    """The sum is the same in every order and every exchange. It is the same too if a sum of one
+    term would differ from that term, as with chunks of a narrower format or random integers."""
     ranks = gradients(5)
     for accumulator in ("e4m3 chunked chunk=2 inner=e5m1", "e4m3 sequential rounding=stochastic"):
         flat = bits_of(cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", accumulator=accumulator)))

@@ -121,7 +121,7 @@ def test_a_communicator_gives_the_same(in_place):
 
 
 def test_out_must_be_as_many_as_the_names():
-    """Also where no layer of a part lies behind the end."""
+    """The number is checked even if no layer of a spec lies beyond the end of `out`."""
     layers = contributions(1)[0]
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     blank = [np.full_like(layer, 7) for layer in layers]
@@ -159,7 +159,7 @@ def test_out_must_be_as_many_as_the_names():
     ],
 )
 def test_groups_are_at_most_the_ranks(schedule, told):
-    """Whichever spec's turn it is."""
+    """The limit holds for every spec of a schedule, at every step."""
 
     def work(comm):
         with pytest.raises(ValueError, match=told):

@@ -21,8 +21,9 @@ def values(stream: torch.cuda.Stream, x: torch.Tensor) -> _core.CudaValues:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_ranks_on_streams() -> None:
-    """The sums are the first rank's stream's: the others' casts come before them, and what they
-    free after them; the result is another's."""
+    """The stream of the first rank computes the sums. The casts of the other ranks come before the
+    sums, and memory that these ranks free is freed after them. A further stream takes the
+    result."""
     spec = cpd.Reduce("e5m2", group_size=2, average=True)
     made = [torch.randn(SIZE, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
     wanted, reports = cpd.simulate_all_reduce(

@@ -114,7 +114,7 @@ def test_floating_point_saturates():
 
 
 def fixed(x, wl, fl, clamp, symmetric):
-    """To the nearest multiple of 2^-fl, ties to even, clamped: exact rationals."""
+    """Rounds to the nearest multiple of 2^-fl by exact rationals, ties to even, and clamps."""
     step = Fraction(2) ** -fl
     low, high = -(Fraction(2) ** (wl - fl - 1)), Fraction(2) ** (wl - fl - 1) - step
     low += step * symmetric

@@ -55,7 +55,7 @@ def _ours(recipe, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rowwise_bit_for_bit(dtype):
-    """Its scales are powers of two, so that no later rounding can differ."""
+    """The scales of the rowwise recipe are powers of two. So no later rounding can differ."""
     for got, wanted in zip(_ours(ROWWISE, dtype), _float8("rowwise", dtype), strict=True):
         assert torch.equal(got, wanted)
     high = ROWWISE.replace(grad_weight_activation=None, grad_weight_gradient=None)
@@ -67,7 +67,7 @@ def test_rowwise_bit_for_bit(dtype):
 
 
 def test_tensorwise():
-    """The same codes; the scales multiply operands here, sums there."""
+    """The codes are the same. Here scales multiply operands, in torchao they multiply sums."""
     how = cpd.Recipe(f"e4m3fn {TENSORWISE}", gradient=f"e5m2 {TENSORWISE}")
     theirs = _float8("tensorwise", torch.float32)
     for got, wanted in zip(_ours(how, torch.float32), theirs, strict=True):

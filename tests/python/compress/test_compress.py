@@ -388,7 +388,8 @@ def reduce_with(comm, states):
 
 
 def test_states_of_another_rank_are_refused():
-    """Rank 0's checkpoint for all; after reset() they are nobody's."""
+    """All ranks load rank 0's checkpoint, which is refused. After reset() any rank may use the
+    states."""
     saved = kept_by_ranks(2)[0].state_dict()
     assert (saved["world"], saved["rank"]) == (2, 0)
     states = [compress.States() for _ in range(2)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1-bit SGD and error feedback against rationals (compress_oracle_one_bit): bytes of pieces, values
-and residuals from call to call, axes, ratios."""
+"""Compares 1-bit SGD and error feedback to rationals (compress_oracle_one_bit): bytes of pieces,
+values and residuals from call to call, axes, ratios."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QSGD against rationals (compress_oracle_levels): values, norms, random integers."""
+"""Compares QSGD to rationals (compress_oracle_levels): values, norms, random integers."""
 
 from __future__ import annotations
 

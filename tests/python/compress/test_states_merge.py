@@ -76,7 +76,8 @@ def owed_by(states, world, factor):
 @pytest.mark.parametrize(("old", "world"), [(3, 2), (4, 2), (5, 1), (2, 3)])
 @pytest.mark.parametrize("average", [False, True])
 def test_states_merge(wire, old, world, average):
-    """The merged states of real and virtual ranks are the oracle's, and the new job uses them."""
+    """The merged states of real and virtual ranks equal the oracle's states, and the new job uses
+    them."""
     states, virtual = owing(old, wire)
     wanted = owed_by(states, world, world / old if average else 1.0)
     assert wanted == owed_by([virtual], world, world / old if average else 1.0)

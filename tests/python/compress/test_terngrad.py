@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TernGrad against rationals (compress_oracle_levels)."""
+"""Compares TernGrad to rationals (compress_oracle_levels)."""
 
 from __future__ import annotations
 

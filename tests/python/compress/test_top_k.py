@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k with error feedback against its rule: which values are kept, what is fed back, over calls,
-ranks and inner codecs."""
+"""Compares top-k with error feedback to its rule: the values that are sent and the errors that are
+fed back, over calls, ranks and inner codecs."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def floats(bits) -> np.ndarray:
 
 
 class ByRule:
-    """An all-reduce of APS over sparsified layers: each rank's residual is added and the largest
-    values are kept; the exponent is theirs; they are cast times 2^shift; what is not sent is left,
-    in the values' own units."""
+    """An all-reduce with APS over sparsified layers. Each rank adds its residual and sends the
+    largest values. The shift follows from these values, which are cast times 2^shift. The residual
+    holds the rest, in the values' own units."""
 
     def __init__(self, fraction, spec, world, n):
         self.fraction, self.spec = fraction, spec

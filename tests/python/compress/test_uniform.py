@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in uniform bins against rationals (compress_oracle_entropy): packages byte by byte,
-values, what a layer's bits are chosen by; the paper's bits a parameter on a trained network."""
+"""Compares weights in uniform bins to rationals (compress_oracle_entropy): packages byte by byte,
+values, the measure by which a layer's bits are chosen. A trained network takes the paper's bits per
+parameter."""
 
 from __future__ import annotations
 

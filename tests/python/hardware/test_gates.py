@@ -63,7 +63,8 @@ GATES = Path(__file__).parents[2] / "rtl" / "gates.json"
 
 
 def synthesized():
-    """Gates of the modules that yosys has counted, with what the model says of the same."""
+    """Yields the name of each module, the gates that yosys has counted, and the model's number of
+    gates."""
     counted = {row["name"]: row["gates"] for row in json.loads(GATES.read_text())["rows"]}
     for name, count in counted.items():
         module, _, rest = name.partition(" ")
@@ -117,7 +118,7 @@ def test_what_has_no_cost():
 
 
 def test_a_cost_of_0_7_loads() -> None:
-    """It spelled one part otherwise."""
+    """Version 0.7 spelled one attribute in another way."""
     cost = cpd.hardware.gates("e4m3fn")
     old = vars(cost) | {"normaliser": cost.normalizer}
     del old["normalizer"]

@@ -125,7 +125,7 @@ def test_the_modules_pass_the_default_lines(bench: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", slow_but(MUTANTS, QUICK))
 def test_the_default_lines_find_a_bug(bench: Any, tmp_path: Path, name: str) -> None:
-    """And nothing in a replacement that changes no result."""
+    """The lines find every bug, and nothing in a replacement that changes no result."""
     sources = mutated(name, tmp_path)
     failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources, stop=1)
     assert count > 10_000

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of `tests/rtl` against `cpd vectors`, signals included, and against rational numbers,
-in Icarus and Verilator; their gates; what test benches say and refuse."""
+"""Compares the modules of `tests/rtl` to `cpd vectors`, signals included, and to rational numbers,
+in Icarus and Verilator. Tests their gates, and the messages and refusals of test benches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of(unit: str, operation: str = "block_fma") -> Any:
 
 
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
-    """How many lines a module was held against."""
+    """Returns the number of lines to which a module was compared."""
     failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
     assert failed == 0, said
     assert count == vectors.count
@@ -63,7 +63,7 @@ def test_the_linter_has_nothing_to_say(module: str) -> None:
 @ICARUS
 @pytest.mark.parametrize("operation", ["mul", "add"])
 def test_all_pairs(tmp_path: Path, operation: str) -> None:
-    """In every rounding; of 6 bits here, of 8 in the exhaustive tier."""
+    """All pairs agree in every rounding: pairs of 6 bits here, of 8 bits in the exhaustive tier."""
     for rounding in ROUNDINGS[:-1]:
         assert passes(tmp_path, make_vectors(operation, "e3m2ieee", rounding=rounding)) == 4096
 

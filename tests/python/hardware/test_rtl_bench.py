@@ -310,7 +310,7 @@ def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
-    """In the package, and in HARDWARE.md."""
+    """The SystemVerilog package and HARDWARE.md explain every signal."""
     vectors = make_vectors("block_fma", accumulator="h100-fp16", random=3)
     vectors.write(tmp_path / "x.hex")
     text = (tmp_path / "x_pkg.sv").read_text()

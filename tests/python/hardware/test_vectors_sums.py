@@ -87,7 +87,7 @@ def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
 def test_an_integer_accumulators_c_and_results_are_integers(
     formats: Any, text: str, length: int
 ) -> None:
-    """By Python's integers, from the codes on."""
+    """Python's integers give the sums, computed from the codes."""
     made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
     width, unit = acc.width, Fraction(2) ** -acc.fraction
@@ -369,7 +369,7 @@ def test_scales_below_every_normal_number() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
-    """Which are gemm's; a file of them is read again, and a wrong line found."""
+    """The results equal gemm's. A file of the vectors is read again, and a wrong line is found."""
     made = make_vectors("block_fma", accumulator=name, random=60, directed=True)
     assert [(f.name, f.role) for f in made.rule.fields if f.role != "input"] == [
         ("result", "output")
@@ -409,7 +409,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """Every line of products of two bits in three bits, which wrap, against Python's integers."""
+    """Every line equals Python's integers: products of two-bit operands, summed in three bits that
+    wrap."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():

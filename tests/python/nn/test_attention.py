@@ -213,7 +213,7 @@ def layer(**options):
 
 
 def arguments(module):
-    """As torch.nn.MultiheadAttention gives them."""
+    """Returns the arguments that torch.nn.MultiheadAttention passes to its function."""
     packed = module._qkv_same_embed_dim
     return (
         8,
@@ -378,7 +378,7 @@ def test_heads_say_what_they_do_not_take():
 @pytest.mark.parametrize("case", ["plain", "no bias", "widths", "more keys", "causal"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
-    """In training and in eval mode, where torch would take its fast path."""
+    """Tests training mode, and eval mode, in which torch would take its fast path."""
     made, options = HEADED[case]
     module = layer(**made, batch_first=batch_first)
     names = list(module.state_dict())
@@ -427,8 +427,8 @@ ENCODERS = {
 
 @pytest.mark.parametrize("case", ENCODERS)
 def test_an_encoder_with_an_emulated_layer_has_no_fast_path(case):
-    """In eval mode it computes what it computes in training mode, padded batches included; a layer
-    all of whose parts a schedule leaves to torch is torch's, up to the order of its sums."""
+    """In eval mode the encoder computes the same as in training mode, padded batches included. If a
+    schedule leaves all parts of a layer to torch, the results agree up to the order of sums."""
     rules, off = ENCODERS[case]
     alike = close if "schedule" in case else same
     torch.manual_seed(0)

@@ -76,7 +76,7 @@ def in_parts(model, n):
 
 
 def in_chunks(model, n):
-    """The head is called on each half; one backward pass."""
+    """Calls the head on each half of the trunk's output, then runs one backward pass."""
     halves = model.trunk(x_of(n)).split(3)
     sum(model.head(h).square().sum() for h in halves).backward()
 
@@ -106,7 +106,7 @@ def with_validation(model, n):
 
 
 def with_validation_with_gradients(model, n):
-    """In eval mode, between calls in training mode."""
+    """Calls the model in eval mode, with gradients, between calls in training mode."""
     called(model, n)
     model.eval()
     model(x_of(9))
@@ -200,7 +200,7 @@ def test_the_steps_of_three_rounds(train, recipe):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
 def test_recomputation_begins_no_step(part, reentrant, recipe):
-    """The same bits as without checkpoints, and the same steps."""
+    """A model with checkpoints has the same bits and the same steps as without."""
     plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):

@@ -187,7 +187,7 @@ def equations(count):
 
 
 def test_einsum_of_random_equations():
-    """Values, shapes and refusals are torch's. Most valid equations are not left to torch."""
+    """Values, shapes and refusals equal torch's. Most valid equations are emulated."""
     refused = emulated = 0
     for text, operands in equations(3000):
         equal, left = agree(lambda text=text, operands=operands: torch.einsum(text, *operands))

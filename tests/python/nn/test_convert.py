@@ -34,7 +34,7 @@ def mlp():
 
 
 def step_of(model, x):
-    """Output and all gradients of a step whose gradient is a given one."""
+    """Returns the output and all gradients of a step with a fixed gradient of the output."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)

@@ -413,7 +413,7 @@ def test_the_bias_under_transforms_with_native_sums():
 
 @pytest.mark.parametrize("sums", ["native", "fp32"])
 def test_double_backward(sums):
-    """As torch's, of the weight as cast, but for the order of sums."""
+    """The second derivative equals torch's with the cast weight, up to the order of sums."""
     layer = nn.Linear(4, 4)
     weight = cpd.cast(layer.weight.detach(), "e4m3fn").requires_grad_()
     plain = lambda x: F.linear(x, weight, layer.bias.detach())  # noqa: E731

@@ -474,8 +474,9 @@ class Attending(nn.Module):
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "bf16"])
 def test_each_parameter_counts_once(recipe):
-    """Query, key, value and output: 4 · 64² numbers, all of them emulated, whatever attention is;
-    a weight counts by what a parametrization makes it of; a tied one counts once."""
+    """Query, key, value and output have 4 · 64² numbers, all of them emulated, whether attention is
+    or not. A parametrized weight counts by the parameters that it is made of. A tied weight counts
+    once."""
 
     def counted(model, *x):
         report = cpd.convert(model, recipe, coverage=0)

@@ -76,8 +76,8 @@ def columns(state):
 
 
 def check(module, inputs, products, forward, of_attention=0, model=None):
-    """The converted module, alone or in a model, is the one by hand, in all steps; of its state,
-    the last `of_attention` products are attention's."""
+    """The converted module, alone or in a model, equals the module written by hand, in all steps.
+    The last `of_attention` products have their state in the state of attention."""
     hand, model = Hand(module, products, forward), model or module
     report = cpd.convert(model, HOW, coverage=False)
     assert not report.not_emulated

@@ -401,8 +401,8 @@ def test_empty_tensors_and_zeros(name):
 
 
 def test_another_threads_products_keep_their_bits():
-    """Torch's settings of precision are the process's: a layer changes none of them, so that what
-    another thread multiplies in float32 meanwhile is what it is alone."""
+    """Torch's settings of precision hold for the whole process, and a layer changes none of them.
+    So a float32 product of another thread meanwhile has the bits that it has alone."""
     x, w = values(256, 512).bfloat16(), values(512, 512, seed=1).bfloat16()
     image, kernel = values(2, 16, 12, 12).bfloat16(), values(16, 16, 3, 3, seed=1).bfloat16()
     a, b = values(256, 256, seed=2), values(256, 256, seed=3)

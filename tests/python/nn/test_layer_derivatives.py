@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives of the products and layers beyond a plain backward pass: forward mode, torch.func,
-torch.vmap. With fp32 sums torch's own results, to a tolerance; with narrow and stochastic ones, the
-bits of samples computed one by one."""
+torch.vmap. With fp32 sums, the results equal torch's own, to a tolerance. With narrow and
+stochastic sums, they have the bits of samples computed one by one."""
 
 from __future__ import annotations
 
@@ -265,7 +265,8 @@ def test_a_batch_of_streams():
 
 @pytest.mark.parametrize("name", ["linear", "conv2d"])
 def test_random_bits_of_a_batch(name):
-    """An error, unless torch.vmap is told which; only backward may draw."""
+    """Random bits in a batch raise an error unless torch.vmap has `randomness`. It is an error too
+    if only the backward pass takes random bits."""
     ours, _, shapes = PRODUCTS[name]
     args = operands(shapes)
     for how in (DRAWING, cpd.Recipe(sums="e4m3", grad_weight=SOME)):
@@ -303,7 +304,7 @@ def test_vmap_of_vmap_and_of_nothing():
 
 
 def tangent(f, x, w, b):
-    """Along x itself, by dual numbers."""
+    """Returns the derivative along x itself, by dual numbers."""
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x), w, b)).tangent
 

@@ -50,7 +50,7 @@ def test_a_title_names_one_format_where_all_are_equal():
 
 
 def test_nvfp4s_gradients_are_stochastic():
-    """As its source has it: gradients of both GEMMs, and nothing else."""
+    """The gradients of both GEMMs are stochastic and nothing else is, as in the recipe's source."""
     how = cpd.Recipe("nvfp4")
     found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
         "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"
@@ -96,7 +96,8 @@ def test_attention_drops_nothing_in_eval_mode():
 
 
 def test_a_weight_in_bfloat16_beside_an_input_in_float32():
-    """Its values are cast as they are: the result is that of the same weight in float32."""
+    """The values of the weight are cast as they are. The result equals the result with the same
+    weight in float32."""
     w = torch.randn(16, 32, dtype=torch.bfloat16)
     x = torch.randn(8, 32)
     for cast in ("fp8-tensor", "mxfp8", "nvfp4"):

@@ -76,7 +76,8 @@ def operands(norm, dtype=torch.float32):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("spec", [cpd.Cast("e4m3"), DRAWN], ids=str)
 def test_norms_are_torchs_rounded(norm, spec):
-    """The result is torch's, rounded; its gradient, rounded, enters torch's backward pass."""
+    """The result equals torch's result, rounded. Its gradient is rounded and enters torch's
+    backward pass."""
     how = cpd.Recipe("native", norm=spec)
     got = gradients(lambda *a: norm(*a, recipe=how, seed=3, stream=5 << 36), *operands(norm))
 
@@ -100,7 +101,7 @@ def test_norms_without_a_format_are_torchs(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_narrow_types_are_rounded_once(norm):
-    """From float32, as torch computes it there, and not from bfloat16."""
+    """The result of a bfloat16 norm is computed in float32 and rounded from there."""
     narrow = operands(norm, torch.bfloat16)
     got = norm(*narrow, recipe=NARROW)
     assert got.dtype == torch.bfloat16
@@ -301,7 +302,7 @@ LAYERS = {
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_converted_norms_are_torchs_rounded(name):
-    """Training and evaluation; the running statistics are torch's."""
+    """Training and evaluation both round torch's result. The running statistics equal torch's."""
     given, shape = LAYERS[name]
     layer = getattr(torch.nn, name)(*given)
     for p in layer.parameters():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers judge the operands that layers multiply, in layers of every type: against casts in
-float32 and errors in float64."""
+"""Observers judge the operands that layers multiply, in layers of every type. Casts in float32 and
+errors in float64 give the expected values."""
 
 from __future__ import annotations
 

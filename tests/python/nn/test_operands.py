@@ -43,7 +43,8 @@ LINEAR["sums that differ"] = NARROW
 @pytest.mark.parametrize("way", ["functional", "converted", "autocast"])
 @pytest.mark.parametrize("recipe", LINEAR.values(), ids=LINEAR)
 def test_a_linear_layer_is_the_step_written_by_hand(recipe, way):
-    """By its functional form, as a converted layer, and as torch's function within autocast."""
+    """The functional form, a converted layer and torch's function within autocast give the same
+    bits."""
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
@@ -119,8 +120,8 @@ def test_compiled_bits_are_those_of_eager(name):
 
 
 def test_gradients_of_gradients_go_through_torchs_own_kernels():
-    """With y = qx qwᵀ, of_x = 2 y qv, where qv is the weight as cast along its outputs: the
-    gradient of of_x's sum by w is what comes through y and what comes through qv."""
+    """Let y = qx qwᵀ. Then of_x = 2 y qv, where qv is the weight cast along its outputs. The
+    gradient of of_x's sum by w is the sum of the gradients through y and through qv."""
     x, w = values(6, 32).requires_grad_(), values(8, 32, seed=1).requires_grad_()
     recipe = cpd.Recipe("native", activation="mxfp8", weight="mxfp8")
     y = functional.linear(x, w, recipe=recipe)
@@ -215,7 +216,7 @@ def test_a_history_belongs_to_the_tensor(tensor, other):
 
 
 def encoded(spec, x, axis):
-    """As `cpd.gemm` takes it."""
+    """Returns the operand as codes and scales, in the form that `cpd.gemm` takes."""
     to = spec.format
     if isinstance(to, cpd.Format):
         return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiply-accumulates of products, against the sum of their results where all operands are ones,
-of which each product adds 1."""
+"""Compares the multiply-accumulates of products to the sum of the results. All operands are ones,
+so each multiply-accumulate adds 1 to that sum."""
 
 import pytest
 import torch

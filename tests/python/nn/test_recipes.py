@@ -79,7 +79,7 @@ def test_the_text_says_the_rest_too():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
 def test_texts_make_the_same_recipe(recipe):
-    """But for seeds, streams and layer, which a text does not have."""
+    """A text gives all keys but seeds, streams and layer."""
     parsed = cpd.Recipe(recipe.text)
     plain = without_numbers(recipe)
     assert parsed == plain == cpd.Recipe(str(recipe)) == eval(repr(recipe), {"cpd": cpd})
@@ -326,7 +326,7 @@ def test_what_is_wrong_says_so(arguments, error, message):
 
 @pytest.mark.parametrize("given", ["e4m3 aps", cpd.Reduce("e4m3", aps=True)])
 def test_reduce_is_an_all_reduce(given, tmp_path):
-    """Whatever it is given as: a text, an object, a recipe's text, plain data, or a file."""
+    """A text, an object, a recipe's text, plain data and a file give the same all-reduce."""
     wanted = cpd.Reduce("e4m3 aps")
     recipe = cpd.Recipe("native weight=bf16", reduce=given)
     (tmp_path / "recipe.json").write_text(recipe.to_json())
@@ -415,7 +415,7 @@ def test_a_file_is_read_each_time(tmp_path):
 
 @pytest.mark.parametrize("sums", ["e6m9 kahan", "h100-fp8"])
 def test_sums_beside_a_whole_recipe_are_those_of_its_parts(sums):
-    """But for a matrix unit, which takes elements."""
+    """The parts of a recipe take the sums too, but not a matrix unit, which takes elements."""
     how = cpd.Recipe("native rules='head bf16' schedule='step 3 mxfp8' attention=bf16", sums=sums)
     wanted = cpd.Accumulator(sums if sums == "e6m9 kahan" else "h100-fp8")
     assert how.forward == wanted

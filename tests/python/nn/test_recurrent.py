@@ -416,7 +416,7 @@ def test_cells_are_torchs_and_the_loops(kind, recipe):
 
 
 def test_each_product_has_a_stream_of_its_own():
-    """The same operands in each time step come out in different ways."""
+    """The same operands give different products in different time steps."""
     w, u = torch.zeros(1, 3), torch.full((1, 1), 0.3)
     recipe = cpd.Recipe(
         forward="e8m3 sequential rounding=stochastic", grad_input="fp32", grad_weight="fp32"

@@ -81,7 +81,7 @@ def test_a_block_is_the_one_by_hand(in_place):
 
 
 def test_it_draws_by_its_own_number():
-    """Its number comes after the numbers of all other layers."""
+    """The number of a residual block comes after the numbers of all other layers."""
     module = nn.Sequential(block(), nn.Linear(8, 8))
     report = cpd.convert(module, DRAWING, coverage=False)
     assert {row.name: row.layer for row in report if row.layer is not None} == {

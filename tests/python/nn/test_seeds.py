@@ -122,7 +122,7 @@ def test_sums_alone_are_of_native_products():
 
 @pytest.mark.parametrize("name", ["linear", "conv2d", "scaled_dot_product_attention", "layer_norm"])
 def test_compiled_steps(name):
-    """Over ten steps, int seeds compile at most twice and tensors once; the bits are eager's."""
+    """Over ten steps, int seeds compile at most twice and tensors once. The bits equal eager's."""
     args, keywords = FORMS[name]
 
     def step(seed):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products outside layers, in a module's own forward: which of them are emulated, and what the
-report says of them."""
+"""Tests products outside layers, in a module's own forward: which of them are emulated, and how the
+report describes them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def test_convert_leaves_them_in_torch_and_says_so(name):
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_registered_module_emulates_them(name):
-    """But for the backward pass of a torch.autograd.Function, which has a context of its own."""
+    """All products are emulated, but not the backward pass of a torch.autograd.Function, which has
+    its own context."""
     model = model_of(PRODUCTS[name])
     cpd.nn.register(type(model), "products")
     report = cpd.convert(model, RECIPE, coverage=0)

@@ -73,7 +73,7 @@ def test_what_the_arguments_mean():
 
 
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
-    """As GEMM takes them."""
+    """A text, a preset and a unit give the same accumulator as `cpd.gemm` makes of them."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
         assert as_accumulator(text) == cpd.Accumulator(text)
     assert cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn") == as_accumulator("h100-fp8 a=e5m2")
@@ -219,7 +219,7 @@ def test_replacing_the_format_keeps_the_keys_of_the_text():
 
 
 def test_keywords_replace_the_keys_of_a_text():
-    """In every way that a text may be given."""
+    """Keywords replace the keys of a text, an accumulator and a preset."""
     for given in ("e4m3 kahan", cpd.Accumulator("e4m3 kahan rounding=down")):
         assert str(cpd.Accumulator(given, rounding="up")) == "e4m3 kahan rounding=up"
         assert cpd.Accumulator(given, scheme="pairwise").scheme == "pairwise"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Against ml_dtypes: every code of its small formats, and its nearest-even casts."""
+"""Compares every code of small formats, and casts to nearest-even, to ml_dtypes."""
 
 from __future__ import annotations
 

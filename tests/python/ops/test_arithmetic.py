@@ -93,7 +93,7 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     compiled=("e4m3-8", "e8m22-24"),
 )
 def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
-    """By the integers of a seed, and by the same integers as they are given."""
+    """The integers of a seed and the same integers given by `random=` round alike."""
     front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 

@@ -38,7 +38,7 @@ ENCODED = [
 
 
 def as_tensor(number: int) -> Any:
-    """With the number's bits."""
+    """Returns an integer tensor with the bits of the number."""
     return torch.tensor(number - 2**64 if number >= 2**63 else number)
 
 
@@ -80,7 +80,7 @@ def test_numbers_of_every_kind_give_the_same_bits(text: str, make: Any) -> None:
 @pytest.mark.parametrize("text", [TEXTS[0], "e4m3", "h100-fp8", "int8"])
 @pytest.mark.parametrize("name", ["seed", "stream"])
 def test_bad_numbers(text: str, name: str) -> None:
-    """Also where no rounding uses them."""
+    """Bad seeds and streams are refused even if no rounding uses them."""
     calls = [lambda make, n: cpd.gemm(make(A), make(B), text, **n)]
     if cpd.Accumulator(text).form != "unit":
         calls.append(lambda make, n: cpd.sum(make(X), text, **n))
@@ -109,7 +109,7 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_compiled_steps(name: str) -> None:
-    """Ten int seeds recompile at most once, tensors never; the bits are eager's."""
+    """Ten int seeds recompile at most once, tensors never. The bits equal eager mode's."""
     step = STEPS[name]
     x = torch.as_tensor(values(20, 30))
     for numbers, most in (

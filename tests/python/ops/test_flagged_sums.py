@@ -230,7 +230,7 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """Without given integers flags are of the roundings that make the values."""
+    """If no random integers are given, the flags report the roundings that make the values."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotients, square roots and exceptions of every operation of elements against rationals."""
+"""Compares quotients, square roots and the exceptions of every element-wise operation to
+rationals."""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
-    """In NumPy's own formats, of any operands."""
+    """The operands are any numbers of NumPy's own formats."""
     generator = np.random.default_rng(3)
     unsigned = f"u{np.dtype(dtype).itemsize}"
     x, y = (
@@ -185,7 +186,7 @@ SIGNALLING = {np.float16: 0x7C01, np.float32: 0xFF800001, np.float64: 0x7FF00000
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("dtype", SIGNALLING)
 def test_signalling_nan_raise_invalid(front_end: FrontEnd, dtype: Any) -> None:
-    """In each place, beside quiet ones too (IEEE 754-2019, 6.2)."""
+    """A signaling NaN as any operand raises invalid, also beside quiet NaN (IEEE 754-2019, 6.2)."""
     bits = np.array([SIGNALLING[dtype]], f"u{np.dtype(dtype).itemsize}")
     loud, quiet, one = bits.view(dtype), np.array([math.nan], dtype), np.ones(1, dtype)
     calls = []

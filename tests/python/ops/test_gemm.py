@@ -393,7 +393,7 @@ UNIT = "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, UNIT, f"{UNIT} promote=8"])
 def test_no_products_give_the_addend_rounded(front_end: FrontEnd, scheme: str) -> None:
-    """Whatever format a matrix unit sums in, its result is the accumulator's."""
+    """The result has the accumulator's format, whatever format a matrix unit sums in."""
     a, b = np.zeros((2, 0), np.float32), np.zeros((0, 5), np.float32)
     c = np.float32([4124, 1.0625, -0.0, np.inf, np.nan])
     calls = []

@@ -79,7 +79,7 @@ def in_binary32(group: Sequence[int], signs: int, inverse: bool) -> list[int]:
 
 
 def into_bf16(group: Sequence[int], signs: int, inverse: bool) -> list[int]:
-    """The same in binary64, which Python's floats are, and one rounding."""
+    """Computes the transform in binary64, the format of Python's floats, and rounds it once."""
     y: list[float] = [oracle.float_from_bits(x) for x in group]
     y = y if inverse else flipped(y, signs, float.__neg__)
     y = stages(y, float.__add__, float.__sub__)

@@ -69,7 +69,8 @@ def test_docstrings_refuse_no_more_than_the_table() -> None:
 
 
 def test_torchs_operators() -> None:
-    """Each in the row of what it has: a kernel for CPU and for CUDA tensors, a shape function."""
+    """Each operator is in the row that names its parts: a kernel for CPU and for CUDA tensors, a
+    shape function."""
     torch = pytest.importorskip("torch")
     import cpd._torch
 

@@ -81,7 +81,7 @@ def test_a_factor_is_a_number(factor):
 
 
 def test_scale_max_is_binary32():
-    """Its text, too, from which the same format is read."""
+    """The text of the format has the binary32 value, too, and gives the same format."""
     q = cpd.Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", scale_max=0.1)
     assert q.scale_max == float(np.float32(0.1)) != 0.1
     assert cpd.Scaled(q.text) == q
@@ -97,7 +97,7 @@ def test_scale_max_is_binary32():
     ],
 )
 def test_shapes_of_products(a, b, shape):
-    """As NumPy's."""
+    """The shapes equal NumPy's."""
     assert product_shape(a, b) == np.matmul(np.zeros(a), np.zeros(b)).shape == shape
 
 
@@ -125,7 +125,8 @@ def test_decoded_values_have_the_type_of_out():
 
 
 def test_a_scale_of_the_whole_tensor_has_no_axis():
-    """Its blocks lie along any axis, so along k; another block has to lie along k."""
+    """A block of the whole tensor lies along any axis, so along k. Other blocks must lie along
+    k."""
     whole = [encoded(x, "int8 tensor", axis) for x, axis in ((X, 0), (X.T.copy(), -1))]
     wanted = cpd.gemm(cpd.decode(whole[0]), cpd.decode(whole[1]), "fp32")
     assert np.array_equal(cpd.gemm(*whole, "fp32"), wanted)

@@ -198,7 +198,8 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 
 @pytest.mark.parametrize("text", [*ACCUMULATORS, "e4m3 sequential", "e6m9 chunked chunk=7"])
 def test_products_given_what_the_seed_gives(text: str) -> None:
-    """Also across tiles, blocks of k and a batch, where the seed takes the short routes."""
+    """The products agree across tiles, blocks of k and a batch, also if the products of the seed
+    take fast paths."""
     text += " rounding=stochastic"
     drawing = cpd.Accumulator(text)
     rows, k, columns = 11, 150, 37

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats on every front end of the operations, against the rational oracle."""
+"""Compares scaled formats on every front end of the operations to the rational oracle."""
 
 from __future__ import annotations
 

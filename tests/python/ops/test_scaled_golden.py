@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public operations against the golden vectors of the original implementations, and every value
-of theirs against the oracle."""
+"""Compares the public operations to the golden vectors of the original implementations, and every
+value that the operations return to the oracle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def decoded(f: oracle.Spec, packed: Array, n: int) -> Array:
 
 @functools.cache
 def results(name: str) -> list[Result]:
-    """Of each tensor of a case."""
+    """Returns the result for each tensor of a case."""
     case = CASES[name]
     return [(with_nan if has_no_code(case, x) else encoded)(case, x) for x in case.inputs()]
 
@@ -74,7 +74,7 @@ def has_no_code(case: Case, x: Array) -> bool:
 
 
 def with_nan(case: Case, x: Array) -> Result:
-    """Returns what the cast gives of a tensor that has no codes; its scales are the oracle's."""
+    """Returns the cast of a tensor that has no codes, with the scales of the oracle."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
         by_keywords(cpd.encode, x, descriptor(case), **how)
@@ -105,8 +105,9 @@ def test_every_reason_is_needed() -> None:
 
 
 def oracle_cases() -> list[Any]:
-    """Where theirs differ from ours, ours are the oracle's; elsewhere theirs are already both. Of
-    candidates, which are slow, the quick tier has some tensors (test_oracle_of_candidates)."""
+    """Returns the cases of test_oracle. The quick tier has the cases in which the original's
+    results differ from ours, so that only the oracle confirms ours. Formats with candidates are
+    slow: the quick tier has some of their tensors (test_oracle_of_candidates)."""
     differing = CASES.keys() & scaled_cases.DIFFERING
     quick = {name for name in differing if CASES[name].spec.choose is None}
     marks = {name: [] if name in quick else [pytest.mark.exhaustive] for name in CASES}

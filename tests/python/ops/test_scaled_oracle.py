@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of scaled formats against the golden vectors of the original implementations."""
+"""Compares the oracle of scaled formats to the golden vectors of the original implementations."""
 
 from __future__ import annotations
 

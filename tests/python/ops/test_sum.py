@@ -38,7 +38,7 @@ ROUNDINGS = ("", " rounding=toward_zero", " rounding=stochastic random_bits=9 va
 
 
 def terms(rows: int, columns: int) -> np.ndarray:
-    """Columns of normal numbers; one overflows, three meet what is not finite."""
+    """Returns columns of normal numbers. One column overflows, and two have NaN or infinities."""
     x = (np.random.default_rng(1).standard_normal((rows, columns)) * 4).astype(np.float32)
     x[:, 0] *= np.float32(100)
     x[min(3, rows - 1), 1], x[min(5, rows - 1), 2] = np.nan, np.inf
@@ -55,7 +55,8 @@ def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int
 
 
 def on_each_side(x: np.ndarray, acc: Any, expected: Any, **numbers: int) -> Iterator[Call]:
-    """Along the first dimension, the last, and the last by its negative number."""
+    """Yields sums along the first dimension, along the last, and along the last by its negative
+    number."""
     turned = np.ascontiguousarray(x.T)
     for given, dim in ((x, 0), (turned, 1), (turned, -1)):
         yield Call(cpd.sum, (given, acc), {"axis": dim, **numbers}, expected)
@@ -127,7 +128,7 @@ def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) 
 
 
 def test_sums_of_all_elements(front_end: FrontEnd) -> None:
-    """In row-major order, whatever the strides."""
+    """Elements are added in row-major order, whatever the strides."""
     x = (np.random.default_rng(6).standard_normal((5, 3, 7)) * 4).astype(np.float32)
     calls = []
     for text in TEXTS[: front_end.few]:

@@ -122,7 +122,7 @@ def _rounded(x: F64, unit: Any) -> F32:
 
 
 def _ordered(x: F32, unit: Any) -> F32:
-    """In the order that the unit takes k in, whole groups of it."""
+    """Returns x with k in the order in which the unit takes it, in whole groups."""
     if unit.group == 0:
         return x
     k = np.arange(x.shape[1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The presets of matrix units against mmasim, an independent model of them, live: seeded blocks of
-all sizes of numbers, and corners that no published vector reaches."""
+"""Compares the presets of matrix units to mmasim, an independent model of the units, which runs in
+the test: seeded blocks with numbers of all sizes, and corners that no published vector reaches."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _by_halves() -> Model:
 
 
 def _then_added() -> Model:
-    """The same with fp32 results: one instruction from +0, and an addition."""
+    """Returns a model with fp32 results: one instruction that starts from +0, then an addition."""
     unit = TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3")
 
     def dot(a: Any, b: Any, c: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers against the golden vectors of QPyTorch and torchao, bit for bit."""
+"""Compares optimizers to the golden vectors of QPyTorch and torchao, bit for bit."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def weight(*values, **options):
 
 
 def test_the_scale_follows_the_gradients():
-    """As torch.amp.GradScaler's does."""
+    """The scale equals the scale of torch.amp.GradScaler."""
     p, q = weight(1.0, 2.0), weight(1.0, 2.0)
     ours = LossScaler(2.0**10, growth=4.0, backoff=0.25, interval=2)
     torchs = torch.amp.GradScaler("cpu", 2.0**10, 4.0, 0.25, 2)

@@ -102,7 +102,7 @@ def whole_bits(bits: Decimal) -> int:
 
 
 def entropy(numbers: list[int]) -> Decimal:
-    """In bits, of how often each of them occurs; of nothing 0."""
+    """Returns the entropy in bits of how often each number occurs; 0 without numbers."""
     with localcontext() as context:
         context.prec = 60
         total = Decimal(len(numbers))

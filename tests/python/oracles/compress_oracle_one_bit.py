@@ -97,8 +97,8 @@ def payload_bits(column: int) -> int:
 
 
 class Feedback:
-    """v = x * 2^shift + r through `rounded`, what a codec makes of a layer; r' = v - decoded, 0
-    where that is no finite number."""
+    """Error feedback. A call encodes v = x * 2^shift + r by `rounded`, which returns the decoded
+    values of a codec. The new residual is v - decoded, or 0 where that is not finite."""
 
     def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:
         self.rounded = rounded

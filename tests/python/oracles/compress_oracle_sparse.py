@@ -128,7 +128,8 @@ def largest(v: Layer, k: int) -> list[int]:
 def top_k(
     x: Layer, residual: Layer, fraction: str, inner: Callable[[Layer], list[float]] = list
 ) -> Sent:
-    """A call. inner: what the values that are kept become, as a layer of their own."""
+    """Computes one call of top-k. `inner` returns the decoded values of the selected values, as a
+    layer of their own."""
     v = [add(a, r) for a, r in zip(x, residual, strict=True)]
     places = largest(v, count(fraction, len(v)))
     values, left = [0.0] * len(v), list(v)

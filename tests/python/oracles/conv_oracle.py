@@ -206,20 +206,20 @@ def of_weight(case, g, x, size, gemm):
 
 
 def images_cast(recipe, name, x, groups, **how):
-    """Along channels at each pixel, within a group."""
+    """Casts images along the channels of a group at each pixel."""
     cast, factor = by_hand(recipe, name, x.unflatten(1, (groups, -1)), 2, **how)
     return cast.flatten(1, 2), factor
 
 
 def batch_cast(recipe, name, x, groups, **how):
-    """Along the batch."""
+    """Casts images along the batch."""
     cast, factor = by_hand(recipe, name, x.unflatten(1, (groups, -1)), 0, **how)
     return cast.flatten(1, 2), factor
 
 
 def weight_cast(recipe, name, w, axis, groups, **how):
-    """Along the weight's dimension `axis`, 0 or 1, within a group; tiles lie in the matrices of
-    these dimensions."""
+    """Casts the weight of each group along dimension `axis`, 0 or 1. Tiles lie in the matrices of
+    dimensions 0 and 1."""
     parts = w.unflatten(0, (groups, -1))
     spec = recipe._operand(name)
     if isinstance(getattr(spec, "format", None), cpd.Scaled) and "x" in spec.format.block:

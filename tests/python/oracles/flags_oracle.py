@@ -102,7 +102,8 @@ def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) 
 
 
 def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where IEEE numbers are signaling NaN: the first bit of the fraction is 0."""
+    """Returns which IEEE numbers are signaling NaN: those with 0 as the first bit of the
+    fraction."""
     info = np.finfo(x.dtype)
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
     quiet = bits >> bits.dtype.type(info.nmant - 1) & bits.dtype.type(1)

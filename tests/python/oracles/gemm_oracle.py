@@ -297,7 +297,8 @@ def _block_fma(
 
 
 def _in_order(pairs: Pairs, unit: Unit) -> Pairs:
-    """As the unit takes them; places of a group beyond the last k hold zeros."""
+    """Returns the pairs in the order in which the unit takes them. Places of a group beyond the
+    last k hold zeros."""
     if unit.group == 0:
         return pairs
     padded = [*pairs, *[(ZERO, ZERO)] * (-len(pairs) % unit.group)]

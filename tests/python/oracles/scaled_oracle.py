@@ -287,7 +287,8 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
 
 
 def te_multiplier(scale: Value, outer: Value) -> Multiplier:
-    """From the stored scales: of blocks under a tensor, as the originals; of one level, 1 / D."""
+    """Returns the multiplier from the stored scales of blocks and tensor, as in the originals. With
+    one level of scales it is 1 / D."""
     product = to_f32(scale) * to_f32(outer)
     return Multiplier(factor=min(F32(1) / product, FLT_MAX))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that flushes subnormals (torch.set_flush_denormal) gets the same bits from every
-operation, in NumPy and torch, and the same measurements of them. In a process of its own: the flags
-are the thread's."""
+operation, in NumPy and torch, and the same measurements of them. The test runs in a process of its
+own, because the flags hold for a whole thread."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ def test_materials_of_the_wheel():
 
 
 def test_the_lab_is_a_wheel_of_its_own(bare):
-    """Without the lab, its commands name the package to install; with it they run."""
+    """Without the lab, the commands of the lab name the package to install. With the lab they
+    run."""
     bare.pip(str(made_wheel()), TORCH)
     words = ("cpd", "train", "--epochs", "1", "--no-baseline")
     needs = "needs the Python package 'cpd-lab' (pip install cpd-lab)"

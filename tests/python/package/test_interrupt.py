@@ -127,7 +127,8 @@ def check_other(other: dict[str, Any], victim: int) -> None:
 
 
 def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
-    """Whichever comes first, each is what it is: never a plain RuntimeError."""
+    """The interrupt or the end of the wait comes first. Each raises its own error, never a plain
+    RuntimeError."""
     for _ in range(2):
         seen, _ = run("waits_at_timeout")
         assert seen["raised"] in ("KeyboardInterrupt", "RankLost"), seen
@@ -279,7 +280,8 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
 
 
 def test_calls_are_ended_on_other_threads() -> None:
-    """As at the program's end. One call, at most, was over and not yet counted."""
+    """The calls are ended as at the end of a program. At most one call was over and not yet
+    counted."""
     seen, said = run("calls_after_the_end_of_calls")
     assert said == ""
     assert seen["ended"] is True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled module called by itself: what the package's own checks keep from it raises, and
-touches no memory that is not there; and what only it computes."""
+"""Tests the compiled module without the package around it. Arguments that the package's own checks
+would refuse raise an error, and no memory outside the arrays is touched. The module alone computes
+some results; they are right."""
 
 from __future__ import annotations
 

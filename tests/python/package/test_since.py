@@ -114,7 +114,8 @@ def test_commands_that_are_gone(command: str, new: str, capsys: pytest.CaptureFi
 def test_flags_that_are_gone(
     command: str, flag: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also those that are the beginning of another flag, which argparse would take for it."""
+    """Former flags are refused, also a flag that is the beginning of another flag, which argparse
+    would accept as an abbreviation."""
     assert ended([*command.split(), form.format(flag)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     told = f"{flag} is gone: use {FLAGS[command][flag]}"

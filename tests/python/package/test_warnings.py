@@ -69,7 +69,7 @@ def slow_layer():
 
 
 def slow_backward():
-    """Its forward pass is too small to be slow."""
+    """Runs a slow backward pass. The forward pass is too small to be slow."""
     torch = pytest.importorskip("torch")
     x = torch.ones(10, 10, requires_grad=True)
     recipe = cpd.Recipe("fp32", grad_input="e5m12 kahan")

@@ -99,7 +99,7 @@ def test_saved_and_loaded(virtual, name, saved_after):
 
 
 def test_one_step_of_torchs_own():
-    """In fp32, one worker with the outer optimizer of torch."""
+    """One worker in fp32 takes the same step as torch's optimizer."""
     model, outer_model = model_of({}), model_of({})
     outer = cpd.optim.DiLoCo([model], None, "fp32", 1)
     parameters = [p for p in outer_model.parameters() if p.requires_grad]
@@ -193,7 +193,7 @@ def test_values_that_are_not_finite(value, weights):
 
 
 def test_what_codecs_keep():
-    """It goes back where nothing is changed, and is forgotten by name."""
+    """The states of codecs are restored if a step changes nothing, and are deleted by name."""
     models = [model_of({}) for _ in range(2)]
     outer = cpd.optim.DiLoCo(models, None, cpd.Reduce("one_bit"), 1)
     models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))

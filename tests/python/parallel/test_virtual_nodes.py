@@ -167,7 +167,7 @@ def noisy(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def test_without_seeds_nodes_draw_as_a_loop_does():
-    """Whatever is kept, the same numbers are drawn, in the step and after it."""
+    """Every `keep` draws the same random numbers, in the step and after it."""
     found = []
     for keep in (None, "memory", "disk", "recompute", "loop"):
         random.seed(1)

@@ -280,7 +280,7 @@ def test_what_is_kept_is_told():
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_checkpoint_goes_on(own, tmp_path):
-    """The same bits after five steps as after two, a checkpoint, and three more."""
+    """Five steps give the same bits as two steps, a checkpoint and three more steps."""
     text = "e4m3 accumulator='e4m3 sequential rounding=stochastic' rounding=stochastic"
     schedule = cpd.Schedule(text, first_steps=1)
     options = {"broadcast_buffers": not own, "generators": range(3) if own else None}
@@ -365,7 +365,7 @@ def test_reports_have_what_codecs_chose():
 
 
 def test_accumulated_gradients_are_those_of_one_loss():
-    """By calls in no_sync, and by a loss that yields several: the same sums."""
+    """Calls in no_sync and a loss that yields several losses give the same sums."""
     images = torch.randn(12, 3)
     found = []
     for how in ("calls", "yields"):

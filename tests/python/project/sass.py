@@ -32,7 +32,7 @@ class Instruction(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """With its modifiers: LDG.E.128."""
+        """The operation with its modifiers, such as LDG.E.128."""
         return _PREDICATE.sub("", self.text).split()[0]
 
     @property
@@ -146,7 +146,7 @@ def _shortest(blocks: list[list[Instruction]], costs: list[int], first: int, las
 
 
 def loops(code: list[Instruction]) -> list[Loop]:
-    """By their heads' addresses."""
+    """Returns the loops in the order of the addresses of their first instructions."""
     at = {instruction.address: i for i, instruction in enumerate(code)}
     found = [
         Loop(code[at[i.target] : n + 1])

@@ -171,7 +171,7 @@ def test_the_switches_of_every_library():
 
 
 class StartedError(Exception):
-    """In place of the process that would start."""
+    """Raised in place of the start of a process."""
 
 
 def start(monkeypatch, environment, text, features=()):

@@ -58,7 +58,7 @@ def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
 
 
 def test_the_help_in_80_columns() -> None:
-    """It names every command that `./dev` takes."""
+    """The help names every command that `./dev` takes."""
     told = function("help").splitlines()
     assert max(map(len, told)) <= 80
     commands = re.findall(r"^    ([a-z| ]+)\) \"\$command\"", DEV, re.MULTILINE)

@@ -11,7 +11,8 @@ _CUDA = _ROOT / "kernels/cuda"
 
 
 def test_every_path_has_a_row_a_file_and_a_line() -> None:
-    """And what has a file or a line has the others; the three are in one order."""
+    """A path with a file or a line also has the other two. Rows, files and lines are in one
+    order."""
     rows = re.findall(
         r"^CPD_FAST_CUDA\((\w+)\)", (_ROOT / "cpd/numeric/fast/paths.def").read_text(), re.MULTILINE
     )

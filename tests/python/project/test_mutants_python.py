@@ -167,7 +167,7 @@ def test_survivors_with_a_reason_run_their_test_alone(runs):
 
 
 def test_a_mutant_runs_with_pytest_itself():
-    """And a wrong entry is told once the others are done."""
+    """A wrong entry raises an error once the other mutants are done."""
     wrong = MUTANT._replace(before="no such text" * 2)
     found = []
     with pytest.raises(RuntimeError, match="0 times"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of a newcomer, by public names, against the arithmetic done by hand."""
+"""Runs the tasks of a newcomer, by public names, and compares them to the arithmetic done by
+hand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ import reading
 
 @pytest.mark.parametrize(("hits", "count"), [(47, 80), (1, 2), (3, 4), (79, 80)])
 def test_wilsons_interval(hits: int, count: int) -> None:
-    """Its ends are the shares that lie 1.96 of their own deviations from the sample's."""
+    """Each end of the interval is a share that differs from the sample's share by 1.96 times its
+    own standard deviation."""
     for end in reading.interval(hits, count):
         deviation = (end * (1 - end) / count) ** 0.5
         assert abs(hits / count - end) == pytest.approx(1.959964 * deviation)

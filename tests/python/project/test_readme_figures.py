@@ -72,8 +72,9 @@ def spec_of(text: str, exchange: str) -> cpd.Reduce:
 
 @pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
 def test_what_compressors_take(row: list[str]) -> None:
-    """Bits a value of a linear layer and of a convolution; and of the whole all-reduce against
-    FP32 by owner."""
+    """The table has the bits per value of a linear layer and of a convolution. It also has the
+    bytes of an all-reduce in FP32, divided by the bytes of the whole all-reduce by owner and by
+    gather."""
     text, _, *told = row
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=LINEAR).astype(np.float32)] for _ in range(WORLD)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of the GPU's hot loops, against those of golden/sass.json, within 3 %.
+"""Compares the instructions of the GPU's hot loops to golden/sass.json, within 3 %.
 
-Of sm_90 and one release of nvcc: another's code is another. After a change that is meant,
-`CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the new figures; the comments
-that name them change with it (kernels/cuda/gemm_registers.h, gemm_halves.h).
+The file is for sm_90 and one release of nvcc, because other releases compile other instructions.
+After an intended change, `CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the
+new figures; the comments that name them change with it (kernels/cuda/gemm_registers.h,
+gemm_halves.h).
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_phrases_and_words_are_found(tree: Path) -> None:
-    """In prose alone: neither in names, quotations and code nor, of openings, on pages."""
+    """Phrases are found in prose, not in names, quotations and code. Banned openings are not found
+    on pages."""
     assert wording.lines_of([*wording.texts(tree)], RULES) == FOUND
 
 

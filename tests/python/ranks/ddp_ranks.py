@@ -119,7 +119,7 @@ def known_module() -> None:
 
 
 def initial_buckets() -> None:
-    """With unused parameters looked for, already the first pass has several buckets."""
+    """If DDP looks for unused parameters, the first pass already has several buckets."""
     run(perceptron, STOCHASTIC, find_unused_parameters=True)
 
 

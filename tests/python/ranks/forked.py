@@ -194,7 +194,7 @@ workers share it (conftest.py)."""
 
 
 def prepare() -> None:
-    """Makes that folder, which is this process's: what is forked there ends after it."""
+    """Makes that folder for this process. The process to be forked ends after this process."""
     folder = tempfile.TemporaryDirectory(prefix="cpd-fork-")
     atexit.register(folder.cleanup)
     os.environ[FOLDER] = folder.name

@@ -33,9 +33,9 @@ WAYS = {
     "mpi": ("at once", "in MPI", "subgroup"),
     "gloo": ("at once", "connecting", "subgroup"),
 }
-"""Where the victim is: before it does anything; in MPI, which the program itself has started, all
-being there; among those that connect, having said that it is there; before it makes a subgroup of
-what another loss has left."""
+"""The place at which the victim is lost. It has done nothing yet; or MPI, which the program itself
+has started, has all ranks; or it connects, and other ranks know of it; or it is about to make a
+subgroup of the ranks that another loss has left."""
 KINDS = ("kill", "stop", "exit")
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """The lowest and the highest port that the kernel gives to outgoing connections."""
@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 def start_mpi() -> None:
-    """As a program that uses MPI itself does."""
+    """Starts MPI in the way of a program that uses MPI itself."""
     mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
     multiple = 3
     mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))

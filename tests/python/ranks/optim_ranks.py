@@ -53,7 +53,7 @@ def run(comm: Communicator) -> str:
 
 
 def _models() -> tuple[nn.Module, nn.Module]:
-    """The same one, whole and sharded."""
+    """Returns the same model twice, whole and sharded."""
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(8, 31), nn.ReLU(), nn.Linear(31, 7))
     sharded = copy.deepcopy(whole)

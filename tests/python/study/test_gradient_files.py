@@ -370,7 +370,7 @@ TEXTS = {
     ],
 )
 def test_a_bad_file_gives_one_line(tmp_path, capsys, suffix, name, content):
-    """It says what is wrong."""
+    """The line says what is wrong with the file."""
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"bad\.") as error:

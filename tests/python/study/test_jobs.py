@@ -64,7 +64,7 @@ def test_wrong_choices(jobs, cluster, folder, what):
     ],
 )
 def test_lokys_thread_ends_by_a_key_error(monkeypatch, name, error, is_reported):
-    """That one alone is harmless and not reported."""
+    """Only this error is harmless and not reported."""
     reported = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
 

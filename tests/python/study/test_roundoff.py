@@ -129,7 +129,8 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, text):
 
 
 def test_error_is_equation_5(tmp_path, per_rank):
-    """Against a direct computation, for one node: nothing is summed, only rounded."""
+    """The error equals a direct computation for one node, for which values are only rounded, not
+    summed."""
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     x = per_rank[0][0].clone()
     x[0, 0] = 0

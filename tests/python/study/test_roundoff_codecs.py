@@ -71,7 +71,7 @@ def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
 
 
 def test_a_text_may_have_its_group_size(normal_file, tmp_path):
-    """It is measured with this one; the others with all."""
+    """A text with its own group size is measured with that size, other texts with all sizes."""
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", "e4m3 group_size=3, e4m3, e[3]m0"]
     assert main(["roundoff", *words, "--group-sizes", "2,8", "--json", str(out)]) == 0

@@ -74,7 +74,7 @@ def test_roundoff_refuses_group_sizes(size: int) -> None:
 
 
 def test_the_seed_of_a_call() -> None:
-    """It is that of the all-reduce, over virtual and real ranks."""
+    """The seed of the call is the seed of the all-reduce, over virtual and real ranks."""
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(200).astype(np.float32)] for _ in range(3)]
     text = "e4m3 rounding=stochastic order=ring"
@@ -214,7 +214,8 @@ def test_recommend_avoids_what_overflows() -> None:
 
 
 def test_recommend_counts_owner_in() -> None:
-    """Where a step costs nothing, owner moves least, and any group size may be had for it."""
+    """If a step costs nothing, the exchange `owner` moves the fewest bytes, and any group size is
+    possible."""
     ranks = positive_ranks(64)
     spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(ranks, spec, [2, 8, 32], "alpha=0 beta=1e9")
@@ -230,7 +231,8 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
-    """By Eq. 5, which a few tiny references decide, draws of the same kind disagree."""
+    """By Eq. 5, gradients of the same kind lead to different recommendations, because a few tiny
+    references decide."""
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
     named, by_equation_5 = set(), set()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: what is measured is what plain loops give, however it is cut and whoever measures it;
-cells are kept, told of where damaged, and taken up again."""
+"""Sweeps measure the same as plain loops, however the work is divided and whichever process
+measures it. Cells are stored, reported where damaged, and continued."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_losses_are_those_of_plain_loops(operand, total, rounding, shape):
 
 
 def overflowing(x, cell):
-    """As observers count them."""
+    """Returns the number of overflows, as observers count them."""
     torch = pytest.importorskip("torch")
     from cpd.nn.losses import Judged, judge
 
@@ -515,7 +515,8 @@ def test_groups_share_a_cast():
 
 
 def test_pages_of_sweeps_without_a_front(tmp_path):
-    """Where every cell overflows, or nothing is lost, or an accuracy is not a number."""
+    """There is no front if every cell overflows, if nothing is lost, or if an accuracy is not a
+    number."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     beyond = np.full((2, 4), 1e30, np.float32)

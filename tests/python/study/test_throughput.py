@@ -66,7 +66,8 @@ AGREED = [
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (4, 2), (5, 3), (8, 3)])
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
-    """In step k each rank sends it to the rank 2^k places on: ceil(log2(ranks)) steps."""
+    """In step k each rank sends the agreed bytes to the rank 2^k places on. There are
+    ceil(log2(ranks)) steps."""
     two = Network(shapes=((8, 5), (3,)), batch=1)
     spec = cpd.Reduce(wire)
     plain = transfer_seconds(spec, Machine("alpha=3 beta=8"), ranks, two.shapes)

@@ -32,7 +32,7 @@ def data() -> list[dict[str, torch.Tensor]]:
 
 
 class Classifier(nn.Module):
-    """As transformers' models: loss and logits of keywords."""
+    """A model with the interface of transformers' models: keywords give a loss and logits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ def test_a_module_is_named_where_there_are_several():
 
 
 def test_a_model_in_ddp_is_the_model_itself():
-    """Its names have no `module.` before them, and its coverage is found."""
+    """The names of a model in DDP have no `module.` in front, and its coverage is found."""
     model = nn.Sequential(nn.Linear(4, 4))
     cpd.convert(model, "mxfp8")
     wrapped = object.__new__(nn.parallel.DistributedDataParallel)

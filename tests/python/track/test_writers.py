@@ -41,7 +41,7 @@ def test_what_each_kind_is_given(methods, calls):
 
 
 def test_a_run_of_wandb():
-    """Its steps are an axis of their own, so that the user's logs need not be of the same steps."""
+    """The writer's steps have their own axis. So the user may log at other steps."""
     given = Calls("define_metric", "log")
     writer_of(given).write(SCALARS, 7)
     *defined, logged = given.calls

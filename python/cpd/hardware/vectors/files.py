@@ -22,8 +22,8 @@ _MOST_FIELDS = 1024
 class File:
     """The lines of a file, and its head. Nothing in the file is executed.
 
-    Attributes `path`, `kind` and `head` (None: the file has none) are the file's; `fields` are the
-    fields of a line.
+    The attributes `path`, `kind` and `head` (None: the file has no head) describe the file.
+    `fields` describes a line.
 
     Args:
         path: the file.

@@ -33,7 +33,7 @@ _LEAST = 12
 _RECIPROCALS = 4
 """The number of pairs with a · b near each power of two."""
 STEPS = np.array([-1, 0, 1])
-"""From a number to itself and its two neighbors."""
+"""Steps from the code of a number to the number itself and its two neighbors."""
 
 
 def codes_of(f: Format, values: F64) -> Codes:

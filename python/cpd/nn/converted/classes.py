@@ -105,7 +105,7 @@ def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) ->
 
 
 def _new(name: str, cls: _Class) -> nn.Module:
-    """Returns the module, without its state, for unpickling: the name is its emulation's."""
+    """Returns the module, without its state, for unpickling. `name`: of its emulation."""
     subclass = emulated(EMULATIONS[name], cls)
     return subclass.__new__(subclass)
 

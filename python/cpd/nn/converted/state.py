@@ -70,7 +70,7 @@ class State:
         return {"seed": self.seed, "stream": stream}
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the keywords of a product's functional form."""
+        """Returns recipe, delayed scales, seed and stream, as keywords of functional forms."""
         return {"recipe": self.recipe, "delayed": self.delayed, **self.numbers()}
 
     def set_off(self, off: bool) -> None:

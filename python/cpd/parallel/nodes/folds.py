@@ -22,7 +22,7 @@ class Part:
     """The layers of one spec. Nodes must come in the order of its turns."""
 
     numbers: list[int]
-    """Its layers' places among all layers."""
+    """The indices of the reduced layers among all layers."""
 
     def __init__(
         self,

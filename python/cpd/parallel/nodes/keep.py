@@ -30,7 +30,7 @@ class Keep(Protocol):
 
 
 class Memory:
-    """In the memory of the host."""
+    """Stores gradients in the memory of the host."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Gradients] = {}

@@ -60,7 +60,7 @@ class RealNode:
     def step(self, loss: Loss, *, micro_batches: Iterable[Any], on_gradients: Watch) -> None:
         """Leaves the gradients' sums in the parameters' `grad`.
 
-        The one micro-batch is this node's.
+        `micro_batches` has one micro-batch, the part of this node.
         """
         names = list(self._parameters)
         for micro_batch in micro_batches:

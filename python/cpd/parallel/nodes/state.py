@@ -85,7 +85,7 @@ class Generators:
 
     @classmethod
     def seeded(cls, seed: int, gpus: Iterable[int]) -> Generators:
-        """As torch.manual_seed(seed) leaves them."""
+        """Returns the generators in the state that torch.manual_seed(seed) gives them."""
         generators = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
         host = torch.Generator().manual_seed(seed)
         return cls(

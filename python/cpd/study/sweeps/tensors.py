@@ -42,7 +42,8 @@ class Matrix:
     x: Values
     nonfinite: int = 0
     partner: int | None = None
-    """The number of the tensor whose rows multiply this one's; None: its own."""
+    """The number of the tensor whose rows multiply the rows of this tensor. None: this tensor
+    itself."""
     is_partner: bool = False
     """True if it is another tensor's partner, and so has no dot products of its own."""
 

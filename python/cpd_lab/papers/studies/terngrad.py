@@ -200,7 +200,7 @@ def _bound(measured: Measured) -> Finding | None:
 
 
 _FULLY_CONNECTED = "fc3.weight"
-"""CifarNet's first fully connected layer, as the paper's fc6 is AlexNet's."""
+"""CifarNet's first fully connected layer. In the paper, fc6 is the first of AlexNet."""
 
 
 def _zeros(measured: Measured) -> Finding | None:

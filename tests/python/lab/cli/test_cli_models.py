@@ -93,7 +93,7 @@ def test_layers_of_one_value_are_left_to_fp32(monkeypatch):
 
 
 class _Writer:
-    """In place of TensorBoard's."""
+    """A writer in place of TensorBoard's writer."""
 
     made = None
 

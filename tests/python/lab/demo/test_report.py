@@ -285,7 +285,7 @@ def mutated(data, generator):
 
 
 def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
-    """Whatever the files hold, there is a page or one line; never a traceback."""
+    """Any contents of the files give a page or one line, never a traceback."""
     generator = random.Random(5)
     paths = [folder / "demo.json", *(some_cell(folder, n) for n in ("fp32", "scale 2^4"))]
     texts = {path: path.read_text() for path in paths}

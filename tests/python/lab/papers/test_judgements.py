@@ -154,7 +154,8 @@ def test_a_stored_judgement_follows_from_the_stored_tables(study):
 
 @pytest.mark.parametrize("study", STORED)
 def test_stored_tables_are_of_stored_cells(study):
-    """Every row that is not missing has its runs in the file, and they are the study's."""
+    """The file has runs of every row that is not missing, and no runs that the study does not
+    have."""
     summary = STORED[study]
     cells = {cell.key: cell.label for cell in STUDIES[study].cells("small", 3)}
     assert {cell["key"]: cell["label"] for cell in summary["cells"]}.items() <= cells.items()

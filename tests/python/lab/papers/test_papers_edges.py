@@ -155,7 +155,7 @@ def two_workers(monkeypatch):
 
 
 def test_workers_draw_bits_of_their_own(two_workers):
-    """So that their average has more than the three levels of each."""
+    """The average of two workers has more than the three levels of one worker."""
     found = ternary.ternary(2, 8)["histograms"]["weight"]
     assert found["ternary"]["levels"] == 3
     assert found["average of 2"]["levels"] > 3

@@ -128,7 +128,7 @@ def test_figures_that_are_not_known():
 
 
 def test_least_squares_of_numbers_that_are_not_negative():
-    """Against a fine grid: no choice of such numbers leaves less."""
+    """No numbers of a fine grid leave a smaller error."""
     rng = np.random.default_rng(3)
     axis = np.linspace(0, 3, 301)
     grid = np.array([*itertools.product(axis, [0.0]), *itertools.product([0.0], axis)])

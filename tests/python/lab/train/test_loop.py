@@ -43,7 +43,7 @@ def quick(name, **options):
 
 
 def data_of(options):
-    """Its data, or where these need files random images in their place."""
+    """Returns the data of the options, or random images if the data need files."""
     if options.data != "cifar10":
         return options.load_data()
     draw = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def test_elsewhere_it_is_not(digits):
 
 
 def test_without_a_division_gradients_are_sums(digits):
-    """Without a division, the rate is in effect multiplied by the number of nodes."""
+    """The rate of such a training is in effect multiplied by the number of nodes."""
     sums = train(replace(QUICK, divide="none", lr=QUICK.lr / 8), data=digits)
     assert sums.weights == train(QUICK, data=digits).weights
 

@@ -38,7 +38,7 @@ def test_losses_of_pixels_and_characters_are_torchs():
 
 
 class Given(torch.nn.Module):
-    """Gives what it is made of, the input's rows of it."""
+    """A model that returns rows of a given tensor: the input has their indices."""
 
     def __init__(self, outputs):
         super().__init__()

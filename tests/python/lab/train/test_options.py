@@ -257,7 +257,7 @@ def test_optimizers_are_named_in_the_help():
 
 
 def test_exempt_layers_round_as_the_sums_do():
-    """By options of their own and by a text: in fp32, with the accumulator's rounding."""
+    """Options and a text both give exempt layers fp32 with the accumulator's rounding."""
     sums = "accumulator='e3m0 sequential rounding=stochastic'"
     for options in (
         TrainOptions(format="e3m0", rounding="stochastic", seed=7, last_layer_fp32=True),

@@ -92,7 +92,7 @@ def current_stream(device: Any = None) -> Stream:
 
 @contextlib.contextmanager
 def using(stream: Stream) -> Iterator[None]:
-    """The stream is its device's, and that is the current device."""
+    """Makes `stream` the current stream of its device, and its device the current device."""
     index = stream.device.index
     before = library.cuda_on_cpu_stream(index)
     device = exchange_device(index)
