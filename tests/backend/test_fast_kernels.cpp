@@ -273,7 +273,7 @@ void AddScaled(std::vector<Call>& calls) {
         [=](On device) { return CastAlong(device, scaled, 0, Rounding::stochastic); });
     for (const auto& [path, kernel, instead, axis] :
          {std::tuple{"column_codes", "encode_columns", "", 0},
-          {"neighbor_codes", "encode_short_blocks", "encode_packs", 1}}) {
+          {"neighbor_codes", "encode_short_blocks", "", 1}}) {
       add(path, kernel, instead, [scaled, axis = axis](On device) {
         const Codes codes = Encoded(device, scaled, axis);
         Bytes all = codes.packed;
