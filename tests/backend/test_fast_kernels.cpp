@@ -39,7 +39,7 @@ using On = const testing::Accelerator*;  // null: the CPU
 struct Call {
   std::string path;     ///< in paths.def
   std::string kernel;   ///< that the path queues, and no other
-  std::string instead;  ///< a kernel that the call queues without the path
+  std::string instead;  ///< a kernel that the call queues without the path, where one is its own
   std::string about;
   std::function<Bytes(On)> run;
 };
@@ -214,7 +214,7 @@ void AddVirtualRanks(std::vector<Call>& calls) {
 // --- scaled formats ------------------------------------------------------------------------------
 
 const std::vector<const char*> kScaled = {"mxfp8", "fp8-block", "nvfp4"};  // blocks of 32, 128, 16
-const Shape kMatrix{160, 264};
+const Shape kMatrix{160, 256};
 
 /// Elements' codes, blocks' scales and the second level's.
 struct Codes {
@@ -272,8 +272,8 @@ void AddScaled(std::vector<Call>& calls) {
     add("stochastic_columns", "cast_stochastic_columns", "cast_elements",
         [=](On device) { return CastAlong(device, scaled, 0, Rounding::stochastic); });
     for (const auto& [path, kernel, instead, axis] :
-         {std::tuple{"column_codes", "encode_columns", "encode_elements", 0},
-          {"neighbor_codes", "encode_short_blocks", "encode_packs", 1}}) {
+         {std::tuple{"column_codes", "encode_columns", "", 0},
+          {"neighbor_codes", "encode_short_blocks", "", 1}}) {
       add(path, kernel, instead, [scaled, axis = axis](On device) {
         const Codes codes = Encoded(device, scaled, axis);
         Bytes all = codes.packed;
@@ -282,7 +282,7 @@ void AddScaled(std::vector<Call>& calls) {
         return all;
       });
     }
-    add("column_decodes", "decode_columns", "decode_elements", [=](On device) {
+    add("column_decodes", "decode_columns", "", [=](On device) {
       const Codes codes = Encoded(nullptr, scaled, 0);
       const TensorView outer = testing::view_of(codes.outer);
       return Written(device, kMatrix, [&](Copies& there, const TensorView& out) {
@@ -322,6 +322,7 @@ class FastKernels : public testing::RanksOnDevice {
     if (!names || on_host()) return;
     EXPECT_EQ(std::ranges::count(*names, call.kernel) > 0, is_taken)
         << call.path << ": " << call.about;
+    if (call.instead.empty()) return;
     EXPECT_EQ(std::ranges::count(*names, call.instead) > 0, !is_taken)
         << call.path << ": " << call.about;
   }
