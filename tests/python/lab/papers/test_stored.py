@@ -51,7 +51,7 @@ ANSWERS = {
     "oland-weights": [(0, 1, ["fp32", "8 bits", "2 bits"])],
     "qsgd-lstm": [(0, 0, ["fp32", "4 bits", "2 bits"])],
 }
-"""Of a study: tables, their columns, and the rows whose figures the page has."""
+"""The tables of each study, their columns, and the rows whose figures the page has."""
 
 
 @pytest.mark.parametrize("study", ANSWERS)
