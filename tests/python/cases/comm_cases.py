@@ -167,8 +167,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Sends messages of any size in every way. Returns the ways with other results than virtual
-    ranks, or the error."""
+    """Sends messages of any size in every way. Returns the ways that differ from virtual ranks."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -191,8 +190,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Sends scaled contributions in every way. Returns the ways with other results than virtual
-    ranks."""
+    """Sends scaled contributions in every way. Returns the ways that differ from virtual ranks."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]

@@ -41,7 +41,7 @@ def anything(spec: oracle.Spec, generator: random.Random) -> float:
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
-    """Returns x, y, z. Many of their sums and products lie beside a tie, cancel, under- or overflow."""
+    """Returns x, y, z. Many sums and products are near a tie, cancel, under- or overflow."""
     generator = random.Random(seed)
     rows = []
     with np.errstate(all="ignore"):
