@@ -140,13 +140,14 @@ class Reduction {
   /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
-  /// Values begin … begin + n - 1 of a rank's layer, for `wire`. `scale`: the codec's measurement.
+  /// Describes values begin … begin + n - 1 of a rank's layer for the codec wire(layer). `scale`:
+  /// the codec's measurement.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
     return PieceOf(layer, rank, shift, 0, 0, size(layer));
   }
-  /// Values begin … begin + n - 1 of a layer's sums, for `results`.
+  /// Describes values begin … begin + n - 1 of a layer's sums for the codec results(layer).
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
   /// The divisor of contributions before anything else, in binary32 (Unscale).
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }

@@ -11,14 +11,17 @@ namespace cpd {
 
 class CodecWords;
 
-/// Selects, of v = x + residual (rounded once to binary32), the ceil(fraction * n) values of
-/// largest magnitude, among equals the lower index, and every NaN and infinity, even if that is
-/// more. The selected values, in order, are a layer of the inner codec, which encodes them times
-/// 2^shift. Its random bits count that layer's elements, but Piece::random has integers for the
-/// outer layer's. All other values become +0. The residual becomes v minus the decoded value times
-/// 2^-shift (rounded once each). It is v if the value is not sent or does not decode to a finite
-/// number, and 0 if v itself is not finite. The residual does not depend on the shift, so APS may
-/// choose another shift in each call.
+/// Sends the values of largest magnitude of v = x + residual, rounded once to binary32.
+///
+/// Selects ceil(fraction * n) values, and the lower index among equal magnitudes. Also selects
+/// every NaN and infinity, even if the number of selected values grows. The inner codec encodes the
+/// selected values times 2^shift, in order, as a layer of its own. It numbers random integers by
+/// the elements of that layer, but Piece::random has an integer for each element of the outer
+/// layer. All other values become +0.
+///
+/// The new residual is v minus the decoded value times 2^-shift, rounded once each. It is v if the
+/// value is not sent or does not decode to a finite number, and 0 if v itself is not finite. The
+/// residual does not depend on the shift, so APS may choose another shift in each call.
 ///
 /// A message holds the places of a piece's selected values (places.h); if the inner codec has
 /// buckets, the number of values of the first bucket before them; and the inner codec's bytes.

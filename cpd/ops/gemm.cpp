@@ -230,7 +230,8 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-/// Throws Error unless the part, of `depth` values of k, is one of a product that Gemm takes.
+/// Checks a part of a product, which has `depth` values of k. Throws Error unless Gemm takes the
+/// part.
 void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;

@@ -37,7 +37,7 @@ constexpr std::uint64_t max_code_of(const Format& format) {
   return (((std::uint64_t{1} << format.exp) - 1) << format.man) - 1;
 }
 
-/// Magnitude code of the least finite value; 0 where there are no signs.
+/// Magnitude code of the most negative finite value; 0 for a format without signs.
 constexpr std::uint64_t lowest_code_of(const Format& format) {
   if (!format.is_signed) return 0;
   return format.encoding == Encoding::int_full ? format.lowest_code() : max_code_of(format);

@@ -230,7 +230,8 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
   }
 }
 
-/// Calls run.operator()<mode, T, kGiven>() with what sum_of_element takes for the call.
+/// Calls run.operator()<mode, T, kGiven>() with the template arguments of sum_of_element for
+/// `call`.
 template <class Run>
 void with_sum(const SumCall& call, Run run) {
   const auto run_with = [&]<Rounding mode, bool kGiven>() {

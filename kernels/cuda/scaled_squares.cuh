@@ -259,7 +259,7 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
 /// The blocks of one column that WarpPatch takes.
 struct ColumnBlocks {
   int rows = 0;         ///< of a block; 0: the call has others
-  bool packed = false;  ///< rows of the tensor begin where Packs do
+  bool packed = false;  ///< the tensor's rows are aligned to Packs
 
   explicit ColumnBlocks(const ScaledCall& call)
       : packed(is_aligned(call.x.data) && call.layout.width % 4 == 0) {
@@ -271,7 +271,8 @@ struct ColumnBlocks {
   }
 };
 
-/// Calls run.operator()<type, kLength>() for blocks of columns, whose rows begin where Packs do.
+/// Calls run.operator()<type, kLength>() for blocks of columns in a tensor whose rows are aligned
+/// to Packs.
 template <class Run>
 void with_packed_columns(const ScalesCall& of, int length, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
@@ -280,8 +281,8 @@ void with_packed_columns(const ScalesCall& of, int length, Run run) {
     run.template operator()<type, 128>();
   });
 }
-/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns; `packed`: rows begin where
-/// Packs do.
+/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns. `packed`: the tensor's
+/// rows are aligned to Packs.
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   if (packed) {

@@ -87,7 +87,8 @@ TEST_F(Interrupt, ACallWithinACallPutsNoQuestionOff) {
   EXPECT_EQ(g_asked, 1);
 }
 
-/// Ends another thread's call; true where that ended soon, beside this thread's own call.
+/// Ends the call of another thread while this thread is in a call too. Returns whether the other
+/// call ended in time.
 bool EndsAnotherCall() {
   constexpr double kPatience = 20;
   std::atomic<bool> runs{false};

@@ -30,7 +30,7 @@ namespace cpd::testing {
 
 /// True if the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
 inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
-/// The simulated device has the same kernels, and one in so many of the GPU's cases.
+/// The factor by which cases are rarer: a simulated device runs a GPU's kernels, but fewer cases.
 inline const unsigned kRarer = tests_only("sim") ? 12 : 1;
 
 /// True if this run is of a GPU itself, which has all cases.

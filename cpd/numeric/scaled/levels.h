@@ -263,7 +263,8 @@ struct LevelLanes {
   }
 };
 
-/// The value of a code where levels have places; NaN for a code of no level. `norm` is finite.
+/// The value of a code of levels that have places; NaN for a code without a level. `norm` is
+/// finite.
 CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
   const int spare = 32 - plan.bits;
   const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
@@ -274,14 +275,14 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Returns whether signed codes have levels beyond the plan's last, so that more than one code is
-/// of no level.
+/// Returns whether several signed codes have no level, because the code's width holds levels beyond
+/// the last level of the plan.
 CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }
 
-/// The values of codes in lanes: of signed levels (NaN for a code of no level) or of the ends of
-/// intervals.
+/// The values of codes in lanes: of signed levels (NaN for a code without a level) or of the ends
+/// of intervals.
 template <class V>
 struct LevelValues {
   using Value = typename Narrow<V>::F32;

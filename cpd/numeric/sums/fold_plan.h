@@ -23,7 +23,7 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
   return is_nearest(mode) && p_a <= p && p_b <= p && 2 * p + 2 <= 24;
 }
 
-/// The roundings of the steps of an ordered sum, and their path.
+/// The roundings of the steps of an ordered sum, and the fast path that computes the steps.
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;

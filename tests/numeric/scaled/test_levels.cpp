@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels below norms: the rule against whole numbers, every backend against both.
+// Compares the rule for levels of values below a norm to whole numbers, and the levels of every
+// backend to the rule and to whole numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>

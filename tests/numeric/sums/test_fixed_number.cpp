@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers against integers of 128 bits: every width from 2 to 96, terms that end beyond
-// it, wrapping and saturating.
+// Compares sums in integers to integers of 128 bits. Tests every width from 2 to 96, terms with
+// bits beyond the width, wrapping and saturating.
 #include <gtest/gtest.h>
 
 #include <cmath>
