@@ -2,7 +2,7 @@
 //
 // The path `binary32`: sums in fp32 by binary32's own operations, which round to nearest-even and
 // overflow as IEEE 754 says. Exact for any values. With exact products a step is one fused
-// operation. Operations of a step: 1 or 2; in Kahan's sum 4 more and a select (kahan_step).
+// operation, else a product and a sum; in Kahan's sum a product and kahan_step.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -4,7 +4,7 @@
 // by Veltkamp's splitting (veltkamp_rounding.h has the proofs and sources). A sum of two numbers of
 // p bits, rounded in binary32 to 24 >= 2p + 2, may be rounded again (Figueroa 1995). Sums of
 // multiples of the sum's least spacing need no rounding below 2^emin, so that no product may be
-// finer. Operations of a step: 7 in order, 3 where products need no rounding, 18 in Kahan's sum.
+// finer. Operations of a step: 7 in order, 3 where products need no rounding, 16 in Kahan's sum.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -3,8 +3,8 @@
 // The path `veltkamp_exact`: sums to nearest-even of exact products, or of any terms, in formats of
 // at most 11 significant bits, in order. The exact sum is formed in binary32 where its last bit is
 // known to fit, else rounded to odd first, or in two parts, and then rounded by a magnet
-// (veltkamp_rounding.h). Operations of a step: 3 where products are narrow, else 7 (fits), 14 (in
-// parts) or the fused operation rounded to odd and 5.
+// (veltkamp_rounding.h counts the operations of each). Where products are narrow, a step is one
+// fused operation and the two of `split`.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
