@@ -26,12 +26,14 @@ constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "c
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
+bool IsChunked(const Accumulator& accumulator) { return accumulator.scheme == Scheme::chunked; }
+
 /// Fields that only one scheme has, and products, which block_fma has its own way with.
 void CheckFields(const Accumulator& accumulator) {
   const auto refuse = [&](const char* what) {
     throw Error(what + (", got scheme " + ToString(accumulator.scheme)));
   };
-  const bool is_chunked = accumulator.scheme == Scheme::chunked;
+  const bool is_chunked = IsChunked(accumulator);
   const bool is_unit = accumulator.scheme == Scheme::block_fma;
   const bool is_fixed = accumulator.scheme == Scheme::fixed;
   if (accumulator.inner && !is_chunked) refuse("inner is for scheme chunked");
@@ -85,7 +87,6 @@ bool HasSumRounding(const Accumulator& accumulator) {
 bool IsOrdered(const Accumulator& accumulator) { return !HasSumRounding(accumulator); }
 
 bool Always(const Accumulator& /*accumulator*/) { return true; }
-bool IsChunked(const Accumulator& accumulator) { return accumulator.scheme == Scheme::chunked; }
 bool HasCuts(const Accumulator& accumulator) { return CutsTerms(accumulator.unit->adder); }
 bool HasScale(const Accumulator& accumulator) { return accumulator.unit->scale.has_value(); }
 bool HasGroup(const Accumulator& accumulator) { return accumulator.unit->group != 0; }
@@ -163,8 +164,13 @@ constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
 }};
 constexpr std::size_t kWords = 3;  ///< rows before the rows that a text has as name=value
 
+/// Sets a key that a text has. Throws Error if the scheme lacks the key, at its default value too:
+/// every ordered sum has the fields `chunk` and `inner`, but only chunked sums depend on them.
 void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_view text) {
-  if (key.IsOf(accumulator)) return key.set(accumulator, text);
+  const bool is_of_chunks = key.name == "chunk" || key.name == "inner";
+  if (key.IsOf(accumulator) && (!is_of_chunks || IsChunked(accumulator))) {
+    return key.set(accumulator, text);
+  }
   if (key.name == "product") {
     throw Error("scheme " + ToString(accumulator.scheme) +
                 " forms its products exactly: leave product out");

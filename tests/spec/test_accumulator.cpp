@@ -93,6 +93,14 @@ TEST(Accumulator, OptionsMayStandBeforeTheScheme) {
             std::string::npos);
 }
 
+TEST(Accumulator, KeysOfChunksAreRefusedElsewhereAtTheirDefaultsToo) {
+  EXPECT_EQ(parse_error("e6m9 chunk=64"), "chunk is for scheme chunked, got scheme sequential");
+  EXPECT_EQ(parse_error("e6m9 pairwise chunk=64"),
+            "chunk is for scheme chunked, got scheme pairwise");
+  EXPECT_EQ(parse_error("e6m9 kahan inner=e6m9"), "inner is for scheme chunked, got scheme kahan");
+  EXPECT_EQ(ToString(ParseAccumulator("e6m9 chunked inner=e6m9")), "e6m9 chunked chunk=64");
+}
+
 TEST(Accumulator, NearMissesAreSuggested) {
   EXPECT_NE(parse_error("fp32 khan").find("got 'khan'; did you mean 'kahan'?"), std::string::npos);
   EXPECT_NE(parse_error("fp32 Chunked").find("did you mean 'chunked'?"), std::string::npos);
