@@ -15,7 +15,11 @@ ctest_tree() {
     --output-junit "$results" || die "stage failed: C++ tests ($1, $2)"
 }
 
-compile_tests() { logged build-tests cmake --build build/release --target cpd_tests; }
+compile_tests() {
+  local targets=(cpd_tests)
+  ((kAll)) && targets+=(cpd_exhaustive_tests)
+  logged build-tests cmake --build build/release --target "${targets[@]}"
+}
 
 # cpp_tests LABELS
 cpp_tests() {
