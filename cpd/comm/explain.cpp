@@ -14,7 +14,7 @@
 namespace cpd {
 namespace {
 
-/// A step, where `like` is.
+/// Notes what a step would run for a tensor that lies where `like` lies.
 struct Runs {
   TensorView like;
   std::int64_t size, block;
