@@ -398,7 +398,7 @@ class Collective {
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
-  std::vector<std::shared_ptr<float>> quotients_;  // of DivideFirst
+  std::vector<std::shared_ptr<float>> quotients_;  // the quotients of DivideFirst
   std::vector<TensorView> divided_;
   std::vector<std::uint32_t> largest_;
   std::exception_ptr refusal_;
@@ -406,14 +406,14 @@ class Collective {
   bool in_fp32_ = false;
   SharedQueue queue_;
   std::optional<StreamOrder> order_;
-  std::optional<HostCopies> copies_;  // where a codec has no kernels on the layers' device
+  std::optional<HostCopies> copies_;  // for codecs without kernels on the layers' device
   std::vector<std::shared_ptr<float>> host_memory_;
   std::vector<TensorView> host_x_, host_out_;
   std::span<const TensorView> on_device_;   // the results
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty if the codec has no state
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
-  CodecStates own_states_;                  // where the caller has none
+  CodecStates own_states_;                  // if the caller has none
   std::deque<Task> active_;
 };
 

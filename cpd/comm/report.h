@@ -43,8 +43,9 @@ struct Traffic {
 };
 
 struct ReduceReport {
-  std::vector<TensorReport> layers;  ///< of all ranks together; without requested counts
-                                     ///< only shift and staged_bytes are set
+  /// One report for each layer, of all ranks together. Only shift and staged_bytes are set unless
+  /// counts were requested.
+  std::vector<TensorReport> layers;
   Traffic traffic;
 };
 

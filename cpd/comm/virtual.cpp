@@ -19,19 +19,19 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kQuotients = 4096;                    // divided at once
+constexpr std::int64_t kQuotients = 4096;                    // values divided at once
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
 
 struct Layer {
   std::int64_t size = 0;
-  float largest = 0;   // magnitude on all ranks
-  int observed = 0;    // by how many ranks
+  float largest = 0;   // largest magnitude of all ranks
+  int observed = 0;    // number of Observe calls
   bool given = false;  // contributed by the current rank
   int shift = 0;
-  float scale = 0;         // measured: of the current rank, or the largest of all
+  float scale = 0;         // measured on the current rank, or the largest of all ranks
   SegmentCounts lost;      // of contributions that a codec made on the host
   std::int64_t bytes = 0;  // of the encoded contributions
-  std::vector<int> bits;   // that the codec chose, by rank
+  std::vector<int> bits;   // the bits that the codec chose, by rank
 };
 
 }  // namespace
@@ -50,7 +50,7 @@ struct VirtualReduce::Impl {
   bool counts_bytes;
   std::set<CodecState*> begun;
   std::vector<float> divided;       // of OnHost
-  std::optional<TensorView> first;  // a layer, for where all are
+  std::optional<TensorView> first;  // the first layer, whose device all layers share
   std::unique_ptr<VirtualSums> sums;
 
   Impl(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,

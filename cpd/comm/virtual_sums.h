@@ -109,10 +109,10 @@ class VirtualSums {
   std::shared_ptr<const Queue> queue_;
   bool on_host_;  ///< the layers' memory is the host's
   std::vector<Layer> layers_;
-  std::shared_ptr<float> terms_;  ///< of one rank and layer
+  std::shared_ptr<float> terms_;  ///< the terms of one rank's layer
   VirtualCall across_, group_;    ///< the members that the calls of a level share
   HostCopies copies_;
-  std::shared_ptr<float> fetched_;  ///< of OnHost
+  std::shared_ptr<float> fetched_;  ///< the values that OnHost returned
 };
 
 }  // namespace cpd

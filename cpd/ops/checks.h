@@ -46,8 +46,8 @@ struct Operands {
 /// Throws Error unless the operands are float tensors of one shape on one device.
 void CheckOperands(const Operands& operands);
 /// Throws Error unless the options are valid and the key fits x's device. `random`, if not null,
-/// must be u32 tensor of x's shape and device, for stochastic rounding. On the CPU integers out of
-/// range throw Error, too; on another device they are a fault (faults.h).
+/// must be a u32 tensor of x's shape and device, for stochastic rounding. On the CPU integers out
+/// of range throw Error, too; on another device they are a fault (faults.h).
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
                  const RandomKey& key);
 /// Throws Error if x is on the CPU and the key holds addresses in device memory.

@@ -91,10 +91,10 @@ struct OperandScales {
 ///   then      y = fl(s(a's factor, b's factor) * total), and with c: y = fl(y + c).
 /// Chunks of the accumulator, and the blocks of a matrix unit, are counted from a block's first k.
 ///
-/// A matrix unit that takes scales (BlockFma::scale) multiplies by the scales itself, with scales_at
-/// block. The scales' blocks must be multiples of the unit's scale_block. The scales must be values
-/// of the unit's scale format; their signs are ignored. Then total is the unit's sum over all of k.
-/// It starts from c, or with factors from +0, and c is added as above.
+/// A matrix unit that takes scales (BlockFma::scale) multiplies by the scales itself, with
+/// scales_at block. The scales' blocks must be multiples of the unit's scale_block. The scales must
+/// be values of the unit's scale format; their signs are ignored. Then total is the unit's sum over
+/// all of k. It starts from c, or with factors from +0, and c is added as above.
 ///
 /// Random bits: as in Gemm. Draw 0 rounds the initial value of each of the accumulator's sums. The
 /// other roundings of a block use the draws after those of the block before it. `random` has

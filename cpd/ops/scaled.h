@@ -56,7 +56,7 @@ CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
                        const TensorView& scales, const RandomKey& key = {});
 
 /// Casts x twice, with blocks along axes[0] into `first` and with blocks along axes[1] into
-/// `second`. The results are those of two calls of Cast. Neither `first` nor `second` may overlap
+/// `second`. The results equal two calls of Cast. Neither `first` nor `second` may overlap
 /// x.
 ///
 /// A GPU reads x only once for both results if all of this holds: the axes are the last two, in any

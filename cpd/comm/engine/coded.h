@@ -130,13 +130,13 @@ class CPD_API CodedPart {
   const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
   const Queue* queue_ = nullptr;
-  std::shared_ptr<std::uint8_t[]> copy_;  // of a message that the queue's device cannot read
+  std::shared_ptr<std::uint8_t[]> copy_;  // a copy of a message that the queue's device cannot read
   bool fixed_ = true;
   int source_ = -1;  // the rank that sent the message; -1: this one
   std::size_t segments_ = 0;
-  std::vector<std::int64_t> starts_;  // fixed sizes: where segments begin, plane by plane
-  std::size_t blocks_ = 0;            // sizes that vary: blocks of a plane
-  std::vector<std::int64_t> places_;  // where blocks begin, plane by plane
+  std::vector<std::int64_t> starts_;  // fixed sizes: offsets of segments, plane by plane
+  std::size_t blocks_ = 0;            // varying sizes: number of blocks of a plane
+  std::vector<std::int64_t> places_;  // varying sizes: offsets of blocks, plane by plane
   std::vector<std::uint32_t> sizes_;
 };
 

@@ -191,12 +191,12 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
 /// This rank's group and this rank's data of a chunk. The group's first member is its master.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
-  std::int64_t first = 0, size = 1;  // its ranks
-  std::int64_t member = 0;           // this rank
+  std::int64_t first = 0, size = 1;  // ranks first … first + size - 1
+  std::int64_t member = 0;           // this rank is first + member
 
-  Part all;                       // the chunk's
+  Part all;                       // all of the chunk's values
   std::vector<Part> subs;         // `all`, cut for the members
-  SharedMessage sum;              // of the group, for this member's sub-part
+  SharedMessage sum;              // the group's sum of this member's sub-part
   std::shared_ptr<float> values;  // on the master: the group's sums, then the results
 
   [[nodiscard]] bool is_master() const { return member == 0; }

@@ -9,7 +9,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
+constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that are sent first
 constexpr const char* kVersion = "6";  // of the protocol between ranks
 
 /// Returns an FNV-1a hash of sizes or shapes.
@@ -106,7 +106,7 @@ std::size_t LengthOf(const std::string& beginning) {
 std::vector<Announcement> GatherAnnouncements(Link& link, const Intent& intent,
                                               const std::string& refusal) {
   const std::string rest = TextOf(intent, Shortened(refusal));
-  constexpr std::size_t digits = 12;  // of every length, so that it does not change the text's
+  constexpr std::size_t digits = 12;  // fixed: a length cannot change the text's length
   const auto begin = [&](std::size_t length) {
     std::string number = std::to_string(length);
     number.insert(0, digits - number.size(), '0');

@@ -143,9 +143,9 @@ class MessageOps {
   bool in_fp32_;
   SharedQueue queue_;
   std::function<void()> progress_;
-  bool casts_;                    // contributions are a packed format's
-  std::array<Codecs, 3> codecs_;  // by Content
-  ReduceCall call_;               // what all calls have
+  bool casts_;                    // contributions are packed codes of a format
+  std::array<Codecs, 3> codecs_;  // indexed by Content
+  ReduceCall call_;               // the members that all calls share
 };
 
 /// Returns the plan of a level's sum and of the rounding of that sum to the result.
