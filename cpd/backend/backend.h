@@ -58,12 +58,13 @@ struct Backend {
   const char* name;    ///< name of the kind of device, such as "cuda"
   std::uint32_t size;  ///< size of this table in bytes
   std::remove_const_t<decltype(kCallSizes)> call_sizes;
-  /// Returns a text for an error: its meaning and a remedy. For kNoMemoryLeft the text also says
-  /// how many bytes this thread's last `allocate` lacked. It is valid until the thread's next call.
+  /// Returns a text that describes an error and a remedy. For kNoMemoryLeft the text also says how
+  /// many bytes this thread's last `allocate` lacked. The text is valid until the thread's next
+  /// call.
   const char* (*describe)(int status);
 
-  /// Makes `allocate` ask the allocator at `place` for queued memory whenever that pointer is not
-  /// null.
+  /// Makes `allocate` ask the allocator that `place` points to for queued memory, whenever there is
+  /// one.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
   /// Allocates memory. If none is left, releases the pool's memory and tries once more (except
   /// while a CUDA graph is captured), before returning kNoMemoryLeft.
@@ -75,7 +76,7 @@ struct Backend {
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
   /// Sets bytes in device memory to zero.
   int (*clear)(const Launch& launch, void* memory, std::int64_t bytes);
-  /// Creates a stream. It waits for other streams only if `order` says so.
+  /// Creates a stream. The stream waits for another stream only after a call of `order`.
   int (*open_stream)(int device, void** stream);
   int (*close_stream)(int device, void* stream);
   /// Makes work queued on `after` from now on wait for the work already queued on the launch's

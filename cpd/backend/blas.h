@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU BLAS behind GemmByBlas. It is a separate library, loaded at first use; libcpd loads
-// without it. Its symbols are local, because torch and NumPy bring BLAS libraries, too.
+// The CPU BLAS behind GemmByBlas, a separate library that is loaded at first use. libcpd loads
+// without this library. The library's symbols are local, because torch and NumPy bring BLAS
+// libraries, too.
 #pragma once
 
 #include <cstdint>

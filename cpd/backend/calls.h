@@ -22,8 +22,8 @@
 
 namespace cpd {
 
-/// A number of elements: codes of any width end on a byte after kBlock elements, and a new random
-/// word begins.
+/// The number of elements in a block: after kBlock elements, codes of any width end on a byte and a
+/// new random word begins.
 constexpr std::int64_t kBlock = 256;
 
 /// A value that stands for "no fault": no element has this index.
@@ -74,9 +74,9 @@ Strided Rows(const T* data, std::int64_t rows, std::int64_t columns, std::int64_
   return x;
 }
 
-/// Addresses of seed and stream in device memory, which replace the plan's seed and stream; null:
-/// the plan's are used. Kernels read them when they run, so a captured CUDA graph uses new values
-/// at each replay.
+/// Addresses of seed and stream in device memory. They replace the plan's seed and stream; null:
+/// the plan's seed and stream are used. Kernels read the two values when they run, so a captured
+/// CUDA graph uses new values at each replay.
 struct DeviceKey {
   const std::uint64_t* seed = nullptr;
   const std::uint64_t* stream = nullptr;
@@ -85,7 +85,8 @@ struct DeviceKey {
 struct ProductImages;  // backend/cpu/image_operand.h
 
 /// A product and its accumulator. `key` replaces the plan's seed and stream. `random` replaces all
-/// generated random integers; it is in device memory and begins with the result's first element.
+/// generated random integers. These integers are in device memory and begin with the integers of
+/// the result's first element.
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
@@ -276,9 +277,10 @@ struct ScaledCall {
 /// The maximum number of values in a block for which a cast compares candidates for the scale.
 constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 
-/// A call of a scaled format, with what is needed to form its tables. A kernel may do without
-/// tables. `given` holds a caller's scales of blocks, scales of cells, and largest magnitudes of
-/// the outermost level, all in device memory; a table that is null there is formed from x.
+/// A call of a scaled format, with the members from which its tables are formed. Some kernels
+/// compute without tables. `given`: a caller's scales of blocks, scales of cells, and largest
+/// magnitudes of the outermost level, all in device memory. For a null pointer, the table is formed
+/// from x.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
@@ -361,7 +363,8 @@ struct GemmBlock {
   /// to whole panels. Plane 0 is the sum. There are GemmPlan::planes planes.
   float* state = nullptr;
   std::int64_t plane = 0, state_columns = 0;
-  /// Sum (i, j) has number index + i * index_row + j in the result, which selects its random bits.
+  /// The number of sum (i, j) in the result is index + i * index_row + j. This number selects the
+  /// sum's random bits.
   std::uint64_t index = 0, index_row = 0;
   /// The caller's random integers for a stochastic plan. Elements are counted from sum (0, 0). The
   /// first product uses the integer with number GemmPlan::first_draw (or BlockFmaPlan::first_draw).

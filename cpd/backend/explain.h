@@ -12,10 +12,10 @@
 
 namespace cpd {
 
-/// Calls `call` and returns what its operations would run. They check their arguments and throw as
-/// in a real call, but compute nothing. No kernel is called and no tensor is read or written, so
-/// tensors need no memory. Conditions on values are not checked. `gpu`: the index of the GPU of
-/// tensors without memory; -1: they are on the CPU.
+/// Calls `call` and returns what its operations would run. The operations check their arguments and
+/// throw as in a real call, but compute nothing. No kernel is called and no tensor is read or
+/// written, so tensors need no memory. Conditions on values are not checked. `gpu`: the index of
+/// the GPU of tensors without memory; -1: such tensors are on the CPU.
 CPD_API std::vector<Explanation> Explain(const std::function<void()>& call, int gpu = -1);
 
 /// Begins the record of an operation on this thread, which must be explaining.

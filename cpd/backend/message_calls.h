@@ -79,8 +79,8 @@ struct ReduceCall {
   SumPlan group, across;
   Rounds rounds;
   std::int64_t world = 1, group_size = 0;  ///< 0: no groups
-  /// Random streams (streams.h) of layer 0: of this rank's cast, and at position 0 of sums and of
-  /// the roundings of sums to the result.
+  /// The random streams (streams.h) of layer 0, from which the streams of all layers are computed:
+  /// for this rank's cast, and at position 0 for sums and for the roundings of sums to the result.
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
@@ -119,8 +119,8 @@ struct VirtualCall {
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums in `planes`, `size` values each. The ranks' terms have the numbers k, k + 1,
-  /// … of `count` terms. If `visit` is not negative, they are the terms of that visit and the next
-  /// visits instead.
+  /// … of `count` terms. If `visit` is not negative, the ranks' terms belong to that visit and the
+  /// next visits instead.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
@@ -233,8 +233,8 @@ struct TopKSearch {
   std::int64_t kept;      ///< how many values are kept
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// The number of values above the limit, and of values equal to it, in a span of a layer's tiles.
-/// Later it holds these numbers for all spans before that span.
+/// The number of values above the limit, and of values equal to the limit: first the values in one
+/// span of a layer's tiles, and in a later step the values in all spans before that span.
 struct TopKSpan {
   unsigned long long above, equal;
 };
@@ -253,8 +253,9 @@ struct TopKCall {
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
   /// Counts of a GPU's kernels: of each digit, and of each span's values; one more span holds the
-  /// totals. Both arrays follow `search` in memory. They are cleared first. If `goes_on` is set,
-  /// they already hold counts of other values, which the kernels add to, and they may be anywhere.
+  /// totals. Both arrays follow `search` in memory and are cleared first. If `goes_on` is set, both
+  /// arrays already hold counts of other values, to which the kernels add, and may be anywhere in
+  /// memory.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
@@ -272,7 +273,7 @@ struct TopKCall {
   RoundPlan cast;
   std::uint64_t stream = 0;
   /// Receives the terms, and +0 for values that are not selected. May be x if there is no residual.
-  /// On a CPU it is null if only the next residual needs the terms.
+  /// On a CPU the pointer is null if only the next residual needs the terms.
   float* y = nullptr;
   SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
   float* gathered = nullptr;        ///< the selected values, by index

@@ -64,8 +64,8 @@ struct Bf16Table {
   /// 1; returns 2^32 - 1 if all values are 0.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);
-  /// Adds exact products to sums, and of each word the product of the upper halves first. Each
-  /// addition is rounded to nearest-even in binary32. Subnormal operands and sums count as 0.
+  /// Adds exact products to sums. Of each word, the product of the upper halves is added first.
+  /// Each addition is rounded to nearest-even in binary32. Subnormal operands and sums count as 0.
   void (*tile)(const Bf16Tile& tile);
   void (*finish)(const Bf16Finish& finish);
 };

@@ -43,18 +43,19 @@ class CPD_API Explaining {
   /// Returns the records of the operations, in the order of the calls.
   [[nodiscard]] const std::vector<Explanation>& steps() const { return steps_; }
   [[nodiscard]] int gpu() const { return gpu_; }
-  /// Returns this thread's innermost Explaining object, or null.
+  /// Returns the innermost Explaining object of this thread, or null.
   [[nodiscard]] static Explaining* Current() {
     return detail::g_explaining.load(std::memory_order_relaxed) == 0 ? nullptr : OfThread();
   }
 
   /// Begins the record of an operation.
   void Begin(const char* function, std::string path, std::string why);
-  /// Completes that record; Take sets its number of threads, if larger than before.
+  /// Run completes the record of the last operation. Take sets the record's number of threads, if
+  /// larger than before.
   void Run(std::string backend, std::string kernel, std::vector<std::int64_t> tile = {});
   void Take(int threads);
-  /// Returns an address for `bytes` bytes of a tensor without memory. It differs from all other
-  /// addresses and is never read or written.
+  /// Returns an address for `bytes` bytes of a tensor without memory. The address overlaps no other
+  /// and is never read or written.
   [[nodiscard]] void* Place(std::int64_t bytes);
 
  private:

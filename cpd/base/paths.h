@@ -25,10 +25,11 @@ struct Path {
 /// binary32.
 CPD_API Path PathOf(const Format& format, const RoundingOptions& options, bool binary64 = false);
 /// Returns the path of a sum of products by kernels whose fast path for the accumulator is `path`.
-/// `lanes`: how many numbers they compute at once. `given`: whether the caller gives the random
-/// integers.
+/// `lanes`: how many numbers the kernels compute at once. `given`: whether the caller gives the
+/// random integers.
 CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given);
-/// Returns the path of an ordered sum of terms by kernels whose fast path for it is `path`.
+/// Returns the path of an ordered sum of terms by kernels whose fast path for the accumulator is
+/// `path`. `lanes` and `given`: as for a sum of products.
 CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
 /// Returns the path of a scaled format's elements. `powers`: whether blocks whose scales are usual
 /// powers of two are cast separately from other blocks.

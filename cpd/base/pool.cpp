@@ -132,8 +132,8 @@ class Pool {
     return *pool;
   }
 
-  /// Returns thread number i, and starts it if it does not exist. Threads 0 … i - 1 must exist.
-  /// Returns null if the system starts no more threads.
+  /// Returns thread number i, and starts the thread if it does not exist. Threads 0 … i - 1 must
+  /// exist. Returns null if the system starts no more threads.
   PoolThread* At(int i) {
     const auto at = static_cast<std::size_t>(i);
     if (PoolThread* thread = threads_[at]; thread != nullptr) return thread;

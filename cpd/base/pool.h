@@ -27,7 +27,7 @@ class CPD_API Helpers {
   /// Waits until no thread runs `work`.
   ~Helpers();
 
-  /// Cancels work on threads that have not begun. Waits up to `longest` for the other threads.
+  /// Cancels `work` on threads that have not begun it. Waits up to `longest` for the other threads.
   /// Returns whether all of them have returned.
   bool Finish(std::chrono::steady_clock::duration longest);
 

@@ -6,7 +6,8 @@
 namespace cpd {
 namespace {
 
-/// Returns x's stride along the dimension `from_end` before out's last; 0 if x is broadcast there.
+/// Returns x's stride along the dimension that is `from_end` before out's last dimension; 0 if x is
+/// broadcast along it.
 std::int64_t BroadcastStride(const TensorView& x, int from_end) {
   const int d = x.rank - 1 - from_end;
   if (d < 0 || x.shape[static_cast<std::size_t>(d)] == 1) return 0;

@@ -35,7 +35,7 @@ struct CommOptions {
 /// the same calls in the same order, one call at a time.
 class CPD_API Communicator {
  public:
-  /// Throws Error for options out of range.
+  /// Throws Error if an option is out of range.
   Communicator(std::unique_ptr<Transport> transport, const CommOptions& options);
   ~Communicator();
   Communicator(Communicator&&) noexcept;
@@ -45,7 +45,7 @@ class CPD_API Communicator {
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
   /// Returns the reason why the communicator takes no more calls; empty while the communicator
-  /// works. Another thread may ask during a call.
+  /// works. Another thread may call this function during a call.
   [[nodiscard]] std::string broken() const;
 
   /// Writes the sum over ranks of x[l] to out[l].
@@ -81,13 +81,13 @@ class CPD_API Communicator {
   /// RankLost or Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
-  /// Tells the other ranks that this rank refuses its arguments: call Refuse in place of the
-  /// collective that the other ranks call. The other ranks throw a Mismatch with `why` at once.
-  /// Throws RankLost or Corrupt.
+  /// Takes part in the collective that the other ranks call, on a rank that refuses its own
+  /// arguments. The other ranks then throw a Mismatch with `why` at once. Throws RankLost or
+  /// Corrupt.
   void Refuse(const std::string& why);
 
   /// Returns a communicator of the ranks `ranks`, which are ascending and include this rank. Only
-  /// these ranks call Subgroup. It also works after RankLost.
+  /// these ranks call Subgroup. The call also works after RankLost.
   [[nodiscard]] Communicator Subgroup(std::span<const int> ranks) const;
 
  private:

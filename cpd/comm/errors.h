@@ -31,15 +31,15 @@ class CPD_API RankLost : public std::runtime_error {
       : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
   std::vector<int> ranks;
 };
-/// `rank 2` or `ranks 0, 2`, for error texts.
+/// Returns a name such as `rank 2` or `ranks 0, 2`, for error texts.
 CPD_API std::string NameRanks(std::span<const int> ranks);
 
 /// Reports that the ranks were about to make different calls. The message is the same on all ranks.
 /// No values have been sent.
 class CPD_API Mismatch : public Error {
  public:
-  /// Stores the message unchanged, although an Error may shorten its message: the rank that sent
-  /// the text has shortened it already.
+  /// Stores the whole message. An Error would shorten it, but the rank that refuses has shortened
+  /// its text already.
   explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 

@@ -2,7 +2,7 @@
 //
 // The arithmetic of an all-reduce, the same for virtual ranks and for every transport: the encoding
 // of each contribution, the number of each term in each sum, and the random stream of each
-// rounding. This file allocates no memory and sends no messages.
+// rounding. A Reduction holds no values of layers and sends no messages.
 #pragma once
 
 #include <array>
@@ -91,11 +91,12 @@ class Reduction {
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
-  /// The codec of a layer's contributions.
+  /// Returns the codec of a layer's contributions.
   [[nodiscard]] const SharedCodec& wire(std::int64_t layer) const {
     return wires_[wires_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// The codec of the sums that an owner sends (Codec::ForResults); null: sums travel without loss.
+  /// Returns the codec of the sums that an owner sends (Codec::ForResults); null: sums travel
+  /// without loss.
   [[nodiscard]] const SharedCodec& results(std::int64_t layer) const {
     return results_[results_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
@@ -155,10 +156,10 @@ class Reduction {
   }
   /// Describes values begin … begin + n - 1 of a layer's sums for the codec results(layer).
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// The number by which contributions are divided, in binary32 (Unscale), before they are measured
-  /// and cast; 1 for no division.
+  /// Returns the number by which contributions are divided, in binary32 (Unscale), before they are
+  /// measured and cast; 1 for no division.
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
-  /// The number by which sums are divided at the end; 1 for no division.
+  /// Returns the number by which sums are divided at the end; 1 for no division.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // W virtual ranks in one process: the all-reduce of Reduce with no transport. Ranks are
-// processed one at a time, so that memory holds one rank's values and the running sums.
+// processed one at a time. Memory holds one rank's values and the running sums.
 //
 //   VirtualReduce reduce(spec, world, sizes);
 //   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(l, x_of(r, l));
@@ -40,7 +40,8 @@ class CPD_API VirtualReduce {
   void Observe(int layer, const TensorView& x);
 
   /// Returns the ranks in the order in which they must contribute. Each rank appears once. With
-  /// order `ring`, whose slices start at different ranks, most ranks appear twice.
+  /// order `ring`, whose slices start at different ranks, all ranks except one (or one group)
+  /// appear twice.
   [[nodiscard]] std::vector<int> schedule() const;
   /// Adds layer `layer` of the schedule's next rank. x is float32, contiguous and of the layer's
   /// size. A rank contributes each layer once, in any order. The layers' device computes the sums.

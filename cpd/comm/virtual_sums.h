@@ -69,7 +69,7 @@ class VirtualSums {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const {
     return copies_.bytes(static_cast<std::size_t>(layer));
   }
-  /// Adds the sums of the turn's group to those across groups.
+  /// Adds the sums of the group of `turn` to the sums across groups.
   void EndGroup(const Turn& turn);
   /// Ends the schedule: adds the contributions that are still stored, and releases the memory of
   /// groups' sums.

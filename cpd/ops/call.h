@@ -26,8 +26,8 @@ namespace cpd {
 /// rounding mode does not use them. They are also null on the CPU, whose plans hold the values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// If this thread is explaining (base/explaining.h), records a kernel on x's device and returns
-/// true. Returns false on the CPU, whose backend records its own kernels.
+/// If this thread is explaining a call (base/explaining.h), records a kernel on x's device and
+/// returns true. Returns false on the CPU, whose backend records its own kernels.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 
 /// Returns the queue of x's device and stream. Throws Error if an earlier call on the device had a

@@ -73,7 +73,7 @@ struct Outside {
   float value = 0;
 };
 /// Finds the first element of a tensor on the CPU that is not a value of `format`. NaN and infinity
-/// are values if the format has them; -0 is always one.
+/// are values if the format has them; -0 always is a value.
 [[nodiscard]] CPD_API Outside FindOutside(const TensorView& x, const Format& format);
 [[noreturn]] void ThrowOutside(const Outside& found, const Format& format, const char* name);
 /// Throws Error unless all elements of x are values of `format`, as a matrix unit requires. x: any

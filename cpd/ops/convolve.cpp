@@ -126,7 +126,7 @@ class Matrices {
   std::unique_ptr<std::uint8_t[]> memory_;
 };
 
-/// Returns windows of one element, one for each element of the image.
+/// Returns windows of one element each, one for every element of the image.
 Windows Elements(const TensorView& image) {
   Windows windows;
   windows.rank = image.rank - 2;

@@ -74,8 +74,8 @@ std::int64_t OffsetOf(const MatrixProduct& product, const ProductOperand& x, std
   return offset;
 }
 
-/// Splits n elements into ranges, calls run(begin, raised) for the ranges on threads, and stores in
-/// `flags` what run writes to `raised`.
+/// Splits n elements into ranges and calls run(begin, raised) for each range, on threads. run
+/// writes the flags of a range's elements to `raised`, which are then copied to `flags`.
 template <class Run>
 void ForElements(std::int64_t n, std::int64_t operations, const TensorView& flags, Run run) {
   const std::int64_t grain =

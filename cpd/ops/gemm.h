@@ -21,7 +21,7 @@ namespace cpd {
 /// First c is rounded into accumulator.format (block_fma: into unit.sum or, with promotion, into
 /// `format`; fixed: to units). Then terms are added. p(k) is round_product(a * b), or the exact
 /// product if products are exact:
-///   sequential  s = round(s + p(k)). An exact product is added and rounded in one fma.
+///   sequential  s = round(s + p(k)). With exact products, s + a * b is rounded only once.
 ///   kahan       The four rounded operations of a Kahan step. The compensation is +0 if s is
 ///               infinite or NaN.
 ///   chunked     t = +0 at the start of each chunk (k div chunk); t = round_inner(t + p(k)); after

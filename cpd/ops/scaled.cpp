@@ -174,8 +174,8 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether the device's casts can generate the random integers of a tensor whose dimensions
-/// are permuted so.
+/// Returns whether the device's casts can generate the random integers of a tensor with dimensions
+/// in this order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
@@ -233,7 +233,7 @@ class Given {
     return values;
   }
 
-  /// Throws Error unless the cast has changed none of the numbers and none is negative.
+  /// Throws Error if the cast to `format` has changed a number, or if a number is negative.
   static void CheckNumbers(const float* numbers, const float* values, std::int64_t count,
                            const Format& format, const char* name) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -312,8 +312,8 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// If this thread is explaining and the device is not the CPU, records a kernel and returns true.
-/// The CPU's operations record themselves.
+/// If this thread is explaining a call (base/explaining.h) and the device is not the CPU, records a
+/// kernel and returns true. Operations on the CPU record their own kernels.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {
   if (!Explains() || like.on_host()) return false;

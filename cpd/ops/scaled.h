@@ -13,10 +13,9 @@
 
 namespace cpd {
 
-/// A caller's scales, or the largest magnitudes from which scales are formed. Delayed scaling,
-/// static scaling, and scales on which many ranks agree use it. Each tensor is null or contiguous
-/// on x's device, with one element for each cell of its level's grid (ScaleGrid), in row-major
-/// order.
+/// A caller's scales, or the largest magnitudes from which scales are formed. For delayed scaling,
+/// static scaling, and scales on which many ranks agree. Each tensor is null or contiguous on x's
+/// device, with one element for each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
   /// The scales of blocks (`blocks`) and the outer scales (`tensor`): fp32 numbers that are values
   /// of the level's format, or packed codes (u8). If the format has outer scales, `blocks` needs

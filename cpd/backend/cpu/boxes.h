@@ -26,8 +26,8 @@ class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}
   /// Returns the integers of a box's elements. Neighboring integers lie along the box's rows or, if
-  /// the box is transposed, along its columns. They are stored without gaps and are valid until the
-  /// next call.
+  /// the box is transposed, along its columns. The integers are stored without gaps and are valid
+  /// until the next call.
   const std::uint32_t* Read(const Box& box);
 
  private:

@@ -17,9 +17,9 @@
 namespace cpd::cpu {
 namespace {
 
-/// The number of elements of a box, whose values and random integers stay in L2, and its columns,
-/// which are whole blocks of random integers. If rows do not begin with such a block, a box of this
-/// width computes few integers twice.
+/// kBoxElements: the number of elements of a box, whose values and random integers stay in L2.
+/// kBoxColumns: the number of columns of a box, which is a whole block of random integers. Boxes
+/// are wider if rows do not begin with a block, so few integers are generated twice.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
 /// Returns the dimension along which neighboring elements are neighbors in memory, or -1 if there
@@ -43,7 +43,7 @@ class Boxes {
 
   /// The position of one box in each tensor and among row-major indices. Rows and columns are in
   /// the order of `out`: elements of a row are neighbors in `out`. If `out` is contiguous along
-  /// neither dimension, their indices are neighbors.
+  /// neither dimension, elements of a row have neighboring indices.
   struct Places {
     Box x, out, random, index;
   };

@@ -176,7 +176,7 @@ std::int64_t ElementWords(DType type, std::int64_t n) {
 }
 
 /// RaiseSignalling for contiguous bit patterns. `infinity` is the pattern of infinity. The bit
-/// below its lowest set bit marks a quiet NaN.
+/// below the lowest set bit of `infinity` marks a quiet NaN.
 template <class U>
 void RaiseSignalling(const U* patterns, U infinity, std::int64_t n, std::uint8_t* raised) {
   const U magnitude = static_cast<U>(~U{0}) >> 1;

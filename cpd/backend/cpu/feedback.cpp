@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums that error feedback encodes, and the errors that remain after they are decoded.
+// The sums that error feedback encodes, and the errors that remain after these sums are decoded.
 #include <bit>
 
 #include "cpd/backend/cpu/codec_spans.h"

@@ -38,7 +38,7 @@ std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   return counts[digit];
 }
 
-/// Returns the limit that selects the k >= 1 largest of n patterns at(i). Finds it digit by digit.
+/// Returns the limit, found digit by digit, that selects the k >= 1 largest of n patterns at(i).
 template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
@@ -62,8 +62,8 @@ LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   return limit;
 }
 
-/// Returns a pattern, 1 … kInfinity. A sample suggests that somewhat more than k of the values
-/// reach it.
+/// Returns a pattern, 1 … kInfinity. According to a sample, somewhat more than k values reach this
+/// pattern.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
   std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
@@ -100,8 +100,9 @@ void Append(const Selection& part, Selection& to) {
   to.values.insert(to.values.end(), part.values.begin(), part.values.end());
 }
 
-/// Counts the values whose magnitude reaches `least`, and returns the count. If it is at most
-/// `most`, appends these values to `to`. Writes the sums of all values.
+/// Counts the values whose magnitude reaches `least`, and returns the count. If the count is at
+/// most `most`, appends these values to `to`. Writes the sums of all values if `of` has two
+/// summands.
 std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
   std::map<std::int64_t, Selection> parts;  // by the index at which they begin
   std::mutex mutex;

@@ -426,7 +426,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Copies the scales at k of lines first … first + n - 1 from the grid.
+  /// Copies the scales of lines first … first + n - 1 at value k from the grid.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {

@@ -127,8 +127,8 @@ Bf16Scales ScalesOf(const TensorView* x) {
           .by_column = x->shape[1] > 1 && x->stride[1] == 1};
 }
 
-/// Writes the results of a product, which are the sums themselves, or what ProductFinish makes of
-/// them.
+/// Writes the results of a product: the sums themselves, or the sums after the operations of
+/// ProductFinish.
 class Results {
  public:
   Results(const TensorView& out, const ProductFinish& finish)

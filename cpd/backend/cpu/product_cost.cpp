@@ -86,8 +86,7 @@ constexpr bool kTakesAnyValues = [] {
   return false;
 }();
 
-/// Returns the one of the three times that belongs to the scheme: in order, with Kahan's
-/// compensation, or in a tree.
+/// Returns the time that belongs to the scheme: in order, with Kahan's compensation, or in a tree.
 double ByScheme(Scheme scheme, double in_order, double kahan, double tree) {
   if (scheme == Scheme::kahan) return kahan;
   return scheme == Scheme::pairwise ? tree : in_order;

@@ -39,8 +39,8 @@ void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   }
 }
 
-/// The layout in a message of up to call.block values. `before` values of the first bucket come
-/// before them.
+/// The layout of up to call.block values in a message. The bucket of the first value has `before`
+/// values ahead of this value.
 struct ScaledPart {
   ScaledPart(const QuantizedCall& call, std::int64_t n, std::int64_t before)
       : n(n),
@@ -91,7 +91,7 @@ void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   }
 }
 
-/// Writes, for each of the step's values, its bucket's number in `each` to `all`.
+/// Sets all[i] to the entry of `each` that belongs to the bucket of the step's value i.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);

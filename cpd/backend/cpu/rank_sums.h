@@ -32,7 +32,8 @@ class RankSums {
         group_(Members(), planes_of_sum(call.group.order.scheme, Members()), !in_place(call), n) {}
 
   /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
-  /// call. load(r, row) must return n values of from[r]; it may use `row` as memory for them.
+  /// call. load(r, row) must return n values of from[r]; load may use `row` as memory for the
+  /// values.
   template <class Load>
   const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
                     const Load& load) {

@@ -141,8 +141,8 @@ class Work {
                       .shift = shift,
                       .divisor = divisor});
   }
-  /// Returns the values of from[which]: in place if they are values, and otherwise decoded to
-  /// `row`.
+  /// Returns the values of from[which]: in place if its codes are binary32 values, and otherwise
+  /// decoded to `row`.
   const float* Load(const Block& block, std::int64_t which, Codes codes, float* row) const {
     if (codes == Codes::values) return Values(call_.from[which] + Place(block, codes));
     Decode(block, which, codes, 0, 1, row);

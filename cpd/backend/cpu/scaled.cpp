@@ -28,10 +28,10 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether the call may have such blocks.
+  /// Returns whether the call may have blocks whose scales are usual powers of two.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts such blocks of the tile, and calls other(part) for the parts of the tile that have other
-  /// blocks.
+  /// Casts the tile's blocks whose scales are usual powers of two. Calls other(part) for all other
+  /// parts of the tile.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);
@@ -63,8 +63,8 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread is explaining (base/explaining.h), records a pass over a call's tiles and returns
-/// true.
+/// If this thread is explaining a call (base/explaining.h), records a pass over a call's tiles and
+/// returns true.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));

@@ -10,8 +10,8 @@
 namespace cpd {
 namespace {
 
-/// The maximum number of elements of a block whose scale and values are computed in one pass: its
-/// elements fit into L2.
+/// The maximum number of elements of a block whose scale and values are computed in one pass. Such
+/// a block fits into L2.
 constexpr std::int64_t kWhole = kMostChosen;
 
 /// The maximum number of rows of such a block. With more rows, a pass over a few columns would read

@@ -17,8 +17,8 @@ namespace cpd {
 
 using Floats = std::vector<float>;
 
-/// A call, its tensors, and the scales that are known before the pass over tiles, which the call's
-/// tables hold: the scales of cells and, if `known`, the `scale` and `factor` of blocks.
+/// A call and its tensors. The call's tables hold the scales that are known before the pass over
+/// tiles: the scales of cells and, if `known` is set, the `scale` and `factor` of blocks.
 class ScaledPass {
  public:
   /// `x`: the tensor from which tiles are read; for a decoding, the result.

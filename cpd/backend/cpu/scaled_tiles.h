@@ -23,7 +23,7 @@ namespace cpd {
 TensorView ViewOf(const Strided& x);
 
 /// A tile: the part of a tensor that a thread handles at a time. It has `rows` x `count` elements
-/// of one band (a row of blocks). Element (p, i, t, j) of the layout is its first element.
+/// of one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout.
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
   std::int64_t rows = 0, count = 0;

@@ -41,8 +41,8 @@ class AlignedRows {
   std::unique_ptr<float, Free> memory_;
 };
 
-/// Returns the shift, limited to ±600. A larger shift would not change the rounded x * 2^shift,
-/// which is already far below every format's grid or above its range.
+/// Returns the shift, limited to ±600. Beyond ±600 the shift no longer changes the rounded x *
+/// 2^shift, which is far below every format's grid or above every format's range.
 constexpr int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 
 /// Calls run(i, count, random) for ranges that cover [0, n). If the random integers of a stochastic

@@ -44,7 +44,7 @@ class CPD_API Codecs {
     const std::vector<SharedCodec>& all = planes_[plane];
     return *all[all.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// The number of values in a block of the layer.
+  /// Returns the number of values in a block of the layer.
   [[nodiscard]] std::int64_t block(int layer) const {
     return blocks_[blocks_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }

@@ -116,7 +116,7 @@ class Exchanges {
   Task AllGather(std::int64_t chunk, Part part,
                  const std::vector<std::vector<std::int64_t>>& offsets);
 
-  /// Returns the number of steps (Traffic) of the chunk that took most steps.
+  /// Returns the largest number of steps (Traffic) that a chunk took.
   [[nodiscard]] std::int64_t steps() const { return most_steps_; }
 
  private:
@@ -132,7 +132,7 @@ class Exchanges {
   Task Gather(Chunk chunk, Part part);
   Task Ring(Chunk chunk, std::vector<Part> parts);
   Task Hierarchical(Chunk chunk, std::vector<Part> parts);
-  // The four steps of Hierarchical.
+  // The four steps of the exchange `hierarchical`, in order.
   Task SumInGroup(Chunk& chunk, Group& group);
   Task CollectSums(Chunk& chunk, Group& group);
   Task RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts);

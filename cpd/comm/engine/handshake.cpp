@@ -88,8 +88,8 @@ std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) 
   return texts;
 }
 
-/// Returns the length of the text that begins so; 0 if the text is of another version of the
-/// protocol.
+/// Returns the length of a whole text, which its beginning states; 0 if the text is of another
+/// version of the protocol.
 std::size_t LengthOf(const std::string& beginning) {
   const Intent fields = Parse(beginning).fields;
   if (fields.size() < 2 || fields[0].second != kVersion) return 0;

@@ -15,7 +15,8 @@
 
 namespace cpd {
 
-/// The description of a rank's next call: pairs of a field's name and the field's text.
+/// An intent: the description of a rank's next call, as pairs of a field's name and the field's
+/// text.
 using Intent = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMostRefusal = 8192;

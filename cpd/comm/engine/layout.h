@@ -35,8 +35,8 @@ struct CPD_API Part {
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
-/// Returns the first index of slice s of n values. The values are cut into `slices` slices at
-/// multiples of `bucket`.
+/// Returns the first index of slice s of n values, which are divided into `slices` slices. Slices
+/// begin at multiples of `bucket`.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s,
                                   std::int64_t bucket) {
   return std::min(n, SliceBegin((n + bucket - 1) / bucket, slices, s) * bucket);

@@ -183,7 +183,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
-  // Queued kernels may still use the memory of incoming messages, too.
+  // Wait for queued work that uses the incoming messages' memory, too: kernels may still read it.
   if (!in.empty()) in[0].message->memory().Settle();
   if (in.empty() && !out.empty()) out[0].message->memory().Settle();
   Seal(out, phase, pending.number);
@@ -341,7 +341,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    // An empty answer may only be late.
+    // No answer has come. It may only be late if there is a keeper of alarms or alarms were heard
+    // before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };

@@ -72,8 +72,9 @@ struct AbandonedDelete {
   void operator()(Abandoned* messages) const noexcept;
 };
 
-/// The messages of one transfer that is under way. If it is destroyed before the transfer is
-/// complete, the transport keeps the messages' memory until the process ends.
+/// The messages of one transfer that is under way. If this object is destroyed before the transfer
+/// is complete, the messages' memory stays reserved until the process ends, because the transport
+/// may still use it.
 class CPD_API Pending {
  public:
   Pending();
@@ -131,7 +132,8 @@ class CPD_API Link final : public Channel {
   void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
   Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
-  /// Returns the queue of this device, on which the layers' values lie from now on.
+  /// Returns the queue of the device `device`, `index`. From now on the layers' values are on that
+  /// device.
   SharedQueue UseLayersOn(Device device, int index);
 
   /// Waits until all messages of the transfer have arrived, and verifies their headers. Throws

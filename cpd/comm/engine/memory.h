@@ -36,7 +36,7 @@ class CPD_API MessageMemory {
   void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const {
     reader_->Copy(to, from, bytes);
   }
-  /// The CRC-32C of each range of bytes.
+  /// Returns the CRC-32C of each range of bytes.
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const {
     return reader_->Checksums(bytes);
   }

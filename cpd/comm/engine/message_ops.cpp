@@ -20,7 +20,7 @@ constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of th
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// Returns which codes of a ReduceCall a plane of these messages has.
+/// Returns the kind of codes (in a ReduceCall) of a plane of messages with this content.
 Codes CodesOf(Content content, std::size_t plane) {
   if (content == Content::contributions) return Codes::wire;
   if (content == Content::results) return Codes::result;

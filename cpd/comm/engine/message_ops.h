@@ -113,7 +113,8 @@ class MessageOps {
   }
   /// Returns whether a codec's blocks are computed one by one, on threads of the host.
   [[nodiscard]] bool by_blocks() const { return !casts_ && queue_->on_host(); }
-  /// Returns whether `reduce` itself, and not a codec, reads and writes messages of this content.
+  /// Returns whether `reduce` itself reads and writes the codes of messages with this content. If
+  /// false, a codec decodes and encodes these messages.
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 

@@ -23,8 +23,8 @@ CPD_API void SetFaultHook(FaultHook hook);
 /// Calls the hook if one is set. The library calls this function on entering each phase.
 void Enter(Phase phase, std::int64_t chunk, Transport& transport);
 
-/// Wraps a transport so that Break can drop its link: from then on nothing is sent or received,
-/// alarms included, and transfers do not fail.
+/// Wraps a transport whose link can be dropped by Break. After Break nothing is sent or received,
+/// not even alarms. Transfers then wait without failing.
 CPD_API std::unique_ptr<Transport> Breakable(std::unique_ptr<Transport> transport);
 /// Drops the link of a transport that Breakable made; throws Error for any other transport.
 CPD_API void Break(Transport& transport);

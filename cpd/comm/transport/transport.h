@@ -53,7 +53,7 @@ constexpr double kDefaultTimeout = 300;
 /// `timeout`: in seconds.
 constexpr double Grace(double timeout) { return timeout < 4 ? timeout / 4 : 1; }
 
-/// Tags are 0 … kTags - 1.
+/// The number of tags. A message's tag is 0 … kTags - 1.
 constexpr int kTags = 1 << 15;
 
 class CPD_API Transport {
@@ -92,9 +92,9 @@ class CPD_API Transport {
   [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
   /// Returns a transport among some of this transport's ranks, `ranks`, which are ascending and
-  /// include this rank. Only these ranks call Subgroup. It also works after an alarm. `timeout`: in
-  /// seconds. Throws Error, TransportError, or RankLost with the ranks that did not call in time,
-  /// by their numbers in this transport.
+  /// include this rank. Only these ranks call Subgroup. The call also works after an alarm.
+  /// `timeout`: in seconds. Throws Error, TransportError, or RankLost with the ranks that did not
+  /// call in time, by their numbers in this transport.
   virtual std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) = 0;
 
   /// Ends every rank of the job if the transport can (MPI_Abort), and this process otherwise.

@@ -36,7 +36,7 @@ static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 /// The oldest version of NCCL that has nonblocking communicators.
 constexpr int kOldest = 21400;
 
-/// The functions of libnccl.
+/// Pointers to the functions of libnccl.
 struct Api {
   decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetErrorString) get_error_string;
@@ -168,7 +168,7 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// The messages of one Start.
+/// The messages of one call of Transport::Start.
 struct Group {
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
