@@ -118,7 +118,7 @@ class Reduction {
   }
   /// Returns by how many places the layer's slices are rotated among the ranks: rank r owns slice
   /// (r - turn) mod W. The rotation gives the longer slices of different layers different owners.
-  /// It is 0 if it would change sums (order ring).
+  /// Returns 0 if a rotation would change sums (order ring).
   [[nodiscard]] std::int64_t turn(std::int64_t layer) const {
     const bool turns = to_all_ && spec_.exchange == Exchange::owner && spec_.order != Order::ring;
     return turns ? number(layer) % world_ : 0;

@@ -125,7 +125,8 @@ struct VirtualReduce::Impl {
   }
 
   /// Returns one rank's values of layer l on the host as they enter the reduction. If contributions
-  /// are divided first, these are the quotients, in `divided`, valid until the next call.
+  /// are divided first, the returned values are the quotients. They are in `divided`, valid until
+  /// the next call.
   const float* OnHost(int l, const TensorView& x) {
     const Layer& layer = layers[static_cast<std::size_t>(l)];
     const float* const values = sums->OnHost(l, x);

@@ -90,8 +90,8 @@ class VirtualSums {
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
   /// The first overload returns the members that the calls of one level (within a group, or across
-  /// groups) share. The second adds the members of one layer; `position` selects its random
-  /// streams.
+  /// groups) share. The second overload adds the members of one layer; `position` selects the
+  /// layer's random streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;

@@ -136,8 +136,8 @@ Windows Elements(const TensorView& image) {
   return windows;
 }
 
-/// Convolve with all products, also those by zeros between elements. Chunks end at `chunk_ends`
-/// (ProductImages).
+/// Computes Convolve with all products, also the products by zeros between elements. Chunks end at
+/// `chunk_ends` (ProductImages).
 void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const Windows& windows, const Accumulator& accumulator, const TensorView& out,
                 const RandomKey& key, std::span<const std::int64_t> chunk_ends) {

@@ -27,8 +27,8 @@ CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 /// Adds term k of each of n sums. Call it for k = 0, 1, … in this order. numeric/sums/order.h
 /// defines the operations and random integers of each scheme. `terms` are any binary32 values. Each
 /// operation is computed exactly and rounded once. `terms_in`: a format that holds all terms; kFp32
-/// holds any. It selects a fast path and never changes the result. Throws Error for schemes
-/// block_fma and fixed.
+/// holds any. This format selects a fast path and never changes the result. Throws Error for
+/// schemes block_fma and fixed.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state,
                       const RandomKey& key = {});

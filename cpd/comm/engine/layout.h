@@ -53,7 +53,7 @@ class CPD_API Layout {
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Returns the next chunk. Part s holds values of sequence s; it may be empty.
+  /// Returns the next chunk. Part s holds the chunk's values of sequence s, and may be empty.
   std::vector<Part> Next();
 
  private:

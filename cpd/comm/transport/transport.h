@@ -30,8 +30,8 @@ struct Incoming {
   std::int64_t bytes = 0;
 };
 
-/// The messages of one transfer, under way. Destroying it before Poll has returned true abandons
-/// the messages. Their memory must then stay valid until the process ends.
+/// The messages of one transfer, under way. If this object is destroyed before Poll has returned
+/// true, the messages are abandoned. Their memory must then stay valid until the process ends.
 class CPD_API Transfer {
  public:
   Transfer() = default;

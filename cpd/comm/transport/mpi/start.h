@@ -25,8 +25,8 @@ struct Job {
 std::vector<int> AllOf(const Job& job);
 
 /// Returns the job of this process. If MPI does not run, starts MPI. If there is no job yet, makes
-/// it together with all ranks of MPI_COMM_WORLD. Throws RankLost (after one RankLost also in all
-/// later calls), Error or TransportError.
+/// the job together with all ranks of MPI_COMM_WORLD. Throws RankLost, Error or TransportError.
+/// After one RankLost, all later calls throw RankLost, too.
 Job& TheJob(double timeout);
 
 }  // namespace cpd::mpi
