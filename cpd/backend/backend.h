@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backend: one table of the functions that the kernels of a kind of device offer. Callers have
-// checked the arguments. Every function queues its work on a stream and returns a status (0:
-// queued). Functions that return a value through a pointer to the host's memory wait for it.
+// Backend: the table of functions that the kernels of a kind of device offer. Callers have checked
+// the arguments. Every function queues its work on a stream and returns a status (0: queued). A
+// function that returns a value through a pointer to host memory waits for that value.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace cpd {
 struct Launch {
   int device = 0;
   void* stream = nullptr;
-  FastPaths fast{};  ///< that kernels may take
+  FastPaths fast{};  ///< the fast paths that kernels may use
 };
 
 /// The kinds of memory that Backend::allocate allocates.
@@ -29,59 +29,63 @@ enum class MemoryKind : std::uint8_t {
   queued,  ///< on the device, allocated and released in stream order
 };
 
-/// A framework's own allocator, which gives stream-ordered memory in place of the library's pool.
+/// A framework's allocator of stream-ordered memory. It replaces the library's own pool.
 struct Allocator {
   enum class Answer : std::uint8_t {
     given,
-    not_mine,  ///< it does not serve this device and stream: the pool does
+    not_mine,  ///< it does not serve this device and stream; the pool does
     none_left,
   };
-  /// Sets *memory, for work on the stream, where it is given.
+  /// Allocates memory for work on the stream. Sets *memory only if the answer is `given`.
   Answer (*allocate)(int device, void* stream, std::int64_t bytes, void** memory);
-  /// Releases its own memory in the order of work on that stream; false: it is another's.
+  /// Releases memory of this allocator in the order of work on the memory's stream. Returns false
+  /// for memory that another allocator gave.
   bool (*release)(void* memory);
 };
 
-/// The sizes of a launch and of the operations' calls, in the list's order: a library of another
-/// build differs.
+/// The sizes of Launch and of the operations' calls, in the order of the list of operations. A
+/// library of another build has other sizes.
 inline constexpr std::array kCallSizes = {
     std::uint32_t{sizeof(Launch)},
 #define CPD_OP(name, Call) std::uint32_t{sizeof(Call)},
 #include "cpd/backend/operations.def"
 };
 
-/// The status that means that no memory is left.
+/// The status that reports that no memory is left.
 inline constexpr int kNoMemoryLeft = 2;
 
 struct Backend {
-  const char* name;    ///< of the kind of device: "cuda"
-  std::uint32_t size;  ///< of this table
+  const char* name;    ///< name of the kind of device, such as "cuda"
+  std::uint32_t size;  ///< size of this table in bytes
   std::remove_const_t<decltype(kCallSizes)> call_sizes;
-  /// The meaning of an error and a remedy; of kNoMemoryLeft, also how many bytes this
-  /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
+  /// Returns a text that describes an error and a remedy. For kNoMemoryLeft the text also says how
+  /// many bytes this thread's last `allocate` lacked. The text is valid until the thread's next
+  /// call.
   const char* (*describe)(int status);
 
-  /// Has `allocate` ask the allocator at `place` for queued memory, whenever there is one.
+  /// Makes `allocate` ask the allocator that `place` points to for queued memory, whenever there is
+  /// one.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
-  /// If no memory is left, releases the pool's memory and tries once more (except while a graph is
-  /// captured), before it returns kNoMemoryLeft.
+  /// Allocates memory. If none is left, releases the pool's memory and tries once more (except
+  /// while a CUDA graph is captured), before returning kNoMemoryLeft.
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
   /// Releases memory that is stored for later calls. Waits for all of the device's work.
   int (*release_unused)(int device);
   /// Copies between host and device, in either direction, and waits.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
-  /// Makes bytes in device memory zero.
+  /// Sets bytes in device memory to zero.
   int (*clear)(const Launch& launch, void* memory, std::int64_t bytes);
-  /// Creates a stream that does not wait for any other by itself.
+  /// Creates a stream. The stream waits for another stream only after a call of `order`.
   int (*open_stream)(int device, void** stream);
   int (*close_stream)(int device, void* stream);
-  /// Makes work queued on `after` from now on wait for work already queued on the launch's stream.
+  /// Makes work queued on `after` from now on wait for the work already queued on the launch's
+  /// stream.
   int (*order)(const Launch& launch, void* after);
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
-  /// The path of products with this accumulator; `given`: whether the caller gives the random
-  /// integers. Runs nothing.
+  /// Returns the path of products with this accumulator, and runs nothing. `given`: whether the
+  /// caller gives the random integers.
   ProductPath (*product_path)(const AccumulatorPlan& plan, bool given);
 
 #define CPD_OP(name, Call) int (*name)(const Launch& launch, const Call& call) = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Selects the CPU kernels for products of bf16 numbers, as roster.h does all others. They have a
-// table of their own, which few CPUs can use.
+// Selects the CPU kernels for products of bf16 numbers; roster.h selects all other kernels. Kernels
+// for bf16 have a separate table because few CPUs can run them.
 #pragma once
 
 #include "cpd/base/bf16_table.h"
@@ -9,8 +9,8 @@
 
 namespace cpd {
 
-/// The kernels for products of bf16 numbers that belong to Kernels() (roster.h); null where these
-/// are not AVX-512's, or the CPU has no instruction for such products.
+/// Returns the kernels for products of bf16 numbers that match Kernels() (roster.h). Returns null
+/// unless Kernels() are the AVX-512 kernels and the CPU has the instruction for such products.
 CPD_API const Bf16Table* Bf16Kernels();
 
 }  // namespace cpd

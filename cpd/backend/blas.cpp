@@ -53,7 +53,8 @@ void Copy(const Matrix& from, const Matrix& to) {
   }
 }
 
-/// x itself where the library can read it, else a row-major copy (of its values if `filled`).
+/// Returns x itself if the library can read it, and otherwise a row-major matrix in new memory,
+/// with x's values if `filled`.
 class Readable {
  public:
   Readable(const Matrix& x, bool filled) : matrix_(x) {
@@ -84,8 +85,8 @@ Function* As(void* symbol) {
   return reinterpret_cast<Function*>(symbol);
 }
 
-/// Sets the library's number of threads to MaxThreads() while it exists. The number is the whole
-/// process's, so calls that change it run one after the other.
+/// Sets the library's number of threads to MaxThreads() while the object exists. The number holds
+/// for the whole process, so calls that change it run one after the other.
 class Threads {
  public:
   Threads(void* get, void* set) : set_(set) {
@@ -116,7 +117,7 @@ class Threads {
   int before_ = 0;
 };
 
-/// Returns `OpenBLAS 0.3.21 NO_LAPACKE …` up to the version.
+/// Returns the part of a text such as `OpenBLAS 0.3.21 NO_LAPACKE …` up to the version.
 std::string NameOf(void* library, const std::string& file) {
   const auto config = As<decltype(openblas_get_config)>(dlsym(library, "openblas_get_config"));
   if (config == nullptr) return file;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU BLAS behind GemmByBlas: a separate library, loaded on first use, whose symbols are local
-// (torch and NumPy bring BLAS libraries too). libcpd loads without it.
+// The CPU BLAS behind GemmByBlas, a separate library that is loaded at first use. libcpd loads
+// without this library. The library's symbols are local, because torch and NumPy bring BLAS
+// libraries, too.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +12,27 @@
 
 namespace cpd::blas {
 
-/// rows x columns binary32 values; any strides.
+/// A matrix of rows x columns binary32 values, with any strides.
 struct Matrix {
   float* data = nullptr;
   std::int64_t rows = 0, columns = 0;
   std::int64_t row_stride = 0, column_stride = 0;
 };
 
-/// A library with the C interface to BLAS.
+/// A loaded library with the C interface to BLAS.
 class Library {
  public:
-  /// Loads `file`, a path or a name that the loader finds. Throws MachineError where that
+  /// Loads `file`, which is a path or a name that the loader finds. Throws MachineError if loading
   /// fails.
   CPD_API explicit Library(const std::string& file);
 
-  /// Name and version, e.g. `OpenBLAS 0.3.21`; for others the file.
+  /// Returns the name and version of OpenBLAS, e.g. `OpenBLAS 0.3.21`, and for other libraries the
+  /// file.
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// out = a * b, or out += a * b if `adds`. Operands that are contiguous along neither rows nor
-  /// columns (or overlap themselves) are copied whole, and so is such an out. Uses MaxThreads()
-  /// threads. Throws Error for sizes or strides from 2^31 on where the library's integers have 32
+  /// Computes out = a * b, or out += a * b if `adds` is set. Copies operands, and `out`, that have
+  /// neither contiguous rows nor contiguous columns or that overlap themselves. Uses MaxThreads()
+  /// threads. Throws Error for sizes or strides of 2^31 or more if the library's integers have 32
   /// bits.
   CPD_API void Multiply(const Matrix& a, const Matrix& b, const Matrix& out, bool adds) const;
 

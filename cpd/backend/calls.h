@@ -22,18 +22,19 @@
 
 namespace cpd {
 
-/// Elements after which codes of any width end on a byte and a new random word begins.
+/// The number of elements in a block: after kBlock elements, codes of any width end on a byte and a
+/// new random word begins.
 constexpr std::int64_t kBlock = 256;
 
-/// The index of a fault that no element has.
+/// A value that stands for "no fault": no element has this index.
 inline constexpr unsigned long long kNoFault = ~0ULL;
 
 /// The operations of ArithmeticCall: add, mul, fma, div and sqrt.
 using Operation = soft::Operation;
 
-/// A tensor's memory for a call. Dimensions whose strides fit together are merged, so a contiguous
-/// tensor has one dimension of stride 1. Shape and stride are set for dimensions below `rank`, if
-/// there is data.
+/// A tensor in memory, as kernels take it. Dimensions whose strides fit together are merged, so a
+/// contiguous tensor has one dimension of stride 1. If there is data, shape and stride are set for
+/// dimensions below `rank`.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -50,8 +51,8 @@ constexpr DType kTypeOf = std::is_same_v<T, float>    ? DType::f32
                           : std::is_same_v<T, double> ? DType::f64
                                                       : DType::u32;
 
-/// Neighboring elements for CPU kernels, which do not read the shape and the stride of one
-/// dimension.
+/// Returns contiguous elements for CPU kernels, which do not read the shape and the stride of a
+/// single dimension.
 template <class T>
 Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
   Strided x;
@@ -60,7 +61,7 @@ Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
   x.stride[0] = 1;
   return x;
 }
-/// `rows` rows of `columns` neighboring elements, `stride` apart.
+/// Returns `rows` rows of `columns` contiguous elements each. Rows begin `stride` elements apart.
 template <class T>
 Strided Rows(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
              DType dtype = kTypeOf<T>) {
@@ -73,8 +74,9 @@ Strided Rows(const T* data, std::int64_t rows, std::int64_t columns, std::int64_
   return x;
 }
 
-/// Seed and stream in device memory in place of the plan's (null): they are read when the kernel
-/// runs, so that a captured CUDA graph takes new ones at each replay.
+/// Addresses of seed and stream in device memory. They replace the plan's seed and stream; null:
+/// the plan's seed and stream are used. Kernels read the two values when they run, so a captured
+/// CUDA graph uses new values at each replay.
 struct DeviceKey {
   const std::uint64_t* seed = nullptr;
   const std::uint64_t* stream = nullptr;
@@ -82,8 +84,9 @@ struct DeviceKey {
 
 struct ProductImages;  // backend/cpu/image_operand.h
 
-/// A product and its accumulator; `key` replaces the plan's seed and stream, `random` (in device
-/// memory, from the result's first element on) all draws.
+/// A product and its accumulator. `key` replaces the plan's seed and stream. `random` replaces all
+/// generated random integers. These integers are in device memory and begin with the integers of
+/// the result's first element.
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
@@ -92,17 +95,17 @@ struct GemmCall {
   const ProductImages* images = nullptr;  ///< on CPUs only
 };
 
-/// A product of scaled operands; its first sum starts from product.c.
+/// A product of scaled operands. Its first sum starts from product.c.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales = {};
 };
 
-/// A cast: out[i] = round(x[i] * 2^shift); out may be x. `random` may have no data.
+/// A cast: out[i] = round(x[i] * 2^shift). out may be x. `random` may have no data.
 ///
 /// CPU kernels take x and out of one element type, either contiguous or as rows of x, random and
-/// out. For rows the random integers are given (none for bf16). Kernels round bf16 into formats
-/// whose values bf16 holds, by plans that are not wide. Only CPU kernels have `first`, `shift` (of
-/// fp32; |shift| <= 600) and `streaming`.
+/// out. Rows need `random`, except rows of bf16, which take none. Kernels round bf16 values only
+/// into formats whose values bf16 holds, by plans that are not wide. Only CPU kernels have `first`,
+/// `shift` (fp32 only; |shift| <= 600) and `streaming`.
 struct CastCall {
   std::int64_t n = 0;
   std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
@@ -115,9 +118,9 @@ struct CastCall {
   DeviceKey key = {};
 };
 
-/// A cast to packed codes. Lowers *first_nan, unless it is null, to the least index (counted from
-/// `first`) of a NaN without a code. CPU kernels take contiguous fp32 and fp64; `first`, `shift`
-/// and `streaming` as of CastCall.
+/// A cast to packed codes. Lowers *first_nan, unless it is null, to the lowest index (counted from
+/// `first`) of a NaN that has no code. CPU kernels take contiguous fp32 and fp64. `first`, `shift`
+/// and `streaming` are as in CastCall.
 struct EncodeCall {
   std::int64_t n = 0;
   std::int64_t first = 0;
@@ -131,9 +134,9 @@ struct EncodeCall {
   unsigned long long* first_nan = nullptr;
 };
 
-/// The values of packed codes: (value * 2^shift) / divisor, each rounded once to binary32. CPU
-/// kernels write contiguous fp32. Only they have `shift` (|shift| <= 600), `divisor` (finite and
-/// not zero) and `streaming`.
+/// Decodes packed codes: out = (value * 2^shift) / divisor. The product and the quotient are each
+/// rounded once to binary32. CPU kernels write contiguous fp32. Only CPU kernels have `shift`
+/// (|shift| <= 600), `divisor` (finite and not zero) and `streaming`.
 struct DecodeCall {
   std::int64_t n = 0;
   const RoundPlan* plan = nullptr;
@@ -144,7 +147,7 @@ struct DecodeCall {
   bool streaming = false;
 };
 
-/// Lowers *first to the least index of an integer that is not below `limit`.
+/// Lowers *first to the lowest index of an integer that is not below `limit`.
 struct FirstAboveCall {
   std::int64_t n = 0;
   Strided integers;
@@ -152,8 +155,8 @@ struct FirstAboveCall {
   unsigned long long* first = nullptr;
 };
 
-/// Lowers *first to the least index of an element that is not a value of the plan's format, or
-/// unless `negative` is below zero.
+/// Lowers *first to the lowest index of an element that is not a value of the plan's format, or
+/// that is below zero if `negative` is false.
 struct FirstOutsideCall {
   std::int64_t n = 0;
   Strided x;
@@ -162,28 +165,29 @@ struct FirstOutsideCall {
   unsigned long long* first = nullptr;
 };
 
-/// The path of a product, the numbers that its kernels compute at once, and its kernel.
+/// The path of a product, the number of values that its kernels compute at once, and the name of
+/// its kernel.
 struct ProductPath {
   GemmPath path;
   int lanes;
   const char* kernel;
 };
 
-/// A binary32 product by a BLAS. On a failure of the library itself, sets *error to a text that
-/// names it and remains valid; CPUs throw.
+/// A binary32 product by a BLAS. If the library itself fails, a GPU's backend sets *error to a text
+/// that names the library and stays valid; the CPU throws.
 struct BlasCall {
   MatrixProduct product;
   const char** error = nullptr;
 };
 
-/// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data; no
-/// operand of a quotient or square root is fp64. CPU kernels take contiguous elements of one type,
-/// fp32 or fp64, and `first` as of CastCall.
+/// An elementwise operation: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
+/// Operands of a quotient or a square root are not fp64. CPU kernels take contiguous elements of
+/// one type, fp32 or fp64. `first` is as in CastCall.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
   std::int64_t first = 0;
-  Strided x, y, z;  ///< y not for sqrt, z for fma alone
+  Strided x, y, z;  ///< sqrt has no y; only fma has z
   Strided random;
   Strided out;
   const RoundPlan* plan = nullptr;
@@ -194,13 +198,13 @@ struct ArithmeticCall {
 struct SumPlan {
   SumOrder order;
   FoldPlan terms;       ///< adds terms
-  FoldPlan sums;        ///< adds chunks' sums, and trees
+  FoldPlan sums;        ///< adds the sums of chunks and of trees
   bool rounds = false;  ///< the sum is rounded once more, by `result`
   RoundPlan result;
 };
 
-/// A sum over a dimension: element i of out is the sum of `terms` elements in memory, `step` apart,
-/// from element i of x on.
+/// A sum over a dimension. Element i of out is the sum of `terms` elements, `step` apart in memory,
+/// that begin at element i of x.
 struct SumCall {
   SumPlan plan;
   std::int64_t n = 0, terms = 0, step = 0;
@@ -211,7 +215,7 @@ struct SumCall {
   GivenDraws random;  ///< in device memory
 };
 
-/// SumCall in integers of a fixed width.
+/// The same sum as SumCall, computed in integers of a fixed width.
 struct FixedSumCall {
   FixedPlan plan;
   std::int64_t n = 0, terms = 0, step = 0;
@@ -219,36 +223,37 @@ struct FixedSumCall {
   Strided out;
 };
 
-/// Hadamard transforms: group g is the plan.size elements in memory, x_step apart, from element g
-/// of x on; its result those, out_step apart, from element g of out on. out may be x.
+/// Hadamard transforms of groups of elements. Group g has plan.size elements that begin at element
+/// g of x and are x_step apart in memory. Its results begin at element g of out and are out_step
+/// apart. out may be x.
 ///
-/// CPU kernels take fp32 with equal strides of x and out: contiguous groups, one after the other,
-/// or rows of first elements (x.shape[1] neighboring columns, x_step apart). Only they have
-/// `streaming`, and do not read `inner`.
+/// CPU kernels take fp32 with equal strides of x and out. They take contiguous groups, one after
+/// the other, or rows of first elements (x.shape[1] neighboring columns, x_step apart). Only CPU
+/// kernels have `streaming`. They do not read `inner`.
 struct HadamardCall {
   const HadamardPlan* plan = nullptr;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// The number of neighboring groups whose elements alternate in row-major order: a CPU takes them
-  /// together.
+  /// The number of neighboring groups whose elements alternate in row-major order. A CPU transforms
+  /// these groups together.
   std::int64_t inner = 1;
 };
 
 // --- scaled formats ------------------------------------------------------------------------------
 
 /// For each block, in device memory: its scale, the factor of its elements (ElementScale), and the
-/// second level's scale.
+/// outer scale that applies to it.
 struct ScaleTables {
   float* scale = nullptr;
   float* factor = nullptr;
   float* outer = nullptr;
 };
 
-/// For each cell of the second level, in device memory: its largest magnitude, its scale, and the
-/// multiplier from which te computes blocks' scales. Without a second level there is one cell, of
-/// scale 1.
+/// For each cell (the elements that share an outer scale), in device memory: its largest magnitude,
+/// its scale, and the multiplier by which blocks' scales are computed. A format without outer
+/// scales has one cell of scale 1.
 struct OuterTables {
   float* largest = nullptr;
   float* scale = nullptr;
@@ -263,22 +268,23 @@ struct ScaledCall {
   BlockLayout layout;
   OuterCells cells;
   std::int64_t n = 0;
-  Strided x;       ///< of a cast and an encoding
+  Strided x;       ///< the input of a cast or an encoding
   Strided random;  ///< may have no data
   DeviceKey key = {};
   ScaleTables tables;
 };
 
-/// The most values of a block for which a cast chooses between candidate scales.
+/// The maximum number of values in a block for which a cast compares candidates for the scale.
 constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 
-/// A call, and the making of its tables, which kernels may do without. Those that are null in
-/// `given` are formed from x; all are in device memory: scales of blocks, of cells, and largest
-/// magnitudes of the outermost level.
+/// A call of a scaled format, with the members from which its tables are formed. Some kernels
+/// compute without tables. `given`: a caller's scales of blocks, scales of cells, and largest
+/// magnitudes of the outermost level, all in device memory. For a null pointer, the table is formed
+/// from x.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
-  BlockLayout cell_layout;  ///< the second level's, where there is one
+  BlockLayout cell_layout;  ///< layout of the cells, if there are outer scales
   bool two_levels = false;
   struct Given {
     const float* blocks = nullptr;
@@ -286,19 +292,21 @@ struct ScalesCall {
     const float* largest = nullptr;
   } given;
   ScaleChoice choose = ScaleChoice::none;
-  /// Rounds elements to nearest-even, to compare candidates; set where `choose` is not none.
+  /// The plan that rounds elements to nearest-even, to compare candidates for a scale. Set only if
+  /// `choose` selects a comparison.
   ScaledPlan nearest;
-  Strided out;                     ///< of a cast, which may be x, and of a decoding
-  std::uint8_t* packed = nullptr;  ///< codes of an encoding and a decoding
-  /// Of an encoding, unless null: lowered to the least index of a NaN in a block with a scale.
+  Strided out;                     ///< the result of a cast (may be x) or a decoding
+  std::uint8_t* packed = nullptr;  ///< the codes of an encoding or a decoding
+  /// For an encoding: lowered, unless null, to the lowest index of a NaN that has no code, in a
+  /// block whose scale is not NaN.
   unsigned long long* first_nan = nullptr;
-  /// Only a CPU's casts take the next three.
-  const TensorView* indices = nullptr;  ///< strides of elements' indices, null: x's row-major ones
-  bool apart = false;                   ///< the values lack the outermost level's scales
+  /// Only casts on a CPU use the next three members.
+  const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides
+  bool apart = false;                   ///< out is not multiplied by the outermost scales
   bool* holds = nullptr;  ///< set to whether out, contiguous bf16 or fp32, holds all values
 };
 
-/// Two casts of one tensor in two layouts of blocks. Neither result may be x.
+/// Two casts of one tensor, in two layouts of blocks. Neither result may be x.
 struct CastBothCall {
   const ScalesCall& rows;
   const ScalesCall& columns;
@@ -306,11 +314,13 @@ struct CastBothCall {
 
 // --- parts of operations, for the CPU ------------------------------------------------------------
 
-/// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
-/// (FoldStep in ops/reduce.h). `starts`: the first step is sum = round(term) by draw number `draw`,
-/// with Kahan's compensation +0; any other is sum = round(sum + term), or Kahan's four operations,
-/// by the next draws. With count 1 the terms may be `sum`. Of fp64 the plan's assumption on the
-/// terms' format does not count.
+/// `count` >= 1 consecutive additions to an ordered sum, for each of n elements: terms[0][i],
+/// terms[1][i], … (FoldStep in ops/reduce.h).
+///
+/// `starts`: the first addition is sum = round(term) with the random integer `draw`, and Kahan's
+/// compensation becomes +0. Every other addition is sum = round(sum + term), or Kahan's four
+/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64 the
+/// plan's assumption about the format of terms is ignored.
 struct FoldCall {
   DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
   bool starts = false;
@@ -320,11 +330,11 @@ struct FoldCall {
   std::int64_t n = 0, count = 1;
   const void* terms = nullptr;  ///< pointers to each term's elements
   void* sum = nullptr;
-  void* compensation = nullptr;  ///< for Kahan alone
-  GivenDraws given = {};         ///< the caller's random integers, of the first element
+  void* compensation = nullptr;  ///< only for Kahan's scheme
+  GivenDraws given = {};         ///< the caller's random integers, from element 0 on
 };
 
-/// raised[i] = flags_of(limits, x[i], y[i]).
+/// Computes raised[i] = flags_of(limits, x[i], y[i]).
 struct FlagsCall {
   DType dtype = DType::f32;  ///< of x and y: fp32 or fp64
   std::int64_t n = 0;
@@ -334,33 +344,34 @@ struct FlagsCall {
   std::uint8_t* raised = nullptr;
 };
 
-/// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
-/// starting with number first_k. Operands are packed in panels of KernelTable::gemm_rows rows of a
-/// and gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) * gemm_rows + i] or
-/// b[(p * count + k) * gemm_columns + i], and +0 beyond the operand's edge.
+/// A part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of
+/// k, starting with number first_k. Operands are packed in panels of KernelTable::gemm_rows rows of
+/// a, or gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) * gemm_rows + i]
+/// or b[(p * count + k) * gemm_columns + i]. Beyond the operand's edge it is +0.
 struct GemmBlock {
   std::int64_t rows = 0, columns = 0;
   std::int64_t first_k = 0, count = 0;
   bool last = false;  ///< no more values of k follow
   const float* a = nullptr;
   const float* b = nullptr;
-  const PanelRange* a_range = nullptr;  ///< of each panel's groups of kRangeGroup values of k
+  const PanelRange* a_range = nullptr;  ///< of kRangeGroup values of k in each panel
   const PanelRange* b_range = nullptr;
-  /// fixed_log (veltkamp_rounding.h) of each packed value, where FastPlan::takes_logs.
+  /// fixed_log (veltkamp_rounding.h) of each packed value, if FastPlan::takes_logs is set.
   const std::int32_t* a_logs = nullptr;
   const std::int32_t* b_logs = nullptr;
-  /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]; rows and columns are padded
-  /// to whole panels. Plane 0 is the sum; there are GemmPlan::planes of them.
+  /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]. Rows and columns are padded
+  /// to whole panels. Plane 0 is the sum. There are GemmPlan::planes planes.
   float* state = nullptr;
   std::int64_t plane = 0, state_columns = 0;
-  /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
+  /// The number of sum (i, j) in the result is index + i * index_row + j. This number selects the
+  /// sum's random bits.
   std::uint64_t index = 0, index_row = 0;
-  /// The caller's random integers for a stochastic plan. Element i of the result counts from sum
-  /// (0, 0). The loop's first draw is number GemmPlan::first_draw (BlockFmaPlan::first_draw).
+  /// The caller's random integers for a stochastic plan. Elements are counted from sum (0, 0). The
+  /// first product uses the integer with number GemmPlan::first_draw (or BlockFmaPlan::first_draw).
   GivenDraws given;
-  /// The scales of a unit that takes scales. Group g has BlockFma::scale_block values of k, counted
-  /// from first_k. The scale of a's row i is a_scale[g * scale_rows + i], the scale of b's column j
-  /// is b_scale[g * state_columns + j]. Padded like the sums.
+  /// The scales of a matrix unit that takes scales. Group g has BlockFma::scale_block values of k,
+  /// counted from first_k. The scale of a's row i is a_scale[g * scale_rows + i], and the scale of
+  /// b's column j is b_scale[g * state_columns + j]. Padded like the sums.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   std::int64_t scale_rows = 0;

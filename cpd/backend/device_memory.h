@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations that front ends use on a device's memory and faults, without its backend.
+// Operations on a device's memory and faults for front ends, which do not use the device's backend.
 #pragma once
 
 #include <string>
@@ -10,26 +10,28 @@
 
 namespace cpd {
 
-/// A device has no memory left. In Python torch.OutOfMemoryError, without torch a RuntimeError.
+/// Thrown if a device has no memory left. In Python it becomes torch.OutOfMemoryError, or a
+/// RuntimeError without torch.
 class CPD_API NoDeviceMemory : public MachineError {
  public:
-  /// `message` begins with "CUDA out of memory", or with another kind of device.
+  /// `message` begins with "CUDA out of memory", or with the name of another kind of device in
+  /// place of CUDA.
   explicit NoDeviceMemory(const std::string& message) : MachineError(message) {}
 };
 
-/// Throws a front end's exception in place of NoDeviceMemory.
+/// A function that throws a front end's exception in place of NoDeviceMemory.
 using NoDeviceMemoryThrower = void (*)(const char* message);
-/// Sets the thrower of the process; null: none.
+/// Sets the process's function that throws in place of NoDeviceMemory; null: none.
 CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
-/// Throws the exception of the thrower, else `error`.
+/// Calls the function that SetThrower has set. If there is none, throws `error`.
 [[noreturn]] CPD_API void ThrowAsFrontEnds(const NoDeviceMemory& error);
 
-/// Returns unused device memory, which is stored for later calls, to the device. Waits for the
-/// device's work. Throws MachineError if the backend reports an error.
+/// Releases unused memory, which is stored for later calls, to the device. Waits for the device's
+/// work. Throws MachineError if the backend reports an error.
 CPD_API void ReleaseUnusedMemory(Device kind, int device);
 
-/// Throws Error for a fault of an earlier call on the device that only its values showed
-/// (faults.h). The caller has waited for the device's work.
+/// Throws Error if an earlier call on the device had a fault that only its values showed
+/// (faults.h). The caller must have waited for the device's work.
 CPD_API void CheckDevice(Device kind, int device);
 
 }  // namespace cpd

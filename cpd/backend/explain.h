@@ -12,15 +12,15 @@
 
 namespace cpd {
 
-/// Calls `call`. Its operations check their arguments, throw as in a real call, record what they
-/// would run, and compute nothing: no kernel is called, and no tensor is read or written, so
-/// tensors need no memory. Conditions on values are not checked. gpu: the device of tensors without
-/// memory; -1: the CPU.
+/// Calls `call` and returns what its operations would run. The operations check their arguments and
+/// throw as in a real call, but compute nothing. No kernel is called and no tensor is read or
+/// written, so tensors need no memory. Conditions on values are not checked. `gpu`: the index of
+/// the GPU of tensors without memory; -1: such tensors are on the CPU.
 CPD_API std::vector<Explanation> Explain(const std::function<void()>& call, int gpu = -1);
 
-/// Begins the explanation of an operation of this thread, which explains.
+/// Begins the record of an operation on this thread, which must be explaining.
 void NotePath(const char* function, const Path& path);
-/// Completes it with a kernel of the CPU's table.
+/// Completes that record with a kernel of the CPU's table.
 void NoteKernel(const char* kernel, std::vector<std::int64_t> tile = {});
 
 }  // namespace cpd

@@ -20,13 +20,14 @@ struct Noted {
   std::map<std::tuple<const Backend*, int, std::string, std::string>, unsigned long long*> places;
 };
 
-/// Never destroyed: a kernel may still note something as the process ends.
+/// Never destroyed, because a kernel may still record a fault while the process ends.
 Noted& All() {
   static auto* all = new Noted;
   return *all;
 }
 
-/// True if there is any place; calls take no lock before a device has noted something.
+/// True if any memory for faults was allocated. Calls take no lock before a device can have
+/// recorded a fault.
 std::atomic<bool> g_has_places = false;
 
 std::atomic<bool>& AtOnce() {
@@ -45,7 +46,7 @@ bool HasAny(const Noted& all, const Backend& backend, int device) {
   return false;
 }
 
-/// A backend's name as texts begin with it: "CUDA".
+/// Returns a backend's name as error texts begin with it: "CUDA".
 std::string Title(const Backend& backend) {
   std::string title = backend.name;
   for (char& c : title) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -83,7 +84,8 @@ void RaiseFaults(const Backend& backend, int device) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (!HasAny(all, backend, device)) return;
-  // The kernel that notes may still run: without waiting, its later notes would raise once more.
+  // Waits first: the kernel that recorded the fault may still run, and its later writes would raise
+  // the error a second time.
   static_cast<void>(backend.release_unused(device));
   std::string text;
   for (const auto& [key, place] : all.places) {

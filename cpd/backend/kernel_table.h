@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of a CPU backend: loops over contiguous memory, compiled once per ISA. They make no
-// decisions: every rounding is numeric/'s, every choice is in the plan. They neither allocate nor
-// throw.
+// The functions of a CPU backend: loops over contiguous memory, compiled once for each instruction
+// set. They make no decisions: numeric/ does every rounding, and the plan holds every choice. They
+// neither allocate memory nor throw.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace cpd {
 struct KernelTable {
   const char* name;
   int lanes;
-  /// Sizes of packed panels (GemmBlock).
+  /// The number of lines in a packed panel (GemmBlock): rows of a, and columns of b.
   int gemm_rows, gemm_columns;
-  /// Kernel calls since the program started.
+  /// Returns the number of kernel calls since the program started.
   std::uint64_t (*calls)();
 
 #define CPD_CPU(Result, name, ...) Result (*name)(__VA_ARGS__);

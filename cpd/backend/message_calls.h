@@ -15,11 +15,11 @@ namespace cpd {
 
 constexpr int kCodeTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
-/// The number of tiles of n codes.
+/// Returns the number of tiles that hold n codes.
 CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kCodeTile - 1) / kCodeTile; }
 
-/// The kind of a reduction's packed codes: contributions, results, planes of a running sum, or
-/// binary32 values unchanged.
+/// The kinds of packed codes in a reduction: contributions, results, the planes of a running sum,
+/// and binary32 values unchanged.
 enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
 constexpr int kCodes = 5;
 
@@ -28,25 +28,31 @@ struct ReduceSegment {
   std::int64_t layer = 0;
   std::int64_t size = 0;  ///< values of the whole layer
   std::int64_t begin = 0, count = 0;
-  std::int64_t tile = 0;     ///< number of tiles in the segments before it (reduce_tile.cuh)
+  std::int64_t tile = 0;     ///< number of tiles in earlier segments (reduce_tile.cuh)
   const float* x = nullptr;  ///< value `begin` of this rank's layer
   float* out = nullptr;      ///< the memory of its result
   std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
-  float scale = 1;           ///< multiplies results, rounded once
+  float scale = 1;           ///< factor of results; each product is rounded once
   std::array<std::int64_t, kCodes> start{};  ///< the byte of a message at which its codes begin
 };
 
 enum class ReduceTask : std::uint8_t {
-  pack,  ///< casts this rank's contributions and writes them to `to` as `to_codes`
-  fold,  ///< sums from[r] of each rank (of group `unit` alone, if not -1, by member) to `to`; they
-         ///< are `wire` codes, or `values` where `wire` has their format and places, too
-  hop,   ///< adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0);
-         ///< writes the new sum, or after the last term the result, to `to`
-  transcode,  ///< converts from[0] (as from_codes) to `to` (as to_codes)
-  unpack,     ///< writes from[0] (as from_codes) times 2^-shift, divided, to the segments' `out`
+  /// Casts this rank's contributions and writes them to `to` as `to_codes`.
+  pack,
+  /// Sums from[r] of each rank r to `to`. If `unit` is not -1, sums from[m] of each member m of
+  /// that
+  /// group. The terms are `wire` codes, or `values` if `wire` has the same format and positions.
+  fold,
+  /// Adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0). Writes the
+  /// new sum to `to`, or after the last term the result.
+  hop,
+  /// Converts from[0] (as from_codes) to `to` (as to_codes).
+  transcode,
+  /// Writes from[0] (as from_codes) times 2^-shift, divided by `divisor`, to the segments' `out`.
+  unpack,
 };
 
-/// The work of one kernel of a reduction. Its pointers are to tables of the caller, on the host.
+/// The work of one kernel of a reduction. Its pointers point to the caller's tables on the host.
 struct ReduceCall {
   ReduceTask task = ReduceTask::pack;
   Codes from_codes = Codes::wire, to_codes = Codes::wire;
@@ -54,17 +60,18 @@ struct ReduceCall {
   std::int32_t segment_count = 0;
   std::int32_t from_count = 0;
   std::int64_t tiles = 0;  ///< tiles of all segments
-  /// Messages; on a CPU null, in a fold or as the term of a hop: this rank's contributions, which
-  /// are cast in passing.
+  /// Messages. On a CPU, null in a fold or as the term of a hop stands for this rank's
+  /// contributions, which are cast while they are added.
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
-  /// Called with `waiting` now and then by a CPU, which works while the host waits; may be null.
+  /// A function that a CPU calls repeatedly with `waiting` while it computes; may be null.
+  /// Transfers can advance in it.
   void (*between)(const void* waiting) = nullptr;
   const void* waiting = nullptr;
 
   std::int64_t unit = -1;
   std::int64_t k = 0;
-  bool unscales = false;  ///< unpack: multiply and divide; else values are written unchanged
+  bool unscales = false;  ///< unpack: whether to multiply and divide
   float divisor = 1;
 
   RoundPlan cast;                       ///< casts contributions
@@ -72,12 +79,12 @@ struct ReduceCall {
   SumPlan group, across;
   Rounds rounds;
   std::int64_t world = 1, group_size = 0;  ///< 0: no groups
-  /// Random streams (streams.h) of layer 0: for this rank's cast; for sums, and for their roundings
-  /// to the result, at position 0.
+  /// The random streams (streams.h) of layer 0, from which the streams of all layers are computed:
+  /// for this rank's cast, and at position 0 for sums and for the roundings of sums to the result.
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
-/// The counts over a segment of this rank's values.
+/// Counts over this rank's values in a segment.
 struct SegmentCounts {
   unsigned long long non_finite = 0;   ///< NaN and Inf
   unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
@@ -85,7 +92,8 @@ struct SegmentCounts {
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
-/// Counts each segment's values. Lost values and zeros are counted only if `casts`.
+/// Counts the values of each segment. Underflowed values and zeros are counted only if `casts` is
+/// set.
 struct CountCall {
   ReduceCall reduce;  ///< its segments, tiles and cast
   bool casts = false;
@@ -94,14 +102,14 @@ struct CountCall {
 
 constexpr int kMostPassRanks = 16;  ///< whose values are added in one pass over a layer's sums
 
-/// A layer of virtual ranks, which contribute one after the other: the values of some ranks as they
-/// enter, the running sums of one level, and its end. All memory is the device's.
+/// A layer of virtual ranks, which contribute one after the other. A call adds the values of some
+/// ranks to the running sums of one level, or finishes these sums. All memory is on the device.
 struct VirtualCall {
   std::int64_t size = 0;
-  /// The values that ranks contribute, all of the layer but on a CPU.
+  /// The range of values that the ranks contribute. Only a CPU may take less than the whole layer.
   std::int64_t begin = 0, end = 0;
-  /// Value `begin` of the next ranks, in a ring of one: terms, or where `casts`, x / divisor *
-  /// 2^shift are cast to them.
+  /// Value `begin` of each of the next ranks (of one rank in a ring): terms. If `casts` is set, x /
+  /// divisor * 2^shift is cast to terms.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -110,35 +118,37 @@ struct VirtualCall {
   RoundPlan cast;
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
-  /// The running sums in `planes`, `size` values each; the ranks' terms are numbers k, k + 1, … of
-  /// `count`, or where visit is not negative the terms of that visit and the next ones.
+  /// The running sums in `planes`, `size` values each. The ranks' terms have the numbers k, k + 1,
+  /// … of `count` terms. If `visit` is not negative, the ranks' terms belong to that visit and the
+  /// next visits instead.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
-  /// The planes on a CPU where each value is a bf16 number: its patterns. Null: as binary32.
+  /// On a CPU: the planes as bf16 patterns, if every value is a bf16 number. Null: the planes are
+  /// binary32.
   std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums
   SegmentCounts* counts = nullptr;  ///< null: nothing is counted; not null for finish_sums
 };
 
-/// The device's memory that a codec's kernel reads and writes.
+/// The device memory that a codec's kernel reads and writes.
 struct CodecMemory {
-  const float* x = nullptr;            ///< of a measurement, a rounding and an encoding
+  const float* x = nullptr;            ///< input of a measurement, a rounding or an encoding
   float* y = nullptr;                  ///< the values of codes; may be x
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
-  SegmentCounts* counts = nullptr;     ///< null, or a rounding adds its losses
-  /// A decoding lowers it to the least index of a value whose norm or scale is invalid.
+  SegmentCounts* counts = nullptr;     ///< a rounding adds its losses, unless null
+  /// Lowered by a decoding to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
 
-/// A piece of a layer as levels of its buckets' norms (numeric/scaled/levels.h). All memory is the
-/// device's.
+/// A range of a layer, encoded as levels of its buckets' norms (numeric/scaled/levels.h). All
+/// memory is on the device.
 struct LevelCall : CodecMemory {
-  LevelPlan plan;                 ///< places of levels on a CPU alone, whose messages lack them
+  LevelPlan plan;                 ///< only a CPU's plan has places of levels
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
   std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
@@ -146,12 +156,13 @@ struct LevelCall : CodecMemory {
   const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
   float norm = 1;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the plan's
-  /// A message: each `block` values on their own, with their buckets' norms first.
+  /// The number of values of a message's blocks. Each block is encoded separately and begins with
+  /// its buckets' norms.
   std::int64_t block = 0;
   bool stores_norms = true;
 };
 
-/// The terms of the norms of whole buckets.
+/// Computes the norm of each bucket of n values. All buckets but the last have `bucket` values.
 struct NormCall {
   LevelNorm norm = LevelNorm::largest;
   double clip = 0;  ///< c of LevelNorm::clipped; 0: no clipping
@@ -161,11 +172,12 @@ struct NormCall {
   float* norms = nullptr;
 };
 
-/// A piece of a layer in a scaled format. Its buckets are ranges of neighbors, each with one scale.
-/// All memory is the device's.
+/// A range of a layer in a scaled format. Its buckets are ranges of neighbors that share a scale.
+/// All memory is on the device.
 struct QuantizedCall : CodecMemory {
   ScaledCall scaled;  ///< its plan and route alone
-  /// A bucket's number multiplies values, and a code's value is divided by it (FP8 rows).
+  /// True if a bucket's stored number multiplies values before rounding and divides decoded values
+  /// (FP8 rows).
   bool inverted = false;
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::uint64_t stream = 0;       ///< of the random integers
@@ -173,31 +185,31 @@ struct QuantizedCall : CodecMemory {
   std::int64_t bucket = 1, block = 0;
   std::int32_t shift = 0;  ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;       ///< of decoded values
-  /// The scales of the piece's buckets and the factors of their elements (ElementScale), as
-  /// bucket_scales writes them. A CPU writes only their largest magnitudes, to `scale`.
+  /// The scales of the buckets and the factors of their elements (ElementScale), as bucket_scales
+  /// writes them. A CPU writes only the buckets' largest magnitudes, to `scale`.
   float* scale = nullptr;
   float* factor = nullptr;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the key's
   bool streaming = false;                 ///< `to` is not needed in cache
 };
 
-/// A piece of a layer as signs of x * 2^shift + kept, and two means for each bucket. All memory is
-/// the device's.
+/// A range of a layer, encoded as the signs of x * 2^shift + kept and two means for each bucket.
+/// All memory is on the device.
 struct OneBitCall : CodecMemory {
   std::int64_t n = 0;
   std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
   std::int64_t bucket = 1, block = 0;
-  bool words = false;           ///< the bits of each bucket fill 32-bit words in a message
+  bool words = false;           ///< in a message, each bucket's bits fill 32-bit words
   std::int32_t shift = 0;       ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;            ///< of decoded values
-  float* means = nullptr;       ///< of the piece's buckets: of values >= 0, of the others
+  float* means = nullptr;       ///< two for each bucket: of values >= 0, of other values
   const float* kept = nullptr;  ///< the residual
   float* next = nullptr;        ///< the next residual
   bool streaming = false;       ///< `next` is not needed in cache
 };
 
-/// The sum v = x * 2^shift + kept of n values, and the residual after its decoded values. All
-/// memory is the device's.
+/// The sums v = x * 2^shift + kept of n values, and the residual that remains after v is decoded.
+/// All memory is on the device.
 struct FeedbackCall {
   std::int64_t n = 0;
   std::int32_t shift = 0;
@@ -211,38 +223,39 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-/// The number of times that each value of a digit occurs.
+/// The number of occurrences of each value of a digit.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
-/// Results of the search for the values of largest magnitude; on a CPU the last two alone.
+/// The results of the search for the values of largest magnitude. A CPU sets only the last two.
 struct TopKSearch {
   LargestLimit limit;
   std::int64_t kept;      ///< how many values are kept
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// The number of values above the limit, and with its pattern: of a span of a layer's tiles; then
-/// of all spans before it.
+/// The number of values above the limit, and of values equal to the limit: first the values in one
+/// span of a layer's tiles, and in a later step the values in all spans before that span.
 struct TopKSpan {
   unsigned long long above, equal;
 };
-/// The values that a message keeps, and the bits of the codes of the gaps before them.
+/// The number of values that a message keeps, and the bits of the codes of the gaps before them.
 struct TopKPlaces {
   std::uint32_t kept, bits;
 };
 
-/// Selects the k values of a layer whose magnitudes v = x + kept are largest, and every NaN and
-/// infinity; computes their terms and the residual of v. All memory is the device's.
+/// Selects the k values of a layer with the largest magnitudes of v = x + kept, and every NaN and
+/// infinity. Computes their terms and the residual of v. All memory is on the device.
 struct TopKCall {
   std::int64_t n = 0, k = 0;
   const float* x = nullptr;
   const float* kept = nullptr;  ///< the residual; null: there is none, and v is x
-  float* sum = nullptr;         ///< v, where there is a residual; on a CPU `next` has it at first
+  float* sum = nullptr;         ///< v, if there is a residual; a CPU uses `next`
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
-  /// Kernels count here, a CPU does not: each digit, and the values of each span; a last span has
-  /// those of all. Both follow the search in memory, and all three are cleared, or with goes_on
-  /// added to: they then have counts of other values, and may lie anywhere.
+  /// Counts of a GPU's kernels: of each digit, and of each span's values; one more span holds the
+  /// totals. Both arrays follow `search` in memory and are cleared first. If `goes_on` is set, both
+  /// arrays already hold counts of other values, to which the kernels add, and may be anywhere in
+  /// memory.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
@@ -250,17 +263,17 @@ struct TopKCall {
   Selection* selection = nullptr;
   std::int32_t span = 1;   ///< tiles of a span, a divisor of the tiles of a block
   std::int64_t block = 0;  ///< values of a message
-  /// The values that are rounded, all of the layer but on a CPU, and how: terms are v * 2^shift,
-  /// rounded.
+  /// The range of values that are rounded to terms: round(v * 2^shift). Only a CPU may take less
+  /// than the whole layer.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of the selected values, by rank; null: the terms of the cast.
+  /// The terms of the selected values, by rank. Null: the cast computes the terms.
   const float* terms = nullptr;
   float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;
   std::uint64_t stream = 0;
-  /// The terms, +0 for values that are not selected; may be x if there is no residual. Null, on a
-  /// CPU: only the next residual needs the terms.
+  /// Receives the terms, and +0 for values that are not selected. May be x if there is no residual.
+  /// On a CPU the pointer is null if only the next residual needs the terms.
   float* y = nullptr;
   SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
   float* gathered = nullptr;        ///< the selected values, by index
@@ -269,13 +282,14 @@ struct TopKCall {
   CPD_FN const float* values() const { return kept == nullptr ? x : sum; }
 };
 
-/// Neighboring bytes in memory that is accessible to the device.
+/// A range of contiguous bytes in memory that the device can read.
 struct ByteRange {
   const std::uint8_t* data = nullptr;
   std::int64_t count = 0;
 };
 
-/// The CRC-32C of each of n ranges (Crc32c in ops/reduce.h), on the host.
+/// Computes the CRC-32C of each of n ranges of bytes (Crc32c in ops/reduce.h). The results are on
+/// the host.
 struct ChecksumCall {
   int n = 0;
   const ByteRange* bytes = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queue and Scratch, a stream on a device and memory there. Both throw MachineError where the
-// backend is missing or reports an error, and a CPU's operations throw what is wrong.
+// Queue and Scratch: a stream on a device, and memory for work on a stream. Both throw MachineError
+// if the backend is missing or reports an error. Operations on a CPU throw their own errors.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@ namespace cpd {
 /// Device memory, allocated and released in the order of work on a tensor's stream.
 class Scratch {
  public:
-  /// Throws Error for a fault of an earlier call on the device.
+  /// Allocates `bytes` bytes on the device and stream of `like`. Throws Error if an earlier call on
+  /// the device had a fault (faults.h).
   Scratch(const TensorView& like, std::int64_t bytes);
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   [[nodiscard]] void* data() const { return data_; }
-  /// Copies from the host, and waits.
+  /// Copies bytes from the host to the start of this memory, and waits.
   void Upload(const void* from, std::int64_t bytes) const;
 
  private:
@@ -33,12 +34,12 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-/// A stream on one device, the operations that are queued on it, and their memory.
+/// A stream on one device, with the operations that can be queued on it and with memory for them.
 class CPD_API Queue {
  public:
-  /// A stream of its own, on one device of a kind.
+  /// Opens a new stream on device number `device` of a kind.
   Queue(Device kind, int device);
-  /// A tensor's stream, which must live as long.
+  /// Uses the stream of a tensor. The stream must outlive this object.
   explicit Queue(const TensorView& like);
   ~Queue();
   Queue(const Queue&) = delete;
@@ -50,38 +51,39 @@ class CPD_API Queue {
   [[nodiscard]] bool is_on(Device kind, int device) const {
     return kind == kind_ && device == launch_.device;
   }
-  /// Returns whether the CPU computes, so that queued work is already done.
+  /// Returns whether the CPU computes. Queued work is then already done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Returns whether faults that only values show are recorded (faults.h); else the call throws.
+  /// Returns whether faults that only values show are recorded (faults.h). If false, the call
+  /// itself throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
-  /// Makes later work here wait for what is queued on `stream`.
+  /// Makes work that is queued here from now on wait for the work already queued on `stream`.
   void Follow(void* stream) const;
-  /// Makes later work on `stream` wait for the work queued here. No effect if the backend refuses;
-  /// the next call on the device reports that.
+  /// Makes work that is queued on `stream` from now on wait for the work already queued here. Does
+  /// nothing if the backend refuses; the next call on the device then reports the error.
   void Precede(void* stream) const noexcept;
-  /// Waits until all that is queued here is done.
+  /// Waits until all work queued here is done.
   void Wait() const;
 
-  /// Returns the number of n bytes or values, passed between kernels, for which the caller must
-  /// provide memory: none on the CPU, whose operations compute at once.
+  /// Returns how many of n bytes or values, passed between kernels, the caller must provide memory
+  /// for: n on a device, and 0 on the CPU, whose operations compute at once.
   [[nodiscard]] std::int64_t ForKernels(std::int64_t n) const { return on_host() ? 0 : n; }
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;
-  /// Makes bytes in device memory zero.
+  /// Sets bytes in device memory to zero.
   void Clear(void* memory, std::int64_t bytes) const;
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
-  /// The memory in which a kernel notes this fault (faults.h).
+  /// Returns the address at which a kernel records this fault (faults.h).
   [[nodiscard]] unsigned long long* NoteOf(const Fault& fault) const;
-  /// After a call that may note a fault (EndChecked in faults.h).
+  /// Ends a call that may have recorded a fault (EndChecked in faults.h).
   void EndChecked() const;
 
 #define CPD_OP(name, Call) \
   void name(const Call& call) const { Check(backend_.name(launch_, call)); }
 #include "cpd/backend/operations.def"
 
-  /// The counts of each segment; waits for them.
+  /// Returns the counts of each segment. Waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const;
 
@@ -99,7 +101,8 @@ using SharedQueue = std::shared_ptr<const Queue>;
 /// The CPU's queue.
 CPD_API const SharedQueue& HostQueue();
 
-/// Memory of a queue's device for n elements, for what is queued while this lives.
+/// Memory on a queue's device for n elements. Work that uses the memory must be queued while this
+/// object exists.
 template <class T>
 class QueuedArray {
  public:
@@ -117,7 +120,8 @@ class QueuedArray {
   T* data_;
 };
 
-/// Memory of the queue's device for n values. It is released after the work queued by then.
+/// Allocates memory on the queue's device for n values. After the last reference is gone, the
+/// memory is released behind the work that is queued by then.
 template <class T = float>
 std::shared_ptr<T> QueuedValues(const SharedQueue& queue, std::int64_t n) {
   const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };

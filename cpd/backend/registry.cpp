@@ -26,7 +26,7 @@ bool IsOfThisBuild(const Backend& backend) {
   return backend.size == sizeof(Backend) && backend.call_sizes == kCallSizes;
 }
 
-/// Throws std::logic_error unless the backend has every operation.
+/// Throws std::logic_error if the backend lacks an operation.
 void CheckOperations(const Backend& backend) {
   const auto check = [&](const char* operation, bool is_there) {
     if (!is_there) throw std::logic_error(std::string(backend.name) + " has no " + operation);

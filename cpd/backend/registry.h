@@ -10,29 +10,30 @@
 
 namespace cpd {
 
-/// The backend of a kind of device. The library of Device::cuda, libcpd_cuda, is loaded for the
-/// first call. Throws MachineError where it is missing or belongs to another build, and for a kind
-/// that nobody has added.
+/// Returns the backend of a kind of device. Loads the library of Device::cuda, libcpd_cuda, at the
+/// first call for it. Throws MachineError if that library is missing or belongs to another build,
+/// or if nobody has added the kind.
 CPD_API const Backend& BackendOf(Device device);
 
-/// A kind of device's name and product_path, all that a thread which explains asks for: of CUDA
-/// without its library.
+/// Returns a table with the name and product_path of a kind of device. A thread that explains needs
+/// nothing else. For CUDA the library need not be present.
 const Backend& Described(Device device);
 
-/// The name of a tensor's device: "cuda:0", "cpu".
+/// Returns the name of a tensor's device, such as "cuda:0" or "cpu".
 CPD_API std::string NameOf(const TensorView& x);
 
-/// Adds a kind of device and returns its number, which tensors on it have. The backend must live as
-/// long as the process. Throws std::logic_error for a table of another build, one without some
-/// operation, or a ninth kind.
+/// Adds a kind of device and returns its number, which tensors on such devices have. The backend
+/// must live until the process ends. Throws std::logic_error for a table of another build, a table
+/// that lacks an operation, or a ninth kind.
 CPD_API Device AddBackend(const Backend& backend);
 
-/// For tests: replaces a kind of device's backend in all later calls, and returns the backend that
-/// SetBackend or AddBackend set before; a second call with it undoes the first. Null means the
-/// CPU's or CUDA's own. Throws std::logic_error for null and a kind that was added.
+/// For tests: replaces the backend of a kind of device in all later calls, and returns the backend
+/// that was set before by SetBackend or AddBackend. SetBackend with the returned backend undoes the
+/// change. Null stands for the CPU's or CUDA's own backend. Throws std::logic_error for null and a
+/// kind that AddBackend has added.
 CPD_API const Backend* SetBackend(Device device, const Backend* backend);
 
-/// Has kernels ask this allocator for their own memory from now on; null: none.
+/// Makes kernels ask this allocator for the memory that they need, from now on; null: no allocator.
 CPD_API void SetAllocator(const Allocator* allocator);
 
 }  // namespace cpd

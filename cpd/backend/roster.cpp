@@ -29,7 +29,7 @@ const KernelTable& kernel_table();
 
 namespace {
 
-/// The tables that were built, narrower lanes first.
+/// The tables of this build, ordered from fewer to more lanes.
 std::vector<const KernelTable*> BuiltKernels() {
   std::vector<const KernelTable*> built{&scalar::kernel_table()};
 #ifdef CPD_ISA_AVX2

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Selects the CPU kernels: lists the tables, one for each instruction set, and returns the one in
-// use, which every operation of the CPU's backend calls.
+// Selects the CPU kernels. There is one table of kernels for each instruction set. The operations
+// of the CPU's backend call the table in use.
 #pragma once
 
 #include <string_view>
@@ -11,16 +11,16 @@
 
 namespace cpd {
 
-/// Returns the CPU kernels in use: the best of scalar, avx2 and avx512 (on aarch64 of scalar and
-/// neon) that this CPU has, or the ones that CPD_BACKEND names. Throws Error if CPD_BACKEND names
-/// unknown kernels, or kernels that cannot run here.
+/// Returns the CPU kernels in use: the ones that CPD_BACKEND names, or the best that this CPU can
+/// run of scalar, avx2 and avx512 (on aarch64: of scalar and neon). Throws Error if CPD_BACKEND
+/// names kernels that are unknown or cannot run on this CPU.
 CPD_API const KernelTable& Kernels();
-/// Tables that can run on this CPU, slowest first.
+/// Returns the tables that can run on this CPU, slowest first.
 CPD_API std::vector<const KernelTable*> AvailableKernels();
-/// Uses table `name` from now on ("" for the default again); for tests and benchmarks. Must not be
-/// called while another thread runs an operation.
+/// Uses the table `name` from now on; "" selects the default again. For tests and benchmarks. No
+/// other thread may run an operation during the call.
 CPD_API void ForceKernels(std::string_view name);
-/// The same of a test's own table.
+/// Uses a test's own table from now on, under the same condition as ForceKernels.
 CPD_API void SetKernels(const KernelTable& table);
 
 }  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Paces a loop that polls for another thread or process: at first without delay, then ever less
+// Paces a loop that polls for another thread or process: at first without delay, then less and less
 // often.
 #pragma once
 
@@ -10,9 +10,10 @@
 
 namespace cpd {
 
-/// Pauses between polls for another thread or process that cannot wake this one. For 50 µs it only
-/// yields the core, so that an early event is seen at once. Then it sleeps for an eighth of the
-/// time waited so far, 50 µs to 1 ms, and leaves the core to the other one.
+/// Pauses between polls for a thread or process that cannot wake this one. In the first 50 µs a
+/// pause only yields the core, so an early event is seen at once. After that, each pause sleeps for
+/// an eighth of the time waited so far, between 50 µs and 1 ms, and leaves the core to the other
+/// thread.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;

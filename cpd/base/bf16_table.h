@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels for products of bf16 numbers (backend/cpu/product_bf16.h), beside KernelTable: only
-// AVX-512 has an instruction for them.
+// The table of kernels for products of bf16 numbers (backend/cpu/product_bf16.h). It is separate
+// from KernelTable because only AVX-512 has an instruction for such products.
 #pragma once
 
 #include <cstdint>
 
 namespace cpd {
 
-/// The columns of a panel of packed bf16 numbers.
+/// The number of columns in a panel of packed bf16 numbers.
 constexpr int kBf16Columns = 64;
 
-/// Values of lines of an operand: bf16 patterns, or (`wide`) binary32 numbers that bf16 holds.
+/// The values of an operand's lines: bf16 patterns, or (`wide`) binary32 numbers that are bf16
+/// values.
 struct Bf16Lines {
   const void* values = nullptr;
   bool wide = false;
-  /// True if a line's values are neighbors, false if the lines' values of one k are.
+  /// True if the values of a line are neighbors in memory. False if the values of all lines at one
+  /// k are neighbors.
   bool along = false;
-  std::int64_t stride = 0;  ///< of lines, or of values of k
+  std::int64_t stride = 0;  ///< between lines, or between values of k
 };
 
-/// `rows` x `columns` sums (columns at most kBf16Columns). A word holds two neighboring values of
-/// k, the first in its lower half: word (row i, pair k) is a[i * a_stride + k], word (pair k,
-/// column j) b[k * kBf16Columns + j].
+/// A tile of `rows` x `columns` sums; `columns` is at most kBf16Columns. A 32-bit word holds two
+/// neighboring values of k, the first in its lower half. Row i's word of pair k is a[i * a_stride +
+/// k]. Column j's word of pair k is b[k * kBf16Columns + j].
 struct Bf16Tile {
   std::int64_t rows = 0, columns = 0, pairs = 0;
   const std::uint32_t* a = nullptr;
@@ -30,19 +32,20 @@ struct Bf16Tile {
   const std::uint32_t* b = nullptr;
   float* sums = nullptr;
   std::int64_t stride = 0;  ///< of rows of sums
-  bool adds = false;        ///< to `sums`; else they begin at +0
+  bool adds = false;        ///< true: adds to `sums`; false: starts at +0
 };
 
-/// Binary32 scales of rows, of columns (`by_column`), or one of all (row_stride 0).
+/// Binary32 scales: one for each row, one for each column (`by_column`), or one for all (row_stride
+/// 0).
 struct Bf16Scales {
   const float* values = nullptr;  ///< null: no scales
   std::int64_t row_stride = 0;
   bool by_column = false;
 };
 
-/// Values that follow from `rows` x `columns` sums: a sum times its scales, in their order, plus
-/// the bias of its column, each operation rounded to nearest-even in binary32; in bf16 rounded once
-/// more.
+/// Output values from `rows` x `columns` sums: a sum times its scales, one after the other, plus
+/// the bias of its column. Each operation is rounded to nearest-even in binary32. A bf16 output is
+/// rounded once more.
 struct Bf16Finish {
   std::int64_t rows = 0, columns = 0;
   const float* sums = nullptr;
@@ -55,13 +58,14 @@ struct Bf16Finish {
 };
 
 struct Bf16Table {
-  /// Packs `count` values of each line in words of two; the last word has +0 if `count` is odd.
-  /// Word k of line i is words[i * stride + k] if the lines are `along`, else words[k * stride +
-  /// i]. Returns the least nonzero magnitude, as a bf16 pattern, minus 1; 2^32 - 1 if all are 0.
+  /// Packs `count` values of each line into words of two values. If `count` is odd, the last word's
+  /// second value is +0. Word k of line i is words[i * stride + k] if the lines are `along`, and
+  /// words[k * stride + i] otherwise. Returns the least nonzero magnitude, as a bf16 pattern, minus
+  /// 1; returns 2^32 - 1 if all values are 0.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);
-  /// Adds exact products to sums, a word's upper half first; each addition is rounded to
-  /// nearest-even in binary32. Subnormal operands and sums count as 0.
+  /// Adds exact products to sums. Of each word, the product of the upper halves is added first.
+  /// Each addition is rounded to nearest-even in binary32. Subnormal operands and sums count as 0.
   void (*tile)(const Bf16Tile& tile);
   void (*finish)(const Bf16Finish& finish);
 };

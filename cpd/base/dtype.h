@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The element types of tensors: their names and sizes, and which formats' values each holds.
+// The element types of tensors: their names, their sizes, and the formats that each can store.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +31,12 @@ constexpr std::size_t SizeOf(DType type) {
   return 1;
 }
 
-/// True for the four types that store emulated values.
+/// Returns true for the four floating-point types, which can store emulated values.
 constexpr bool IsFloat(DType type) { return type <= DType::f16; }
 
 CPD_API std::string ToString(DType type);
 
-/// Throws Error where a value of `format` may not be a value of `type` ("fp16 holds no …").
+/// Throws Error if `format` has a value that `type` does not have ("fp16 holds no …").
 CPD_API void CheckStorage(DType type, const Format& format);
 
 }  // namespace cpd

@@ -9,7 +9,7 @@ namespace {
 
 thread_local Explaining* t_explaining = nullptr;
 
-/// Above all addresses of a process, so that no tensor with memory overlaps one without.
+/// Above all addresses of a process: a tensor with memory cannot overlap a tensor without memory.
 constexpr std::uintptr_t kFirstPlace = std::uintptr_t{1} << 56;
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Explaining a call. While a thread explains, its operations check their arguments and choose their
-// paths as usual, record what they would run, and compute nothing. An operation records the path
-// that its own dispatch has chosen, and parallel_for calls no body.
+// Explaining a call: recording what the call would run. While a thread explains, operations check
+// their arguments and choose their paths as usual, record what they would run, and compute nothing.
+// An operation records the path that its own dispatch has chosen. parallel_for calls no body.
 #pragma once
 
 #include <atomic>
@@ -14,46 +14,48 @@
 
 namespace cpd {
 
-/// The path that one operation would run. Names of paths: cpd/ops/README.md.
+/// The path that one operation would run. cpd/ops/README.md lists the names of paths.
 struct Explanation {
   std::string function;            ///< the operation: cast, gemm, …
   std::string backend;             ///< an instruction set, "portable", "cuda:0" or a BLAS
   std::string kernel;              ///< the backend's function
   std::string path;                ///< the arithmetic
-  std::vector<std::int64_t> tile;  ///< values of each dimension that a task computes at once
-  int threads = 1;                 ///< the most that work at the same time; 1 on a GPU
-  std::string why;                 ///< why the path is general, or what else decides it
+  std::vector<std::int64_t> tile;  ///< values along each dimension that a task computes at once
+  int threads = 1;                 ///< maximum number that work at the same time; 1 on a GPU
+  std::string why;                 ///< why the path is general, or what it also depends on
 };
 
 namespace detail {
-/// The number of threads that explain.
+/// The number of Explaining objects that exist in the process.
 CPD_API extern std::atomic<int> g_explaining;
 }  // namespace detail
 
-/// While it exists, this thread explains.
+/// While an object of this class exists, its thread explains: operations record what they would
+/// run.
 class CPD_API Explaining {
  public:
-  /// gpu: the device of tensors that have no memory; -1: the CPU.
+  /// `gpu`: the index of the GPU of tensors that have no memory; -1: such tensors are on the CPU.
   explicit Explaining(int gpu = -1);
   Explaining(const Explaining&) = delete;
   Explaining& operator=(const Explaining&) = delete;
   ~Explaining();
 
-  /// Returns the notes of the operations, in their order.
+  /// Returns the records of the operations, in the order of the calls.
   [[nodiscard]] const std::vector<Explanation>& steps() const { return steps_; }
   [[nodiscard]] int gpu() const { return gpu_; }
-  /// The scope of this thread, or null.
+  /// Returns the innermost Explaining object of this thread, or null.
   [[nodiscard]] static Explaining* Current() {
     return detail::g_explaining.load(std::memory_order_relaxed) == 0 ? nullptr : OfThread();
   }
 
-  /// Begins a step.
+  /// Begins the record of an operation.
   void Begin(const char* function, std::string path, std::string why);
-  /// Completes it.
+  /// Run completes the record of the last operation. Take sets the record's number of threads, if
+  /// larger than before.
   void Run(std::string backend, std::string kernel, std::vector<std::int64_t> tile = {});
   void Take(int threads);
-  /// An address for `bytes` of a tensor that has no memory, apart from all others. It is never read
-  /// or written.
+  /// Returns an address for `bytes` bytes of a tensor without memory. The address overlaps no other
+  /// and is never read or written.
   [[nodiscard]] void* Place(std::int64_t bytes);
 
  private:
@@ -65,7 +67,7 @@ class CPD_API Explaining {
   Explaining* before_;
 };
 
-/// Returns whether this thread explains.
+/// Returns whether this thread explains: operations then only record what they would run.
 inline bool Explains() { return Explaining::Current() != nullptr; }
 
 }  // namespace cpd

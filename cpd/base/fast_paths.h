@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Selects the fast paths of this process: all, except the ones that CPD_FAST switches off. Results
-// have the same bits with any set.
+// Selects the fast paths of this process. All fast paths are on, except those that CPD_FAST
+// switches off. Results have the same bits with any selection.
 #pragma once
 
 #include <string_view>
@@ -11,15 +11,16 @@
 
 namespace cpd {
 
-/// Parses the value of CPD_FAST: nothing or `all`, `none`, or names, each after a '-', separated by
-/// commas, as in "-veltkamp,-stochastic". Throws Error for any other text.
+/// Parses the value of CPD_FAST. An empty text or `all` means all paths, and `none` means none. A
+/// list of names, each after a '-' and separated by commas, switches these paths off, as in
+/// "-veltkamp,-stochastic". Throws Error for any other text.
 CPD_API FastPaths ParseFastPaths(std::string_view text);
 
-/// The set of CPD_FAST when it is first asked for, or of SetFastPaths. Throws Error where CPD_FAST
-/// has another text.
+/// Returns the fast paths that are on: the paths that SetFastPaths has set, or the paths of
+/// CPD_FAST, which is read at the first call. Throws Error if CPD_FAST has an invalid text.
 CPD_API FastPaths EnabledFastPaths();
 
-/// Sets the paths that later calls take. Plans that exist keep theirs.
+/// Sets the fast paths that later calls use. Existing plans do not change.
 CPD_API void SetFastPaths(FastPaths paths);
 
 }  // namespace cpd

@@ -25,7 +25,7 @@ thread_local std::int64_t t_next = 0;  // when the next check is due
 thread_local int t_calls = 0;          // this thread's nested calls
 thread_local bool t_stays = false;     // the thread that ends the others' calls
 
-/// Thrown in a thread whose call another thread has ended.
+/// The exception in a thread whose call another thread has ended.
 class Ended final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "the call was ended"; }
@@ -38,7 +38,7 @@ std::int64_t Now() {
 
 bool IsOver() { return g_ending.load(std::memory_order_relaxed) && !t_stays; }
 
-/// A forked child has only the thread that forked.
+/// Resets the count of threads in calls: a forked child has only the thread that forked.
 void KeepOwnThread() { g_inside = t_calls > 0 ? 1 : 0; }
 [[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &KeepOwnThread);
 

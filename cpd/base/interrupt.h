@@ -2,9 +2,9 @@
 //
 // Ends calls early: at Ctrl-C, and at the end of the process while other threads are in a call.
 //
-// Whatever takes long calls CheckInterrupt between two pieces of work: waits for messages each
-// turn, loops over elements, tiles and terms about once a millisecond. A call that ends early frees
-// what it held and ends its threads; its results may then be written in part.
+// Long computations call CheckInterrupt regularly: loops that wait for messages in each iteration,
+// loops over elements, tiles and terms about once a millisecond. A call that ends early frees its
+// memory and ends its threads. Some of its results may already be written.
 #pragma once
 
 #include <atomic>
@@ -13,25 +13,25 @@
 
 namespace cpd {
 
-/// A base of the exceptions that end a call early: neither an Error nor a failure of the machine. A
-/// check throws a std::exception that has it as a second base.
+/// A base of the exceptions that end a call early. Such an exception is neither an Error nor a
+/// failure of the machine. A check throws a std::exception that has Interrupted as its second base.
 class CPD_API Interrupted {
  public:
   virtual ~Interrupted();
 };
 
-/// Called on the thread that has made a call, at most every 50 ms, with no lock held; returns, or
-/// throws to end the call.
+/// A function that is called on the thread of a running call, at most every 50 ms, with no lock
+/// held. It returns, or throws to end the call.
 using InterruptCheck = void (*)();
-/// Sets the check of all calls; null: none.
+/// Sets the check for all calls; null for no check.
 CPD_API void SetInterruptCheck(InterruptCheck check);
 
-/// Throws where the call on this thread must end. Cheap unless the check is due.
+/// Throws if the call on this thread must end. Cheap unless the check is due.
 CPD_API void CheckInterrupt();
 
-/// While it exists, this thread is in a call. The first check is due after 50 ms. A thread whose
-/// calls were ended never leaves the destructor, so it does not run while the program's objects are
-/// destroyed.
+/// Marks this thread as inside a call while the object exists. The first check is due after 50 ms.
+/// If another thread has ended this thread's calls (EndOtherCalls), the destructor never returns.
+/// The thread then does not run while the program's objects are destroyed.
 class CPD_API RunningCall {
  public:
   RunningCall();
@@ -40,12 +40,13 @@ class CPD_API RunningCall {
   ~RunningCall();
 };
 
-/// From now on, calls on other threads than this one end at their next check, and do not return.
-/// Waits at most `seconds` until no other thread is in a call; returns whether none is.
+/// Ends the calls on all other threads at their next check, now and in the future; these threads do
+/// not return from their calls. Waits up to `seconds` seconds. Returns whether all other threads
+/// have left their calls.
 CPD_API bool EndOtherCalls(double seconds);
 
-/// For the workers of parallel_for: while it exists, CheckInterrupt on this thread calls no check
-/// but throws once `stop` is set.
+/// For the workers of parallel_for. While an object exists, CheckInterrupt on this thread does not
+/// call the check, and throws once `stop` is set.
 class StopWith {
  public:
   explicit StopWith(const std::atomic<bool>& stop);

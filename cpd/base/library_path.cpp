@@ -8,7 +8,7 @@
 namespace cpd {
 namespace {
 
-/// The folder of the library that this code is in, with a slash at its end.
+/// Returns the folder of the library that contains this code, with a slash at its end.
 std::string Folder() {
   static const char here = 0;
   Dl_info info{};

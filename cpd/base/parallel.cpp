@@ -48,14 +48,14 @@ bool IsNested() {
   return t_inside;
 }
 
-/// The most elements of a piece, between two calls of CheckInterrupt.
+/// The maximum number of elements of a range between two calls of CheckInterrupt.
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t grain) { return (n + grain - 1) / grain * grain; }
 
-/// Calls body(begin, end) piece by piece.
+/// Calls body(begin, end) for one range after the other, on this thread.
 void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   const Environment environment;
   const std::int64_t piece = RoundUp(kPiece, grain);
@@ -65,12 +65,12 @@ void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   }
 }
 
-/// A loop's ranges, divided evenly among threads. Equal loops have equal divisions, so a thread
-/// finds in its own caches and memory what it touched before. A thread that has finished its own
-/// share takes over the rest of other threads' shares, which may have been delayed.
+/// The ranges of a loop, divided evenly among threads. Equal loops are divided equally, so a thread
+/// finds in its caches the memory that it used before. A thread that has finished its own share
+/// takes ranges from the shares of other threads, which may be late.
 class Shares {
  public:
-  /// `least`: the smallest number of elements in a range that is worth a call.
+  /// `least`: the smallest number of elements that is worth a call of the loop's body.
   Shares(std::int64_t n, std::int64_t grain, std::int64_t least, int threads)
       : shares_(static_cast<std::size_t>(threads)) {
     const std::int64_t grains = (n + grain - 1) / grain;
@@ -110,7 +110,7 @@ class Shares {
 };
 
 /// The threads of one loop. The calling thread checks whether to end the call early, also while it
-/// waits for the others, which then stop.
+/// waits for the other threads. If so, the other threads stop.
 class Team {
  public:
   Team(Shares& shares, const Body& body) : shares_(shares), body_(body) {}
@@ -125,7 +125,7 @@ class Team {
   }
 
  private:
-  /// Runs the loop in this thread, and in as many others of the pool as are free.
+  /// Runs the loop in this thread and in up to threads - 1 threads of the pool that are free.
   void RunPool(int threads) {
     Helpers helpers(threads - 1, [this](int thread) { Work(thread); });
     Try([&] { shares_.Run(0, stop_, body_); });
@@ -175,7 +175,8 @@ class Team {
   std::exception_ptr failure_;
 };
 
-/// The number of threads for a loop: each has at least half of what one does alone.
+/// Returns the number of threads for a loop. Each thread gets at least half of `serial_below`
+/// elements.
 std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_below) {
   if (n <= serial_below || IsNested()) return 1;
   const std::int64_t worth = serial_below > 0 ? 2 * n / serial_below : n;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs loops on threads, whose number changes no bit of a result, and limits that number.
+// Runs loops on threads and limits the number of threads. The number of threads changes no bit of a
+// result.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,18 @@
 
 namespace cpd {
 
-/// Elements below which one thread works alone, where each takes a few instructions.
+/// The number of elements below which one thread works alone, if each element takes a few
+/// instructions.
 constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 
-/// Threads that parallel_for may use: CPD_NUM_THREADS, else OpenMP's maximum (so that
-/// OMP_NUM_THREADS and torch.set_num_threads count), else, in a build without it, the cores. Throws
-/// Error where CPD_NUM_THREADS is not a positive number.
+/// Returns the number of threads that parallel_for may use. It is CPD_NUM_THREADS if that is set.
+/// Otherwise it is OpenMP's maximum, which OMP_NUM_THREADS and torch.set_num_threads set, or
+/// without OpenMP the number of cores, divided as SharedHost says. Throws Error if CPD_NUM_THREADS
+/// is not a number from 1 to 4096.
 CPD_API int MaxThreads();
 
-/// While it exists, parallel_for on this thread uses the share of the cores of one of `ranks` ranks
-/// on this host. CPD_NUM_THREADS, where set, is not divided.
+/// While an object exists, parallel_for on this thread uses 1 / `ranks` of the cores, as one of
+/// `ranks` ranks on this host. CPD_NUM_THREADS, if set, is not divided.
 class CPD_API SharedHost {
  public:
   explicit SharedHost(int ranks);
@@ -31,10 +34,10 @@ class CPD_API SharedHost {
   int before_;
 };
 
-/// While it exists, parallel_for on this thread uses OpenMP's threads, in a build with OpenMP.
-/// torch's operators run on these threads. After an operator the threads spin for some
-/// milliseconds, on the cores that the pool's threads would need. So code that runs between torch's
-/// operators shares their threads.
+/// While an object exists, parallel_for on this thread uses OpenMP's threads, in a build with
+/// OpenMP. torch's operators run on the same threads, which spin for some milliseconds after each
+/// operator, on cores that the pool's threads would need. Code between torch's operators therefore
+/// shares their threads.
 class CPD_API OpenMpThreads {
  public:
   OpenMpThreads();
@@ -46,18 +49,19 @@ class CPD_API OpenMpThreads {
   bool before_;
 };
 
-/// Calls body(begin, end) for ranges that cover [0, n), each begin a multiple of `grain`. The loop
-/// is serial if n is at most `serial_below`, and inside another parallel loop; else each thread has
-/// at least half of `serial_below`. body runs in the default floating-point environment. Results
-/// must not depend on the ranges.
-/// All calls of a process except those under OpenMpThreads share one pool of threads (pool.h). A
-/// call uses the free threads, and waits for none that has not begun when all ranges are done.
-/// Equal loops have equal ranges on the same threads, except for ranges that a thread takes over
-/// from a late one. A forked child starts its own threads.
-/// Between ranges, and while it waits for other threads, the calling thread calls CheckInterrupt
-/// (interrupt.h). An exception of body or of CheckInterrupt is thrown again here, when all threads
-/// have ended. A thread that explains (explaining.h) records the number of threads and calls no
-/// body.
+/// Calls body(begin, end) for ranges that cover [0, n). Each begin is a multiple of `grain`. One
+/// thread runs the loop if n is at most `serial_below`, or inside another parallel loop. Otherwise
+/// each thread gets at least half of `serial_below` elements. body runs in the default
+/// floating-point environment. Results must not depend on the ranges.
+///
+/// All calls of a process, except calls under OpenMpThreads, share one pool of threads (pool.h). A
+/// loop uses the threads that are free. When all ranges are done, it does not wait for threads that
+/// have not begun. Equal loops have equal ranges on the same threads, except for ranges that a
+/// thread takes over from a late thread. A forked child starts its own threads.
+///
+/// The calling thread calls CheckInterrupt (interrupt.h) between ranges and while it waits for
+/// other threads. An exception of body or of CheckInterrupt is rethrown when all threads have
+/// ended. A thread that explains (explaining.h) records the number of threads and calls no body.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

@@ -51,7 +51,8 @@ std::string TextOf(NoForm why, const RoundingOptions& options) {
 
 std::string NameOf(FastPath path) { return kFastPathNames[static_cast<int>(path)]; }
 
-/// The name of a path of products: with the scheme, where its steps differ by scheme.
+/// Returns the name of a path of products. It includes the scheme if the path's steps differ
+/// between schemes.
 std::string NameOf(const GemmPath& path, Scheme scheme) {
   const std::string name = NameOf(path.path);
   if (path.half != Half::none) return name + (path.half == Half::fp16 ? "_fp16" : "_bf16");
@@ -64,7 +65,7 @@ bool IsStochastic(FastPath path) {
   with_path(path, [&]<class Path>() { is_stochastic = Path::kStochastic; });
   return is_stochastic;
 }
-/// Returns whether a path gives the sum of any values, without bounds.
+/// Returns whether a path gives the right sum for any values, without bounds on them.
 bool TakesAnyValues(FastPath path) {
   bool takes_any = false;
   with_path(path, [&]<class Path>() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of the paths by which operations compute, for Explanation: one list, in
-// cpd/ops/README.md. Each name is of a choice that the plan has made (choose_form, choose_path,
-// KernelTable::gemm_path, route_of); nothing is chosen here.
+// The names of the paths by which operations compute, for Explanation. cpd/ops/README.md lists
+// them. A name describes a choice that the plan has made (choose_form, choose_path,
+// KernelTable::gemm_path, route_of); this file chooses nothing.
 #pragma once
 
 #include <string>
@@ -15,20 +15,24 @@
 
 namespace cpd {
 
-/// A path, and the reason why it is general, or what else decides it; empty: neither.
+/// A path. `why`: why the path is general, or what else decides between paths; empty if neither
+/// applies.
 struct Path {
   std::string name, why;
 };
 
-/// Rounding a number once; binary64: a number of more bits than binary32 has.
+/// Returns the path of rounding one number. `binary64`: whether the number has more bits than
+/// binary32.
 CPD_API Path PathOf(const Format& format, const RoundingOptions& options, bool binary64 = false);
-/// A sum of products of an accumulator by kernels that have `path` for it. `lanes`: the numbers
-/// that they compute at once; `given`: whether the caller gives the random integers.
+/// Returns the path of a sum of products by kernels whose fast path for the accumulator is `path`.
+/// `lanes`: how many numbers the kernels compute at once. `given`: whether the caller gives the
+/// random integers.
 CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given);
-/// An ordered sum of terms by kernels that have `path` for it.
+/// Returns the path of an ordered sum of terms by kernels whose fast path for the accumulator is
+/// `path`. `lanes` and `given`: as for a sum of products.
 CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
-/// Elements of a scaled format. powers: whether blocks with usual powers of two as scales are cast
-/// apart from others.
+/// Returns the path of a scaled format's elements. `powers`: whether blocks whose scales are usual
+/// powers of two are cast separately from other blocks.
 CPD_API Path PathOf(const ScaledPlan& plan, ElementRoute route, bool powers);
 
 }  // namespace cpd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the plans of numeric/ in the default floating-point environment, by the fast paths that are
-// on (fast_paths.h).
+// Makes the plans of numeric/ in the default floating-point environment, with the fast paths that
+// are on (fast_paths.h).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace cpd {
 
-/// Calls make_plan. Throws Error for an invalid format.
+/// Returns make_plan of these arguments. Throws Error for an invalid format.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {},
                          const RandomKey& key = {});
-/// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has accepted.
+/// TermsPlanOf returns plan_of_terms, and SumsPlanOf returns plan_of_sums. Check must have accepted
+/// the accumulator and the format.
 CPD_API FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in,
                              const RandomKey& key = {});
 CPD_API FoldPlan SumsPlanOf(const Accumulator& accumulator, const RandomKey& key = {});
-/// make_accumulator_plan, of an accumulator that Check has accepted.
+/// Returns make_accumulator_plan of these arguments. Check must have accepted the accumulator.
 CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth,
                                           const RandomKey& key = {});
 

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = Backoff::Clock;
 
-/// A word. Threads can wait for its changes.
+/// A 64-bit word whose changes threads can wait for.
 class Signal {
  public:
   void Set(std::uint64_t value) {
@@ -33,13 +33,14 @@ class Signal {
     }
     wakes_.notify_all();
   }
-  /// Changes the word if it is `from`, and returns whether it was; wakes no thread.
+  /// Changes the word from `from` to `to`. Returns false if the word was not `from`. Wakes no
+  /// thread.
   bool Change(std::uint64_t from, std::uint64_t to) {
     return word_.compare_exchange_strong(from, to);
   }
   [[nodiscard]] std::uint64_t Get() const { return word_; }
 
-  /// Waits at most `longest` until ready(word); returns whether it is.
+  /// Waits until ready(word), for up to `longest`. Returns whether ready(word) is true.
   template <class Ready>
   bool Await(Clock::duration longest, Ready ready) {
     const auto end = Clock::now() + longest;
@@ -62,10 +63,10 @@ class Signal {
   std::condition_variable wakes_;
 };
 
-/// The state of a thread, in the low bits of its word; above them is the number of its call.
+/// The state of a thread, in the low bits of its word. The bits above hold the number of its call.
 enum Phase : std::uint64_t {
   kFree,
-  kTaken,   ///< a caller is writing its call
+  kTaken,   ///< a caller is writing the call
   kCalled,  ///< not yet begun; the caller may take the call back
   kAtWork,
 };
@@ -77,7 +78,7 @@ Phase PhaseOf(std::uint64_t word) { return static_cast<Phase>(word % kPhases); }
 
 class PoolThread {
  public:
-  /// The thread's own loop.
+  /// The loop that the thread runs: waits for calls and makes them.
   void Serve() {
     for (;;) {
       const auto is_called = [](std::uint64_t word) { return PhaseOf(word) == kCalled; };
@@ -89,7 +90,8 @@ class PoolThread {
     }
   }
 
-  /// Calls work(number) on the thread, if it is free. Returns the call's number, or 0.
+  /// Makes the thread call work(number), if it is free. Returns the number of the call, or 0 if the
+  /// thread is busy.
   std::uint64_t Call(const std::function<void(int)>& work, int number) {
     const std::uint64_t word = state_.Get();
     const std::uint64_t call = word + kPhases;
@@ -99,9 +101,10 @@ class PoolThread {
     state_.Set(call + kCalled);
     return call;
   }
-  /// Cancels the call, if it has not begun.
+  /// Cancels the call if it has not begun.
   void TakeBack(std::uint64_t call) { state_.Change(call + kCalled, call + kFree); }
-  /// Waits at most `longest` until a call that has begun returns; returns whether it has.
+  /// Waits until a call that has begun returns, for up to `longest`. Returns whether the call has
+  /// returned.
   bool AwaitEnd(std::uint64_t call, Clock::duration longest) {
     return state_.Await(longest, [call](std::uint64_t word) { return word != call + kAtWork; });
   }
@@ -114,7 +117,7 @@ class PoolThread {
 
 namespace {
 
-/// All threads of a process. They sleep until it ends, so no object is ever destroyed.
+/// All threads of a process. They exist until the process ends, so a PoolThread is never destroyed.
 class Pool {
  public:
   static constexpr int kMost = 4096;
@@ -129,8 +132,8 @@ class Pool {
     return *pool;
   }
 
-  /// Returns thread number i. It is started if it does not exist yet (all before it do); null if
-  /// the system starts no more threads.
+  /// Returns thread number i, and starts the thread if it does not exist. Threads 0 … i - 1 must
+  /// exist. Returns null if the system starts no more threads.
   PoolThread* At(int i) {
     const auto at = static_cast<std::size_t>(i);
     if (PoolThread* thread = threads_[at]; thread != nullptr) return thread;
@@ -153,7 +156,8 @@ class Pool {
   static std::atomic<Pool*> g_pool;
   static Pool* g_parents;
 
-  /// A forked child has none of its parent's threads; their memory stays reachable.
+  /// Forgets the pool in a forked child, which has none of its parent's threads. The pool's memory
+  /// remains reachable.
   static void Forget() {
     if (Pool* const pool = g_pool.exchange(nullptr); pool != nullptr) g_parents = pool;
   }

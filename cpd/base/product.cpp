@@ -6,14 +6,16 @@
 namespace cpd {
 namespace {
 
-/// Returns x's stride along the dimension `from_end` before out's last; 0 if x is broadcast there.
+/// Returns x's stride along the dimension that is `from_end` before out's last dimension; 0 if x is
+/// broadcast along it.
 std::int64_t BroadcastStride(const TensorView& x, int from_end) {
   const int d = x.rank - 1 - from_end;
   if (d < 0 || x.shape[static_cast<std::size_t>(d)] == 1) return 0;
   return x.stride[static_cast<std::size_t>(d)];
 }
 
-/// Drops the batch's dimensions of one element and merges neighbors that have a common stride.
+/// Removes the batch's dimensions of extent 1, and merges neighboring dimensions that have a common
+/// stride in all operands.
 void MergeBatch(MatrixProduct& product) {
   const std::array<ProductOperand*, 4> operands{&product.a, &product.b, &product.c, &product.out};
   std::size_t kept = 0;
@@ -31,8 +33,9 @@ void MergeBatch(MatrixProduct& product) {
   product.batch_rank = static_cast<int>(kept);
 }
 
-/// Turns the batch's last dimension into rows where b is the same along it and the rows of its
-/// matrices of a, c and out continue with one stride. Element numbers do not change.
+/// Turns the batch's last dimension into rows, if b does not vary along it and the rows of a, c and
+/// out continue with one stride from matrix to matrix. The elements' row-major numbers do not
+/// change.
 void FoldIntoRows(MatrixProduct& product) {
   if (product.batch_rank == 0) return;
   const auto last = static_cast<std::size_t>(product.batch_rank) - 1;

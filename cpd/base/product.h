@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Describes a batched matrix product by strides, with all broadcasting in them, and its scales.
+// Describes a batched matrix product and its scales by strides; broadcast dimensions have stride 0.
 #pragma once
 
 #include <array>
@@ -11,9 +11,8 @@
 
 namespace cpd {
 
-/// One operand of a batched matrix product: matrix number (b0, b1, …) of the batch begins
-/// b0 * batch_stride[0] + b1 * batch_stride[1] + … elements after data. Strides may be 0 or
-/// negative.
+/// One operand of a batched matrix product. Matrix (b0, b1, …) of the batch begins b0 *
+/// batch_stride[0] + b1 * batch_stride[1] + … elements after `data`. Strides may be 0 or negative.
 struct ProductOperand {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -21,10 +20,10 @@ struct ProductOperand {
   std::array<std::int64_t, TensorView::kMaxRank> batch_stride{};
 };
 
-/// out = c + a * b, batched: a is rows x depth, b depth x columns, c and out rows x columns; c may
-/// have no data. All broadcasting is in the strides. The batch's dimensions are merged, and become
-/// rows if all operands allow it. (batch, row, column) has the same row-major element number of out
-/// before and after.
+/// The batched product out = c + a * b. a is rows x depth, b is depth x columns, and c and out are
+/// rows x columns. Without data c is +0. Strides describe all broadcasting. MakeProduct merges the
+/// batch's dimensions, and turns them into rows if all operands allow that. The element at (batch,
+/// row, column) keeps its row-major number in out.
 struct MatrixProduct {
   std::int64_t rows = 0, columns = 0, depth = 0;
   int batch_rank = 0;
@@ -37,7 +36,8 @@ struct MatrixProduct {
     for (int d = 0; d < batch_rank; ++d) n *= batch_shape[static_cast<std::size_t>(d)];
     return n;
   }
-  /// The element, from x.data on, at which matrix number `index` of the batch begins.
+  /// Returns the index, counted from x.data, of the first element of the batch's matrix number
+  /// `index`.
   [[nodiscard]] constexpr std::int64_t offset_of(const ProductOperand& x,
                                                  std::int64_t index) const {
     std::int64_t offset = 0;
@@ -49,8 +49,8 @@ struct MatrixProduct {
   }
 };
 
-/// One operand's scales, broadcast to the product. Strides: row_stride from one group of lines
-/// (rows of a, columns of b) to the next, column_stride from one block of k to the next.
+/// One operand's scales, broadcast to the product. `at.row_stride` leads from one group of lines
+/// (rows of a, columns of b) to the next, `at.column_stride` from one block of k to the next.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;
@@ -63,20 +63,21 @@ struct GridsOfScales {
 ///   total = start; for each of `sums` blocks of k: total = add_scaled(total, of_sums, its sum);
 ///   result = add_scaled(c, factors, total).
 struct ProductScales {
-  std::int64_t sums = 0;   ///< how many blocks of k there are
-  std::int64_t block = 0;  ///< values of k of each but the last
-  std::int64_t draws = 0;  ///< random integers that the roundings of such a block use
+  std::int64_t sums = 0;   ///< number of blocks of k
+  std::int64_t block = 0;  ///< values of k in a block; the last block may be shorter
+  std::int64_t draws = 0;  ///< random integers that a block's roundings use
   float start = 0;
   GridsOfScales of_sums, factors;
-  GridsOfScales in_unit;  ///< of a matrix unit that takes scales
-  ProductOperand c{};     ///< no data: -0
+  GridsOfScales in_unit;  ///< scales that a matrix unit itself multiplies by
+  ProductOperand c{};     ///< added to the total; without data -0
 };
 
-/// The treatment of a batch's dimensions by MakeProduct: merged where strides allow, or as `out`
-/// has them.
+/// The treatment of a batch's dimensions by MakeProduct: it merges dimensions where strides allow,
+/// or keeps the dimensions of `out`.
 enum class Batch : std::uint8_t { merged, as_given };
 
-/// Broadcasts a, b and c (which may be null) to out; the shapes must fit.
+/// Returns the product of a and b, and c if it is not null, all broadcast to out. The shapes must
+/// fit.
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                                   const TensorView* c, Batch batch = Batch::merged);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts threads that take no signals, so that a program's handlers run on its own threads.
+// Starts threads that receive no signals. A program's signal handlers then run on its own threads.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// Runs a function in a detached thread that blocks all signals, which are for the program's own
-/// threads. Throws std::system_error where the system starts no thread.
+/// Runs a function in a detached thread that blocks all signals. Throws std::system_error if the
+/// system does not start the thread.
 template <class Function>
 void StartQuietThread(Function function) {
   struct WithoutSignals {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorView, which every operation takes and which owns nothing; devices; checks of views.
+// TensorView, the non-owning argument of every operation; kinds of devices; and checks of views.
 #pragma once
 
 #include <array>
@@ -12,12 +12,13 @@
 
 namespace cpd {
 
-/// The kind of device that holds a tensor's memory. Further kinds have the numbers after these
-/// (AddBackend in backend/registry.h).
+/// The kind of device that holds a tensor's memory. Kinds that AddBackend (backend/registry.h) adds
+/// have the following numbers.
 enum class Device : std::uint8_t { cpu, cuda };
 
-/// The argument of every operation: memory that the caller owns. Strides are in elements and may be
-/// 0 or negative. Work is queued on `stream`, a stream of the device; the CPU has none.
+/// A view of a tensor in memory that the caller owns. Every operation takes such views. Strides are
+/// in elements and may be 0 or negative. Work is queued on `stream`, a stream of the device; null
+/// on the CPU, which has no streams.
 struct TensorView {
   static constexpr int kMaxRank = 16;
 
@@ -30,14 +31,15 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> stride{};
 
-  /// Returns whether the CPU reads its memory, and computes at once.
+  /// Returns whether the tensor is on the CPU, which can read its memory and computes without a
+  /// queue.
   [[nodiscard]] bool on_host() const { return device == Device::cpu; }
   [[nodiscard]] std::int64_t size() const {
     std::uint64_t n = 1;  // which may wrap on the way to 0
     for (int d = 0; d < rank; ++d) n *= static_cast<std::uint64_t>(shape[d]);
     return static_cast<std::int64_t>(n);
   }
-  /// Row-major without gaps, so that element i is at data + i.
+  /// Returns whether elements are row-major without gaps. Then element i is at data + i.
   [[nodiscard]] bool is_contiguous() const {
     std::uint64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {
@@ -48,30 +50,31 @@ struct TensorView {
   }
 };
 
-/// A row-major view over n elements (or over `shape`) of host memory.
+/// Returns a row-major view of n elements, or of a tensor of shape `shape`, in host memory.
 CPD_API TensorView View(const void* data, DType dtype, std::int64_t n);
 CPD_API TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape);
 inline TensorView View(std::span<const float> x) {
   return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
 }
 
-/// Joins neighboring dimensions that all views, which have one shape, traverse evenly, and leaves
-/// out those of extent 1: the row-major order of elements is the same.
+/// Joins neighboring dimensions where the strides of all views allow it, and removes dimensions of
+/// extent 1. All views must have one shape. The row-major order of elements does not change.
 CPD_API void MergeDimensions(std::span<TensorView* const> views);
 
-/// Returns whether x and y fill memory without gaps and with their dimensions in the same order, as
-/// transposed and channels-last tensors may. An operation that does not depend on elements' indices
-/// can then run in memory order.
+/// Returns whether x and y fill memory without gaps and have their dimensions in the same order in
+/// memory. Transposed and channels-last tensors can do so. An operation that does not depend on
+/// elements' indices may then run in memory order.
 [[nodiscard]] CPD_API bool FillAlike(const TensorView& x, const TensorView& y);
-/// The elements of a tensor that fills memory without gaps, as one dimension in memory order.
+/// Returns a one-dimensional view, in memory order, of a tensor that fills memory without gaps.
 [[nodiscard]] CPD_API TensorView AlongMemory(const TensorView& x);
 
-/// Throws Error unless x's rank is 0…kMaxRank, its extents are not negative, and all its elements'
-/// bytes, and the distance from the first to the last in memory, can be counted in 64 bits. Every
-/// function that takes a TensorView calls it first; `name` is x's name in the error text.
+/// Throws Error unless x's rank is 0…kMaxRank, no extent is negative, and both the elements' bytes
+/// and the distance from the first to the last byte fit into 64 bits. Every function that takes a
+/// TensorView calls Check first. `name`: x's name in the error text.
 CPD_API void Check(const TensorView& x, const char* name);
 
-/// Throws Error unless both have the same shape; `what` names them in the error text.
+/// Throws Error unless both tensors have the same shape. `what`: the names of the tensors in the
+/// error text.
 CPD_API void CheckSameShape(const TensorView& a, const TensorView& b, const char* what);
 
 }  // namespace cpd

@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
 
-/// Thrown, once the others know, where this rank refuses its own arguments, or its machine does.
+/// Thrown after the other ranks know that this rank or its machine refuses the call.
 struct Refusal {
   std::exception_ptr error;
 };
@@ -96,8 +96,8 @@ class Collective {
   [[nodiscard]] int rank() const { return link_.transport().rank(); }
   [[nodiscard]] int size() const { return link_.transport().size(); }
 
-  /// Checks this rank's arguments, and that all ranks are about to make the same call; then agrees
-  /// on the scales.
+  /// Checks this rank's arguments and that all ranks are about to make the same call. Then agrees
+  /// with the other ranks on the layers' scales.
   void Agree(Intent intent, const std::function<void()>& check) {
     intent.emplace_back("tensors' numbers", NumbersText(layers_.numbers));
     if (spec_.wire != nullptr && spec_.wire->by_rows()) {
@@ -111,8 +111,8 @@ class Collective {
     AgreeOnScales();
   }
 
-  /// Prepares the call. Returns the fault of this rank's arguments or its machine; empty if there
-  /// is none.
+  /// Prepares the call. Returns the error of this rank's arguments or of its machine as a text;
+  /// empty if there is no error.
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
@@ -147,8 +147,8 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
-  /// Sets queue_, on which all is computed. Layers of another device are copied to the host for a
-  /// codec without kernels that encode.
+  /// Sets queue_, on which everything is computed. Copies a device's layers to the host if the
+  /// codec has no kernels that encode.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
@@ -190,21 +190,21 @@ class Collective {
     x_ = divided_;
   }
 
-  /// The values of a layer whose results this rank owns.
+  /// Returns the values of a layer that this rank owns, that is, for which it computes the results.
   [[nodiscard]] Segment Owned(std::size_t layer) const {
     const auto index = static_cast<std::int64_t>(layer);
     const auto slice = static_cast<int>((rank() + size() - reduction_->turn(index)) % size());
     const std::int64_t begin = BeginOf(layer, slice);
     return {static_cast<int>(layer), begin, BeginOf(layer, slice + 1) - begin};
   }
-  /// The first value of a layer's slice.
+  /// Returns the index of the first value of a layer's slice.
   [[nodiscard]] std::int64_t BeginOf(std::size_t layer, int slice) const {
     const std::vector<std::int64_t>& buckets = reduction_->buckets();
     return SliceBegin(sizes_[layer], size(), slice, buckets.empty() ? 1 : buckets[layer]);
   }
 
-  /// Finds the codec's states of the layers, and of the results that this rank owns; none where it
-  /// has none.
+  /// Finds the codec's states of the layers, and of the results that this rank owns. Lists are
+  /// empty for codecs without states.
   void FindStates() {
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
     if (reduction_->spec().wire != nullptr) states.Claim({size(), rank()});
@@ -224,7 +224,7 @@ class Collective {
     }
   }
 
-  /// Begins the states of each layer, and measures the layer's scale where the codec wants one.
+  /// Begins the states of each layer, and measures the layer's scale if the codec needs one.
   void BeginLayers() {
     const Reduction& reduction = *reduction_;
     for (std::size_t l = 0; l < x_.size(); ++l) {
@@ -283,7 +283,7 @@ class Collective {
     }
   }
 
-  /// The codec's answer for a layer's largest magnitude (Codec::LargestOn).
+  /// Returns the codec's own largest magnitude of a layer (Codec::LargestOn), if the codec has one.
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
     if (states_.empty()) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);
@@ -292,8 +292,8 @@ class Collective {
     return reduction_->wire(layer)->LargestOn(*queue_, *states_[l]);
   }
 
-  /// Sets largest_: the bits of each layer's largest magnitude, and last whether any value is NaN
-  /// or Inf.
+  /// Sets largest_: the bits of each layer's largest magnitude, and as the last entry 1 if any
+  /// value is NaN or infinite.
   void Measure() {
     largest_.assign(x_.size() + 1, 0);
     const std::vector<LayerRange> ranges = MeasureRanges(*queue_, x_);
@@ -337,7 +337,7 @@ class Collective {
     return layers;
   }
 
-  /// Exchanges all chunks, at most kDepth at once, and waits for each in turn, in the same order on
+  /// Exchanges all chunks, up to kDepth at once. Waits for each chunk in turn, in the same order on
   /// all ranks.
   void Drive(int slices, const std::function<Task(std::int64_t, std::vector<Part>)>& make) {
     std::vector<std::int64_t> turns;
@@ -359,9 +359,10 @@ class Collective {
     }
   }
 
-  /// The codec's buckets, at whose multiples layers are cut, so that no result is written over
-  /// values that another part of its bucket has yet to read. None in a reduce-scatter of several
-  /// ranks, which cuts where its results' slices begin.
+  /// Returns the codec's bucket lengths. Layers are cut only at multiples of a bucket's length;
+  /// otherwise a result could overwrite values of its bucket that another part has yet to read.
+  /// Empty for a reduce-scatter of several ranks, which cuts layers where its slices of the results
+  /// begin.
   [[nodiscard]] std::span<const std::int64_t> Buckets() const {
     if (delivery_ == Delivery::scattered && size() > 1) return {};
     return reduction_->buckets();
@@ -373,7 +374,7 @@ class Collective {
     }
   }
 
-  /// Fills the report's counts with the sums of all ranks'; `own`: this rank's.
+  /// Sets the report's counts to sums over all ranks. `own`: this rank's counts.
   void CountAll(std::vector<std::int64_t> own, ReduceReport& report) {
     if (x_.empty()) return;
     const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
@@ -397,7 +398,7 @@ class Collective {
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
-  std::vector<std::shared_ptr<float>> quotients_;  // of DivideFirst
+  std::vector<std::shared_ptr<float>> quotients_;  // the quotients of DivideFirst
   std::vector<TensorView> divided_;
   std::vector<std::uint32_t> largest_;
   std::exception_ptr refusal_;
@@ -405,14 +406,14 @@ class Collective {
   bool in_fp32_ = false;
   SharedQueue queue_;
   std::optional<StreamOrder> order_;
-  std::optional<HostCopies> copies_;  // where a codec has no kernels on the layers' device
+  std::optional<HostCopies> copies_;  // for codecs without kernels on the layers' device
   std::vector<std::shared_ptr<float>> host_memory_;
   std::vector<TensorView> host_x_, host_out_;
   std::span<const TensorView> on_device_;   // the results
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty if the codec has no state
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
-  CodecStates own_states_;                  // where the caller has none
+  CodecStates own_states_;                  // if the caller has none
   std::deque<Task> active_;
 };
 
@@ -426,8 +427,8 @@ struct Communicator::Impl {
   Impl(std::unique_ptr<Transport> given, const CommOptions& chosen)
       : transport(std::move(given)), options(chosen), link(*transport, chosen.timeout) {}
 
-  /// Runs a call. A failure that not all ranks know of breaks the communicator and raises the
-  /// alarm.
+  /// Runs a call. If the call fails and not all ranks know why, breaks the communicator and raises
+  /// the alarm.
   template <class Body>
   auto Guarded(const Body& body) {
     if (const std::string why = Broken(); !why.empty()) {
@@ -453,7 +454,7 @@ struct Communicator::Impl {
     }
   }
 
-  /// May be called during a call, from another thread.
+  /// Returns why the communicator is broken. Another thread may call this function during a call.
   [[nodiscard]] std::string Broken() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return broken_;

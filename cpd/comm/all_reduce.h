@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over real ranks, over any transport. Their sums equal, bit for bit, the sums of the
-// virtual ranks (virtual.h). The layers of one call are merged into messages of many layers; each
-// layer keeps its own APS exponent.
+// Reductions over real ranks, over any transport. The sums equal, bit for bit, the sums of virtual
+// ranks (virtual.h). The layers (tensors) of one call are merged into common messages, but each
+// layer has its own APS exponent.
 //
-// A call has these phases: handshake (all ranks compare their intents), exponents (one maximum of
-// 8-bit integers), then for each chunk exchange, fold and gather. Chunks overlap.
+// A call has these phases: handshake (all ranks compare their intents), exponents (the maximum over
+// ranks of each layer's largest magnitude or scale, if needed), then exchange, fold and gather for
+// each chunk. The phases of several chunks overlap.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,16 @@ namespace cpd {
 
 struct CommOptions {
   double timeout = kDefaultTimeout;  ///< seconds of silence after which a rank is lost
-  /// Values of a chunk; memory in addition to inputs and results is a small multiple of it. Equal
-  /// on all ranks.
+  /// The number of values that are exchanged at a time, equal on all ranks. A call needs memory for
+  /// a small multiple of this number, in addition to inputs and results.
   std::int64_t chunk = std::int64_t{1} << 20;
 };
 
-/// One rank's end of a group of ranks. Every rank makes the same calls in the same order; one call
-/// at a time.
+/// A rank's endpoint in a group of ranks, from which the rank calls collectives. Every rank makes
+/// the same calls in the same order, one call at a time.
 class CPD_API Communicator {
  public:
-  /// Throws Error for options out of range.
+  /// Throws Error if an option is out of range.
   Communicator(std::unique_ptr<Transport> transport, const CommOptions& options);
   ~Communicator();
   Communicator(Communicator&&) noexcept;
@@ -43,41 +44,50 @@ class CPD_API Communicator {
   [[nodiscard]] Transport& transport() const;
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
-  /// Why the communicator takes no more calls; empty while it works. May be called during a call.
+  /// Returns the reason why the communicator takes no more calls; empty while the communicator
+  /// works. Another thread may call this function during a call.
   [[nodiscard]] std::string broken() const;
 
-  /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
-  /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// TensorReport's counts (equal on all ranks; one pass more). `layers`: the call's seed and step,
-  /// the layers' numbers and shapes, equal on all ranks, and this rank's states of a codec. Throws
-  /// Mismatch, RankLost, Corrupt, Error; x, unless it is out, and the states are then unchanged.
+  /// Writes the sum over ranks of x[l] to out[l].
+  ///
+  /// x and out are float32, contiguous and all on one device. Sizes are equal on all ranks. out[l]
+  /// may be x[l] itself; otherwise out and x do not overlap. `counts`: whether to fill
+  /// TensorReport's counts, which are equal on all ranks and cost one more pass. `layers`: the
+  /// call's seed and step, the layers' numbers and shapes (all equal on all ranks), and this rank's
+  /// codec states. Throws Mismatch, RankLost, Corrupt or Error. After an error the states are
+  /// unchanged, and so is x unless out[l] is x[l].
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                          const cpd::Reduce& spec, bool counts = false,
                          const TensorOptions& layers = {});
-  /// AllReduce with the result on rank `root` alone; elsewhere out is empty. Exchange owner only.
+  /// Like AllReduce, but only rank `root` receives the result; `out` is empty on all other ranks.
+  /// Throws Error for an exchange other than `owner`.
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
                       const cpd::Reduce& spec, int root, bool counts = false,
                       const TensorOptions& layers = {});
-  /// Reduce-scatter: like AllReduce, but rank r receives only slice r of each layer (the first n
-  /// mod W slices are one value longer). out[l] has the slice's size. Exchange owner only.
+  /// Reduce-scatter: like AllReduce, but rank r receives only slice r of each layer. Of a layer of
+  /// n values, the first n mod W slices (W: the number of ranks) are one value longer than the
+  /// others. out[l] has the size of this rank's slice. Throws Error for an exchange other than
+  /// `owner`.
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
                              const cpd::Reduce& spec, bool counts = false,
                              const TensorOptions& layers = {});
-  /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
-  /// values, rank ascending. A stochastic rounding has the stream of a contribution at `step`.
+  /// Gathers every rank's x, rounded to `format` and sent as packed codes. out[l] holds size()
+  /// times the values of x[l], by ascending rank. Stochastic rounding takes the random stream that
+  /// a contribution to a reduction has at the same step.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
                     const TensorOptions& layers = {});
-  /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
-  /// Corrupt.
+  /// Gathers every rank's bytes, which may differ in length, by ascending rank. Throws Mismatch,
+  /// RankLost or Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
-  /// Takes the place of the call that the others make, on a rank that refuses its arguments: the
-  /// others throw a Mismatch with `why` at once. Throws RankLost, Corrupt.
+  /// Takes part in the collective that the other ranks call, on a rank that refuses its own
+  /// arguments. The other ranks then throw a Mismatch with `why` at once. Throws RankLost or
+  /// Corrupt.
   void Refuse(const std::string& why);
 
-  /// A communicator of some ranks (ascending, this one among them), called by these alone; works
-  /// after RankLost.
+  /// Returns a communicator of the ranks `ranks`, which are ascending and include this rank. Only
+  /// these ranks call Subgroup. The call also works after RankLost.
   [[nodiscard]] Communicator Subgroup(std::span<const int> ranks) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors between ranks. A wrong argument throws Error (spec/error.h).
+// Errors between ranks. An invalid argument throws Error (spec/error.h).
 #pragma once
 
 #include <span>
@@ -14,7 +14,8 @@
 
 namespace cpd {
 
-/// A failure that the transport reported. `peer` is the rank that it concerns, -1 if unknown.
+/// A failure that the transport reported. `peer` is the rank that caused the failure, or -1 if that
+/// rank is unknown.
 class CPD_API TransportError : public std::runtime_error {
  public:
   TransportError(const std::string& what, int peer_rank)
@@ -22,25 +23,27 @@ class CPD_API TransportError : public std::runtime_error {
   int peer;
 };
 
-/// Ranks that did not answer within the timeout. The group of ranks is broken from then on, or was
-/// not made; a Subgroup of the others works.
+/// Names ranks that did not answer within the timeout. The group of ranks is broken from then on,
+/// or was never made. A Subgroup of the other ranks works.
 class CPD_API RankLost : public std::runtime_error {
  public:
   RankLost(const std::string& what, std::vector<int> lost_ranks)
       : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
   std::vector<int> ranks;
 };
-/// `rank 2` or `ranks 0, 2`, for error texts.
+/// Returns a name such as `rank 2` or `ranks 0, 2`, for error texts.
 CPD_API std::string NameRanks(std::span<const int> ranks);
 
-/// The ranks were about to do different things; the same text on all of them. Nothing has moved.
+/// Reports that the ranks were about to make different calls. The message is the same on all ranks.
+/// No values have been sent.
 class CPD_API Mismatch : public Error {
  public:
-  /// Stores the message unchanged: a rank shortens its message to the others.
+  /// Stores the whole message. An Error would shorten it, but the rank that refuses has shortened
+  /// its text already.
   explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 
-/// A message whose header, length or checksum is wrong.
+/// Reports a received message whose header, length or checksum is wrong.
 class CPD_API Corrupt : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

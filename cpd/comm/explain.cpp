@@ -14,7 +14,7 @@
 namespace cpd {
 namespace {
 
-/// A step, where `like` is.
+/// Records which kernel a part of the reduction would run, for a tensor on the device of `like`.
 struct Runs {
   TensorView like;
   std::int64_t size, block;

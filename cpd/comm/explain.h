@@ -11,9 +11,10 @@
 
 namespace cpd {
 
-/// Records, on a thread that explains, what VirtualReduce would run for the largest layer: the
-/// codec's rounding of contributions, the sums within groups, if there are any, and the sums across
-/// ranks or groups. like: a tensor on the layers' device. Throws Error as VirtualReduce does.
+/// Records what VirtualReduce would run for the largest layer, on a thread that is explaining a
+/// call (base/explaining.h). Records the codec's rounding of contributions, the sums within groups
+/// if there are groups, and the sums across ranks or groups. `like`: a tensor on the layers'
+/// device. Throws Error as VirtualReduce does.
 CPD_API void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
                            const TensorOptions& layers, const TensorView& like = {});
 

@@ -25,16 +25,18 @@ std::array<Format, 4> FormatsOf(const Reduce& spec) {
 
 namespace {
 
-/// The formats that hold sums: accumulator, inner sums, result.
+/// Returns the formats that hold sums: accumulator, inner sums, result.
 std::array<Format, 3> SumsOf(const Reduce& spec) {
   const auto [wire, accumulator, inner, result] = FormatsOf(spec);
   return {accumulator, inner, result};
 }
 
-/// By the bits: a comparison would take a subnormal for zero where the program flushes them.
+/// Compares bits: a comparison of values would take a subnormal number for zero if the program
+/// flushes subnormal numbers.
 bool IsZero(float x) { return std::bit_cast<std::uint32_t>(x) << 1 == 0; }
 
-/// Throws Error unless there is a number for each layer, all different and at least 0.
+/// Throws Error unless there is one number for each layer, all numbers differ, and none is
+/// negative.
 void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   if (numbers.empty()) return;
   if (static_cast<std::int64_t>(numbers.size()) != layers) {
@@ -51,7 +53,7 @@ void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   throw Error("each tensor has a number of its own, got " + std::to_string(*twice) + " twice");
 }
 
-/// Throws Error unless each layer consists of whole rows.
+/// Throws Error unless the length of each layer is a multiple of the length of its rows.
 void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t> sizes) {
   if (rows.empty()) return;
   if (rows.size() != sizes.size()) {
@@ -172,14 +174,14 @@ int Reduction::ShiftOf(float largest, Aps aps) const {
   if (aps == Aps::paper) {
     return std::min(fits(spec_.format), fits(std::ranges::min(sums, {}, fits)));
   }
-  // 2^emax is a value of the wire's format: no rounding passes it.
+  // The wire's format has the value 2^emax, so no rounding of a contribution exceeds 2^emax.
   int shift = spec_.format.emax() - ApsExponent(largest, 1);
   const bool outward = RoundsOutward(spec_.format, spec_.rounding.mode);
   for (const Format& format : sums) {
     const bool reserve = outward || RoundsOutward(format, spec_.accumulator.rounding.mode);
     shift = std::min(shift, fits(format) - (reserve ? 1 : 0));
   }
-  // In a coarse wire format all ranks' values may round up, by a factor of 2 at most.
+  // In a coarse wire format the values of all ranks may round up, each by a factor of 2 at most.
   const bool exceeds = std::ranges::any_of(sums, [&](const Format& format) {
     return !IsWires(format) && shift == fits(format) && LargestSum(largest, shift) > format.max();
   });
@@ -202,12 +204,13 @@ bool Reduction::MayOverflow(float largest) const {
     const double most = LargestSum(largest, shift);
     return std::ranges::any_of(SumsOf(spec_), [&](const Format& format) {
       if (!has_limit(format) || (stays && IsWires(format))) return false;
-      // Each step, of W at most, may add an ulp.
+      // Each of the up to W additions may add one ulp.
       const double steps = stays ? 0 : std::ldexp(world_, -spec_.accumulator.format.man);
       return most * std::exp(steps) > format.max();
     });
   }
-  // From 2^96 on, codecs' own sums may overflow. Rounding may go outward.
+  // From 2^96 on, a codec's own sums may overflow: assume the largest exponent. The last 1 covers a
+  // rounding away from zero.
   const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
   return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
     return has_limit(format) && e + shift > format.emax();
@@ -220,7 +223,8 @@ bool Reduction::LacksNan() const {
 }
 
 bool Reduction::MayMeetNan(std::span<const float> largest) const {
-  // Unsigned formats make NaN of numbers below zero; where max is 0, all but 0 becomes infinite.
+  // Unsigned formats turn numbers below zero into NaN. If a format's largest value is 0, every
+  // other number becomes infinite.
   const bool easily = std::ranges::any_of(
       FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
   return easily ||

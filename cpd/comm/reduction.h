@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The arithmetic of an all-reduce, the same for virtual ranks and for every transport: the encoding
-// of a contribution, the number of each term in each sum, the random stream of each rounding. It
-// owns no memory and sends no messages.
+// of each contribution, the number of each term in each sum, and the random stream of each
+// rounding. A Reduction holds no values of layers and sends no messages.
 #pragma once
 
 #include <array>
@@ -19,19 +19,21 @@
 
 namespace cpd {
 
-/// One ordered sum of a layer: within a group, or across the units.
+/// One ordered sum of a layer: the sum within a group of ranks, or the sum across units (a unit is
+/// a group, or a rank if there are no groups).
 struct Level {
   Accumulator accumulator;
-  Format terms_in;  ///< holds every term
+  Format terms_in;  ///< the format of the terms
   std::int64_t terms = 1;
   Format result;             ///< the format of its sum
   RoundingOptions rounding;  ///< to `result`, if that is not the accumulator's format
-  RandomKey sum_key{};       ///< of the sum's steps
-  RandomKey result_key{};    ///< of the rounding to `result`
+  RandomKey sum_key{};       ///< random stream of the sum's additions
+  RandomKey result_key{};    ///< random stream of the rounding to `result`
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
-  /// The format of the values in plane q of the running sum; not for scheme pairwise, whose leaves
-  /// are in terms_in.
+  /// Returns the format of the values in plane q of the running sum. Plane 1 is the second value
+  /// per element that schemes kahan and chunked carry. Not for scheme pairwise, whose leaves are in
+  /// `terms_in`.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
     const bool lost = accumulator.scheme == Scheme::kahan && q == 1;
@@ -40,7 +42,7 @@ struct Level {
   }
 };
 
-/// The losses of the cast of n values to the wire.
+/// Counts of what the cast to the wire format did to n values.
 struct Losses {
   std::int64_t non_finite = 0;   ///< NaN and Inf before the cast
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
@@ -48,97 +50,102 @@ struct Losses {
 };
 Losses LossesOf(const SegmentCounts& counts);
 
-/// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
+/// Returns the formats in which a reduction's values travel: wire, accumulator, inner sums, result.
 std::array<Format, 4> FormatsOf(const Reduce& spec);
 
-/// A call's numbers, and options for its layers.
+/// The numbers that identify a call (seed and step), and options for its layers.
 struct TensorOptions {
   /// The seed of all random bits of the call.
   std::uint64_t seed = 0;
-  /// The number of the call, below 2^24, from which its random streams follow (streams.h).
+  /// The number of the call, below 2^24. It selects the call's random streams (streams.h).
   std::uint64_t step = 0;
-  /// The layers' numbers in random streams, all different; empty: 0, 1, …
+  /// The numbers that select the layers' random streams, all different. Empty: 0, 1, …
   std::span<const std::int64_t> numbers{};
-  /// The states that a codec keeps of the layers, which the call updates; null: none are kept.
+  /// The codec's per-layer states, which the call updates. Null: no state survives the call.
   CodecStates* states = nullptr;
   /// The length of each layer's rows, for a codec that works by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
-  /// For virtual ranks: whether the last EndRank commits the states; else VirtualReduce::Commit
-  /// commits them.
+  /// For virtual ranks: true if the last EndRank commits the codec states; false if the caller
+  /// calls VirtualReduce::Commit.
   bool commits = true;
-  /// For virtual ranks: whether the report has the contributions' bytes. A codec of varying sizes
-  /// then encodes contributions once more.
+  /// For virtual ranks: true if the report counts the contributions' bytes. A codec with messages
+  /// of varying size then encodes each contribution once more.
   bool counts_bytes = true;
-  /// For real ranks, which compare them: for each layer in turn the number of its dimensions, then
-  /// its dimensions. Empty: all layers have one dimension.
+  /// For real ranks, which compare shapes: for each layer the number of its dimensions, then its
+  /// dimensions. Empty: every layer has one dimension.
   std::span<const std::int64_t> shapes{};
 };
 
 class Reduction {
  public:
-  /// `sizes`: the layers'. `to_all`: for an all-reduce. Else owners' sums travel without loss, and
-  /// rank r owns slice r of each layer (reduce, reduce-scatter). Throws Error where the spec, the
-  /// ranks or the layers are out of range.
+  /// `sizes`: the number of values of each layer. `to_all`: true for an all-reduce. If false
+  /// (reduce and reduce-scatter), sums travel without loss, and rank r owns slice r of each layer.
+  /// Throws Error if the spec, the ranks or the layers are out of range.
   Reduction(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
             const TensorOptions& layers = {}, bool to_all = true);
 
-  /// The spec; where one group holds all ranks, it has no groups and order sequential instead.
+  /// Returns the spec. A spec with one group of all ranks is replaced: it has no groups and order
+  /// sequential.
   [[nodiscard]] const Reduce& spec() const { return spec_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
-  /// The codec of a layer's contributions.
+  /// Returns the codec of a layer's contributions.
   [[nodiscard]] const SharedCodec& wire(std::int64_t layer) const {
     return wires_[wires_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// The codec of an owner's sums (Codec::ForResults); null: they travel without loss.
+  /// Returns the codec of the sums that an owner sends (Codec::ForResults); null: sums travel
+  /// without loss.
   [[nodiscard]] const SharedCodec& results(std::int64_t layer) const {
     return results_[results_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// The codecs: one for each layer, or one for all.
+  /// The codecs of contributions: one for each layer, or one for all layers.
   [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
   [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
   [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
-  /// Returns whether every device can round contributions and results, and count their bytes: there
-  /// is no codec, or each codec has kernels that round.
+  /// Returns whether every device can round contributions and results and count their bytes. This
+  /// holds if there is no codec, or if each codec has kernels that round.
   [[nodiscard]] bool rounds_on_devices() const;
-  /// Returns whether every device can also make and read the messages (KernelSupport::all).
+  /// Returns whether every device can also write and read messages (KernelSupport::all).
   [[nodiscard]] bool encodes_on_devices() const;
-  /// The layers' buckets. Layers are cut into slices and chunks at their multiples; empty:
-  /// anywhere.
+  /// The bucket length of each layer. Slices and chunks begin at multiples of the bucket length.
+  /// Empty: slices and chunks begin anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
-  /// A layer's number in random streams.
+  /// Returns the number that selects the layer's random streams.
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
     return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
   }
-  /// How far a layer's slices are turned: rank r owns slice (r - turn) mod W, in which sums of
-  /// another order than ring do not differ. So the longer slices of many layers have many owners.
+  /// Returns by how many places the layer's slices are rotated among the ranks: rank r owns slice
+  /// (r - turn) mod W. The rotation gives the longer slices of different layers different owners.
+  /// Returns 0 if a rotation would change sums (order ring).
   [[nodiscard]] std::int64_t turn(std::int64_t layer) const {
     const bool turns = to_all_ && spec_.exchange == Exchange::owner && spec_.order != Order::ring;
     return turns ? number(layer) % world_ : 0;
   }
   [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
-  /// The ranks of a unit are group_begin … group_begin + group_size - 1.
+  /// Returns the first rank of a unit: the unit's ranks are group_begin … group_begin + group_size
+  /// - 1.
   [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
   [[nodiscard]] std::int64_t group_size(std::int64_t unit) const;
 
   [[nodiscard]] Level Group(std::int64_t layer, std::int64_t unit) const;
   [[nodiscard]] Level Across(std::int64_t layer) const;
 
-  /// The shift of a layer's scale 2^shift, from the largest finite magnitude of all ranks' values:
-  /// the wire holds each scaled value, the accumulator and the result hold W of them (Aps::paper:
-  /// so does the wire). Zero for a layer of zeros.
+  /// Returns the exponent of a layer's scale 2^shift. `largest`: the largest finite magnitude of
+  /// all ranks' values. With this scale the wire format holds each scaled value, and the
+  /// accumulator and the result hold a sum of W such values. With Aps::paper the wire format holds
+  /// that sum, too. Returns 0 for a layer of zeros.
   [[nodiscard]] int ShiftOf(float largest) const { return ShiftOf(largest, spec_.aps); }
-  /// Returns whether, with that scale, a value or a sum may leave the range of a format that has
-  /// Inf or NaN.
+  /// Returns whether a value or a sum, scaled by ShiftOf(largest), may leave the range of a format
+  /// that has infinity or NaN.
   [[nodiscard]] bool MayOverflow(float largest) const;
-  /// Returns whether one of the formats in which values travel, or the codec, has no code for NaN.
+  /// Returns whether NaN has no code in the codec or in one of the formats in which values travel.
   [[nodiscard]] bool LacksNan() const;
-  /// Returns true if ranks first agree on the largest magnitude of each layer.
+  /// Returns whether ranks first agree on the largest magnitude of each layer.
   [[nodiscard]] bool wants_largest() const { return spec_.aps != Aps::off || LacksNan(); }
-  /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though no
-  /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
+  /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though all
+  /// contributions are finite. If LacksNan() is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Describes values begin … begin + n - 1 of a rank's layer for the codec wire(layer). `scale`:
   /// the codec's measurement.
@@ -149,9 +156,10 @@ class Reduction {
   }
   /// Describes values begin … begin + n - 1 of a layer's sums for the codec results(layer).
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// The divisor of contributions before anything else, in binary32 (Unscale).
+  /// Returns the number by which contributions are divided, in binary32 (Unscale), before they are
+  /// measured and cast; 1 for no division.
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
-  /// The divisor of sums at the end.
+  /// Returns the number by which sums are divided at the end; 1 for no division.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
 
  private:
@@ -159,10 +167,11 @@ class Reduction {
     return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
   }
   [[nodiscard]] int ShiftOf(float largest, Aps aps) const;
-  /// Returns whether sums in this format add values of the same format: rounding to nearest, they
-  /// stop growing before they leave its range.
+  /// Returns whether sums in this format add terms of the same format. If such sums round to
+  /// nearest, they stop growing before they leave the format's range.
   [[nodiscard]] bool IsWires(const Format& format) const;
-  /// The largest sum of W contributions, each scaled and rounded for the wire, added exactly.
+  /// Returns W times the largest contribution after its scaling and its rounding to the wire
+  /// format.
   [[nodiscard]] double LargestSum(float largest, int shift) const;
   [[nodiscard]] RandomKey KeyOf(Purpose purpose, std::int64_t layer, std::int64_t position) const {
     return {.seed = seed_, .stream = StreamOf(purpose, step_, number(layer), position)};
@@ -170,7 +179,7 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
-  /// Returns whether all formats hold every sum of W terms of -1, 0 or 1 exactly.
+  /// Returns whether each format holds every sum of W terms that are -1, 0 or 1 exactly.
   [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows);
 
@@ -180,7 +189,7 @@ class Reduction {
   bool to_all_;
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> numbers_;
-  std::vector<SharedCodec> wires_, results_;  // of each layer, or one for all
+  std::vector<SharedCodec> wires_, results_;  // one for each layer, or one for all
   std::vector<std::int64_t> buckets_;
   Rounds rounds_;
 };

@@ -62,7 +62,7 @@ bool IsCompressor(std::string_view head) {
   return std::ranges::find(Compressors(), name, &CodecInfo::name) != Compressors().end();
 }
 
-/// The text of the format or the codec of contributions.
+/// Returns the text of the format or the codec of contributions.
 std::string HeadOf(const Reduce& spec) {
   return spec.wire == nullptr ? ToString(spec.format) : spec.wire->name();
 }
@@ -121,14 +121,15 @@ constexpr std::array<Key<Reduce>, 15> kReduceKeys{{
 
 // ---- what contributions become --------------------------------------------------------------
 
-/// The codec of a scaled format or a compressor; null for a format.
+/// Returns the codec of a scaled format or a compressor; null for a plain format.
 SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
   if (IsCompressor(head)) return MakeCodec(head, rounding);
   if (!NamesScaled(head)) return nullptr;
   return std::make_shared<ScaledBlocks>(ParseScaled(head), rounding);
 }
 
-/// Returns the reduction for a form of contributions, with every key at its default, without wire.
+/// Returns the reduction for a form of contributions, with the default of every key and without its
+/// `wire`.
 Reduce Usual(const std::string& head) {
   if (!IsCompressor(head) && !NamesScaled(head)) return Reduce(ParseFormat(head));
   Reduce spec;
@@ -145,8 +146,8 @@ bool NamesFormat(const std::string& text) {
   }
 }
 
-/// Usual(head) and its wire. If the head is invalid, it may hold a misspelled key, which the error
-/// then names.
+/// Returns Usual(head) with its `wire`. If the head is invalid, it may hold a misspelled key; the
+/// error then names that key.
 Reduce ParseHead(const std::string& head) {
   try {
     Reduce spec = Usual(head);
@@ -172,7 +173,7 @@ Reduce ParseHead(const std::string& head) {
   }
 }
 
-/// Throws Error for options of a cast that a compressor does not have.
+/// Throws Error if an option of a cast is set, since a compressor has no such options.
 void CheckCompressor(const Reduce& spec) {
   const Reduce usual;
   for (const std::string_view name : {"rounding", "overflow", "variant"}) {
@@ -185,7 +186,7 @@ void CheckCompressor(const Reduce& spec) {
 
 // ---- texts ----------------------------------------------------------------------------------
 
-/// A text in parts.
+/// A text, split into the form of contributions and the keys.
 struct Parts {
   std::string head;
   std::vector<Option> keys;

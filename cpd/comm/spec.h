@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reduce, the options of a reduction over ranks, and their text.
+// Reduce, the options of a reduction over ranks, and its form as text.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@
 
 namespace cpd {
 
-/// Which messages a real transport moves. The bits depend on `order` and `group_size`, not on this,
-/// but that a codec which encodes sums again (Codec::ForResults) does so in `owner` alone.
+/// The messages that a real transport moves. The exchange does not change the result's bits: these
+/// depend on `order` and `group_size`. The exception is a codec that encodes sums again
+/// (Codec::ForResults), which it does in `owner` alone.
 enum class Exchange : std::uint8_t {
-  owner,         ///< a slice's owner gathers and folds it, results are gathered; any order
-  gather,        ///< every rank gathers and folds everything; any order
+  owner,         ///< a slice's owner gathers and sums it, then sends the result; any order
+  gather,        ///< every rank gathers all contributions and sums them; any order
   ring,          ///< partial sums hop around a ring; order ring, no groups
   hierarchical,  ///< members to master, ring of masters, broadcast; order ring, with groups
 };
@@ -32,24 +33,25 @@ enum class Divide : std::uint8_t {
   before,  ///< each contribution, before its scale is measured and it is cast (as torch's DDP)
 };
 
-/// An all-reduce: the cast of each contribution, the rule of the sum, the form of the result.
+/// The options of an all-reduce: the cast of each contribution, the rule of the sum, and the format
+/// of the result.
 struct Reduce {
   /// Everything in fp32.
   Reduce() = default;
-  /// Contributions in a format, and sums and results too, as the Python front end's
-  /// `Reduce(format)`.
+  /// Rounds contributions, sums and results to one format, as the Python front end's
+  /// `Reduce(format)` does.
   explicit Reduce(const Format& all) : format(all), accumulator{.format = all}, result(all) {}
 
-  Format format = kFp32;       ///< on the wire; with a `wire`, its format()
-  RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
+  Format format = kFp32;       ///< of contributions; with a `wire`, the codec's format()
+  RoundingOptions rounding{};  ///< of the cast to `format`; a `wire` has its own
   SharedCodec wire{};          ///< the codec of contributions; null: `format`, packed
-  Accumulator accumulator{};   ///< of the sum: sequential, kahan, chunked or pairwise
-  Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
+  Accumulator accumulator{};   ///< its scheme: sequential, kahan, chunked or pairwise
+  Format result = kFp32;       ///< each level's sum is rounded once more to it
   Order order = Order::sequential;
   Exchange exchange = Exchange::owner;
-  /// 0: no groups; else at most W: each group is summed in rank order to its first rank, then the
-  /// groups' sums in `order`. One group of all W ranks has no second level: as no groups in order
-  /// sequential.
+  /// The number of ranks in a group, at most W (the number of ranks); 0: no groups. Each group is
+  /// summed in rank order to its first rank; then the groups' sums are added in `order`. One group
+  /// of all W ranks gives the bits of order sequential without groups.
   int group_size = 0;
   Aps aps = Aps::off;
   double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; not with APS
@@ -57,19 +59,19 @@ struct Reduce {
   Divide divide = Divide::after;  ///< where an average divides; without one it has no effect
 };
 
-/// Throws Error where an option is out of range or two exclude each other.
+/// Throws Error if an option is out of range or two options exclude each other.
 CPD_API void Check(const Reduce& spec);
-/// Check(spec) for a known number of ranks, which no group may exceed.
+/// Like Check(spec), and throws Error if `world` is below 1 or a group has more than `world` ranks.
 CPD_API void Check(const Reduce& spec, int world);
 
-/// Returns whether a sequential sum, rounded to nearest, has more than 2^precision terms at one
-/// level: with terms of equal value the later ones may change nothing.
+/// Returns whether a sequential sum, rounded to nearest, has more than 2^precision terms within a
+/// group or across groups. If all terms are equal, later terms may then not change the sum.
 CPD_API bool MayStall(const Reduce& spec, int world);
 
 CPD_API Order ParseOrder(std::string_view name);
 CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API Divide ParseDivide(std::string_view name);
-/// All names, each at its enumerator's place.
+/// Returns the names of all enumerators, in the enumerators' order.
 CPD_API std::span<const std::string_view> NamesOf(Order order);
 CPD_API std::span<const std::string_view> NamesOf(Exchange exchange);
 CPD_API std::span<const std::string_view> NamesOf(Divide divide);
@@ -77,22 +79,23 @@ CPD_API std::span<const std::string_view> NamesOf(Divide divide);
 /// Returns whether `scale` is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);
 
-/// Reads a text: what contributions become (a format, a scaled format, or a compressor with its
-/// options), then keys, each as name=value, with values of several words in quotes: `e4m3 aps
-/// accumulator='e5m10 kahan'`. `aps` and `average` alone are switched on. The sum and the result
-/// are by default in the format, in fp32 for a scaled format or a compressor; the elements of a
-/// scaled format saturate. Throws Error for any other text.
+/// Reads the text of a reduction. It begins with the form of contributions: a format, a scaled
+/// format, or a compressor with its options. Then come keys, each as name=value, with values of
+/// several words in quotes: `e4m3 aps accumulator='e5m10 kahan'`. `aps` and `average` may stand
+/// without a value, which switches them on. By default the sum and the result are in the format of
+/// contributions, or in fp32 for a scaled format or a compressor. Elements of a scaled format
+/// saturate. Throws Error for any other text.
 CPD_API Reduce ParseReduce(std::string_view text);
 template <>
 CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys);
-/// The keys; `aps` is a bool or `paper`, `group_size` not set without groups. Fields without a key:
-/// `format`, which is not set for a compressor, and `codec`.
+/// Returns the keys. `aps` is a bool or `paper`. `group_size` is not set without groups. `format`
+/// and `codec` are fields that a text cannot set by name; `format` is not set for a compressor.
 template <>
 CPD_API Keys<Reduce> KeysOf<Reduce>();
-/// Returns the canonical text: the form of the contributions, then every key that is not its
-/// default. ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds by `rounding`.
+/// Returns the canonical text: the form of the contributions, then every key that differs from its
+/// default. ParseReduce(ToString(r)) gives r if the codec `wire` rounds as `rounding` says.
 CPD_API std::string ToString(const Reduce& spec);
-/// The keys of the canonical text.
+/// Returns the keys of the canonical text, with their values.
 CPD_API std::vector<Option> OptionsOf(const Reduce& spec);
 
 }  // namespace cpd

@@ -19,19 +19,19 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kQuotients = 4096;                    // divided at once
+constexpr std::int64_t kQuotients = 4096;                    // values divided at once
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
 
 struct Layer {
   std::int64_t size = 0;
-  float largest = 0;   // magnitude on all ranks
-  int observed = 0;    // by how many ranks
+  float largest = 0;   // largest magnitude of all ranks
+  int observed = 0;    // number of Observe calls
   bool given = false;  // contributed by the current rank
   int shift = 0;
-  float scale = 0;         // measured: of the current rank, or the largest of all
+  float scale = 0;         // measured on the current rank, or the largest of all ranks
   SegmentCounts lost;      // of contributions that a codec made on the host
   std::int64_t bytes = 0;  // of the encoded contributions
-  std::vector<int> bits;   // that the codec chose, by rank
+  std::vector<int> bits;   // the bits that the codec chose, by rank
 };
 
 }  // namespace
@@ -50,7 +50,7 @@ struct VirtualReduce::Impl {
   bool counts_bytes;
   std::set<CodecState*> begun;
   std::vector<float> divided;       // of OnHost
-  std::optional<TensorView> first;  // a layer, for where all are
+  std::optional<TensorView> first;  // the first layer, whose device all layers share
   std::unique_ptr<VirtualSums> sums;
 
   Impl(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
@@ -65,7 +65,7 @@ struct VirtualReduce::Impl {
     MakeSchedule();
   }
 
-  /// Makes the memory of sums where the first layer is.
+  /// Allocates the memory of sums on the device of the first layer.
   void Place(const TensorView& x) {
     if (first) return;
     std::vector<std::int64_t> sizes;
@@ -93,7 +93,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// Returns the rank whose turn it is. Throws Error after the schedule's last.
+  /// Returns the rank that contributes next. Throws Error after the schedule's last rank.
   [[nodiscard]] int Rank() const {
     if (position < static_cast<std::int64_t>(ranks.size())) {
       return ranks[static_cast<std::size_t>(position)];
@@ -124,8 +124,9 @@ struct VirtualReduce::Impl {
     return found;
   }
 
-  /// A rank's values of layer l on the host as they enter the reduction: where they are divided
-  /// first, the quotients, in `divided` until the next call.
+  /// Returns one rank's values of layer l on the host as they enter the reduction. If contributions
+  /// are divided first, the returned values are the quotients. They are in `divided`, valid until
+  /// the next call.
   const float* OnHost(int l, const TensorView& x) {
     const Layer& layer = layers[static_cast<std::size_t>(l)];
     const float* const values = sums->OnHost(l, x);
@@ -139,7 +140,8 @@ struct VirtualReduce::Impl {
     return divided.data();
   }
 
-  /// Measures a rank's layer: the scale that ranks share, or its largest magnitude.
+  /// Measures one rank's layer: its scale if ranks share scales, and otherwise its largest
+  /// magnitude.
   void Measure(int l, int rank, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);
@@ -158,7 +160,7 @@ struct VirtualReduce::Impl {
     if (states == &own_states) own_states = {};
   }
 
-  /// A layer's scale, where ranks share it, else its largest magnitude.
+  /// Returns a layer's scale if ranks share scales, and otherwise the layer's largest magnitude.
   [[nodiscard]] float MeasuredOnHost(int l, const TensorView& x, const Piece& whole,
                                      CodecState* state) {
     const Codec& wire = *reduction.wire(l);
@@ -169,16 +171,16 @@ struct VirtualReduce::Impl {
     return largest ? *largest : MeasureRange(View(values, DType::f32, x.size())).max_abs;
   }
 
-  /// Returns the codec's state of a layer or its results, which the call has begun; null if there
-  /// is none.
+  /// Returns the codec's state of a layer or of its results, and notes it as begun; null if the
+  /// codec has no states.
   CodecState* StateOf(const Codec& codec, const CodecStates::Key& key, std::int64_t size) {
     CodecState* const state = states->Of(codec, key, size);
     if (state != nullptr) begun.insert(state);
     return state;
   }
 
-  /// Begins the codec's state of the layer for the current rank, and returns it; null if there is
-  /// none.
+  /// Begins the codec's state of a layer for the current rank, and returns the state; null if the
+  /// codec has no states.
   CodecState* BeginLayer(int l, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);
@@ -189,7 +191,7 @@ struct VirtualReduce::Impl {
     return state;
   }
 
-  /// Adds the contribution that the codec makes on the host of a rank's layer.
+  /// Adds one rank's layer, which the codec encodes and decodes on the host.
   void ContributeOnHost(int l, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const float* const values = OnHost(l, x);
@@ -208,7 +210,8 @@ struct VirtualReduce::Impl {
     });
   }
 
-  /// Counts, at a rank's first visit, the bytes of its layer and the bits that its codec chose.
+  /// Counts the bytes of a rank's layer and the bits that its codec chose, at the rank's first
+  /// visit only.
   void CountEncoded(int l, CodecState* state, const float* x) {
     if (visit >= rounds().units) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];
@@ -222,12 +225,12 @@ struct VirtualReduce::Impl {
     layer.bytes += LayerBytes(wire, whole, state, x);
   }
 
-  /// The turn of the rank that contributes.
+  /// Identifies the current rank's contribution.
   [[nodiscard]] VirtualSums::Turn Turn() const {
     return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units, counts_bytes};
   }
 
-  /// Adds a rank's layer, which the device casts or encodes.
+  /// Adds one rank's layer, which the device casts or encodes.
   void Contribute(int l, const TensorView& x, bool stays) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);
@@ -244,7 +247,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// Replaces the layer's sums by what their owners encode, decoded again.
+  /// Replaces a layer's sums by the values that its owners would encode and send.
   void EncodeResults(int l) {
     const SharedCodec& codec = reduction.results(l);
     if (codec == nullptr) return;

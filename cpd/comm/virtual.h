@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // W virtual ranks in one process: the all-reduce of Reduce with no transport. Ranks are
-// processed one at a time, so that memory holds one rank's values and the running sums.
+// processed one at a time. Memory holds one rank's values and the running sums.
 //
 //   VirtualReduce reduce(spec, world, sizes);
 //   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(l, x_of(r, l));
@@ -25,36 +25,41 @@ namespace cpd {
 
 class CPD_API VirtualReduce {
  public:
-  /// world >= 1; sizes: values per layer; layers.states: of all ranks, must outlive this object.
-  /// Throws Error.
+  /// `world`: the number of ranks, at least 1. `sizes`: the number of values of each layer.
+  /// `layers.states`, if not null, holds the states of all ranks and must outlive this object.
+  /// Throws Error if the spec or an option is out of range.
   VirtualReduce(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
                 const TensorOptions& layers = {});
   ~VirtualReduce();
   VirtualReduce(VirtualReduce&&) noexcept;
   VirtualReduce& operator=(VirtualReduce&&) noexcept;
 
-  /// True where APS needs every rank's Observe before the first Contribute.
+  /// Returns true if APS or a codec with a shared scale needs Observe before Contribute.
   [[nodiscard]] bool wants_ranges() const;
-  /// Throws Error for a layer that was observed `world` times.
+  /// Measures one rank's layer. Throws Error if the layer was observed `world` times already.
   void Observe(int layer, const TensorView& x);
 
-  /// The ranks in the order in which they must contribute: each once, or nearly twice for `ring`,
-  /// whose slices start at different ranks.
+  /// Returns the ranks in the order in which they must contribute. Each rank appears once. With
+  /// order `ring`, whose slices start at different ranks, all ranks except one (or one group)
+  /// appear twice.
   [[nodiscard]] std::vector<int> schedule() const;
-  /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
-  /// each layer once, in any order. `stays`: its values stay as they are until the schedule's last
-  /// EndRank, so that several ranks are added in one pass over the sums. Throws
-  /// Error for a second time, and where layers are on several devices. The layers' device computes
-  /// the sums.
+  /// Adds layer `layer` of the schedule's next rank. x is float32, contiguous and of the layer's
+  /// size. A rank contributes each layer once, in any order. The layers' device computes the sums.
+  ///
+  /// `stays`: x's values stay unchanged until the schedule's last EndRank. Several ranks may then
+  /// be added in one pass over the sums. Throws Error if the rank has contributed this layer
+  /// already, or if layers are on several devices.
   void Contribute(int layer, const TensorView& x, bool stays = false);
-  /// Ends that rank's contribution. Throws Error if one of its layers is missing.
+  /// Ends the contribution of the schedule's next rank. Throws Error if one of its layers is
+  /// missing.
   void EndRank();
 
-  /// Commits the caller's states, where layers.commits is false; after the schedule's last rank.
+  /// Commits the caller's codec states if `layers.commits` is false. Call it after the schedule's
+  /// last rank; before that it throws Error.
   void Commit();
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
-  /// Returns the counts; waits for the device's work.
+  /// Returns the layer's counts. Waits for the device's work.
   [[nodiscard]] TensorReport report(int layer) const;
 
  private:

@@ -33,7 +33,8 @@ struct VirtualSums::Layer {
 
 namespace {
 
-/// A codec's state for a layer of these values, from BeginOn to Free.
+/// Begins a codec's state for a layer with values x (BeginOn), and frees the state at the end of
+/// its life.
 class BegunState {
  public:
   BegunState(const SharedQueue& queue, CodecState* state, const Piece& whole, const float* x)
@@ -56,7 +57,7 @@ class BegunState {
   CodecState* state_;
 };
 
-/// Returns whether every value is one of bf16.
+/// Returns whether bfloat16 has every value of the format.
 bool FitsHalves(const Format& format) {
   return format.man <= 7 && format.min_quantum_exponent() >= -133;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sums of virtual ranks (VirtualReduce), in the memory of the layers' device. Contributions are
-// cast and added there, on the caller's stream: one rank after the other or, if their values stay,
-// several ranks in one pass over the sums. The host waits for a device only if it reads from it:
-// largest magnitudes, a codec's measurements, counts when a report is requested, and layers that a
-// codec rounds on the host.
+// cast and added on that device, on the caller's stream. Ranks are added one after the other, or
+// several in one pass over the sums if their values stay unchanged.
+//
+// The host waits for a device only if it reads from the device: largest magnitudes, a codec's
+// measurements, the counts of a requested report, and layers that a codec rounds on the host.
 #pragma once
 
 #include <cstdint>
@@ -21,61 +22,66 @@ namespace cpd {
 
 class VirtualSums {
  public:
-  /// Queues its work on the stream of `first`, the first layer.
+  /// Queues all work behind the stream of `first`, the first layer.
   VirtualSums(const Reduction& reduction, const std::vector<std::int64_t>& sizes,
               const TensorView& first);
   ~VirtualSums();
   VirtualSums(const VirtualSums&) = delete;
   VirtualSums& operator=(const VirtualSums&) = delete;
 
-  /// Returns whether the device makes the contributions: of a format, or by a codec's kernels. Else
-  /// the codec makes them on the host.
+  /// Returns whether the device makes the contributions, by a cast to a format or by a codec's
+  /// kernels. If false, the codec makes them on the host.
   [[nodiscard]] bool rounds() const;
-  /// Calls Codec::Measure for a rank's layer; waits. Here and below `whole` is the layer as a
-  /// piece, and `state` the codec's state of it, or null.
+  /// Calls Codec::Measure for one rank's layer, and waits for the result. Here and below, `whole`
+  /// describes the whole layer, and `state` is the codec's state of the layer, or null.
   [[nodiscard]] float Measure(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
-  /// The largest finite magnitude that enters the reduction (Codec::Largest); waits.
+  /// Returns the largest finite magnitude of the layer as it enters the reduction (Codec::Largest).
+  /// Waits for the result.
   [[nodiscard]] float Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
-  /// The destination of a contribution: it is a member of the visited unit.
+  /// Identifies a contribution: the rank, its index `member` within its unit, the unit, and the
+  /// visit of that unit.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
-    bool counts = false;        ///< its losses; each rank's once
-    bool counts_bytes = false;  ///< with them, the bytes of messages that have no fixed sizes
+    bool counts = false;        ///< whether its losses count: once for each rank
+    bool counts_bytes = false;  ///< whether bytes of varying sizes count, too
   };
-  /// Casts a rank's layer and adds it. `stays`: x's values stay as they are until the group or the
-  /// schedule ends, so that several ranks' may be added together.
+  /// Casts one rank's layer and adds it. `stays`: x's values stay unchanged until the group or the
+  /// schedule ends. Several ranks may then be added in one pass.
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn, bool stays);
-  /// Adds what a codec's kernels make of a rank's layer.
+  /// Encodes one rank's layer by a codec's kernels and adds the decoded values.
   void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
                   CodecState* state, const Turn& turn);
-  /// Writes values begin … begin + n - 1 of a layer.
+  /// A function that writes values begin … begin + n - 1 of a layer to `values`.
   using Make = std::function<void(std::int64_t begin, std::int64_t n, float* values)>;
-  /// Adds what the host's threads make, block by block.
+  /// Calls `make` for each block of a layer on threads of the host, and adds the values that it
+  /// writes.
   void Contribute(int layer, std::int64_t block, const Turn& turn, const Make& make);
-  /// Replaces a layer's sums by the result of a codec's kernels.
+  /// Replaces a layer's sums by the values that result from encoding and decoding them with a
+  /// codec's kernels.
   void EncodeResults(int layer, const Codec& codec, const Piece& whole, CodecState* state);
-  /// Has the host's threads change the sums in place, block by block.
+  /// Calls `change` for each block of a layer on threads of the host. It changes the sums in place.
   void ChangeResults(int layer, std::int64_t block, const Make& change);
-  /// A rank's layer in the host's memory; the values stay until the next call.
+  /// Returns one rank's layer in the host's memory. The values are valid until the next call.
   const float* OnHost(int layer, const TensorView& x);
-  /// The bytes that were copied between host and device.
+  /// Returns the bytes of a layer that were copied between host and device.
   [[nodiscard]] std::int64_t staged_bytes(int layer) const {
     return copies_.bytes(static_cast<std::size_t>(layer));
   }
-  /// Adds the sums of the turn's group to those across groups.
+  /// Adds the sums of the group of `turn` to the sums across groups.
   void EndGroup(const Turn& turn);
-  /// Ends the last turn: adds the stored contributions, and releases groups' sums.
+  /// Ends the schedule: adds the contributions that are still stored, and releases the memory of
+  /// groups' sums.
   void End();
-  /// Writes a layer's result, its sums times `scale`.
+  /// Writes a layer's result, which is its sums times `scale`, with the scale 2^shift undone.
   void Result(int layer, int shift, float scale, const TensorView& out);
   struct Counts {
     Losses contributions;          ///< of contributions that kernels rounded
     std::int64_t bad_results = 0;  ///< NaN and infinities
     std::int64_t bytes = 0;        ///< of contributions whose messages have varying sizes
   };
-  /// Of a layer, up to now; waits.
+  /// Returns a layer's counts up to now. Waits for the device's work.
   [[nodiscard]] Counts counts(int layer) const;
 
  private:
@@ -83,28 +89,30 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// The members that the calls of a level have in common; a layer's, by the position of its random
-  /// streams.
+  /// The first overload returns the members that the calls of one level (within a group, or across
+  /// groups) share. The second overload adds the members of one layer; `position` selects the
+  /// layer's random streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;
-  /// The call that adds ranks' values, from the turn's on.
+  /// Returns the call that adds ranks' values to the sums across units, from visit `visit` on.
   [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
   [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
   void AddTerms(int layer, const Turn& turn) const;
   void Fold(Layer& layer);
   void FoldKept();
-  /// A rank's values as they enter the reduction; the queue follows their stream.
+  /// Returns one rank's values as they enter the reduction, that is, divided if Divide::before is
+  /// set.
   [[nodiscard]] std::shared_ptr<const float> Entering(const TensorView& x) const;
 
   const Reduction& reduction_;
   std::shared_ptr<const Queue> queue_;
   bool on_host_;  ///< the layers' memory is the host's
   std::vector<Layer> layers_;
-  std::shared_ptr<float> terms_;  ///< of one rank and layer
-  VirtualCall across_, group_;    ///< what the calls of each level have in common
+  std::shared_ptr<float> terms_;  ///< the terms of one rank's layer
+  VirtualCall across_, group_;    ///< the members that the calls of a level share
   HostCopies copies_;
-  std::shared_ptr<float> fetched_;  ///< of OnHost
+  std::shared_ptr<float> fetched_;  ///< the values that OnHost returned
 };
 
 }  // namespace cpd

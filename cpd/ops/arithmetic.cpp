@@ -54,7 +54,7 @@ void Operate(soft::Operation op, const Operands& in, const Format& format,
                            .key = KeyOf(options, key)});
 }
 
-/// The first term of each sum over `dim`.
+/// Returns a view of the first term of each sum over `dim`.
 TensorView FirstTerms(const TensorView& x, int dim) {
   TensorView first = x;
   std::copy(x.shape.begin() + dim + 1, x.shape.end(), first.shape.begin() + dim);

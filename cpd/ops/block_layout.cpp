@@ -15,7 +15,7 @@ std::int64_t Product(std::span<const std::int64_t> extents) {
 BlockLayout Clipped(BlockLayout layout) {
   layout.rows = std::min(layout.rows, layout.height);
   layout.columns = std::min(layout.columns, layout.width);
-  // Rows that consist of whole blocks are treated as one long row.
+  // If rows consist of whole blocks, all rows together are treated as one long row.
   if (layout.rows == 1 && layout.width % layout.columns == 0) {
     layout.width *= layout.planes * layout.height * layout.middle;
     layout.planes = layout.height = layout.middle = 1;

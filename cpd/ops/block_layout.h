@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor's layout in blocks, and in cells of the second level.
+// The layout of a tensor in blocks, and in the cells (groups of elements) that share an outer
+// scale.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 
 namespace cpd {
 
-/// The layout of a tensor of at least one element. axis: 0 … rank - 1; any for rank 0.
+/// Returns the layout in blocks of a tensor of at least one element. `axis`: 0 … rank - 1; ignored
+/// for rank 0.
 CPD_API BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shape,
                              int axis);
 
-/// Returns the second level's cells of a tensor of that shape; one if there is no such level.
+/// Returns the cells that share an outer scale in a tensor of this shape; one cell if the format
+/// has no outer scale.
 OuterCells CellsOf(const Scaled& scaled, std::span<const std::int64_t> shape, int axis);
 
 }  // namespace cpd

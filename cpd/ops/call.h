@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that operations on every kind of device share: the tensors, the key and the queue of a
-// call, and the errors that depend on values.
+// Helpers that operations on every device share: the tensors, the key and the queue of a call, and
+// errors that depend on values.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,27 @@
 
 namespace cpd {
 
-/// A tensor's memory for a call: x with its dimensions merged (MergeDimensions), at least one.
+/// Returns x as a call needs it, with dimensions merged where possible (MergeDimensions); at least
+/// one remains.
 [[nodiscard]] Strided Merge(const TensorView& x);
-/// Merges an optional tensor; without data if x is null.
+/// Merges the dimensions of an optional tensor; has no data if x is null.
 [[nodiscard]] Strided Merge(const TensorView* x);
 
-/// Returns the addresses of the key's seed and stream in device memory. Null if the mode does not
-/// use them, and on the CPU, whose plans have their values.
+/// Returns the addresses of the key's seed and stream in device memory. They are null if the
+/// rounding mode does not use them. They are also null on the CPU, whose plans hold the values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// If this thread explains, records a kernel on x's device and returns true. Returns false on the
-/// CPU, whose backend records its own kernels.
+/// If this thread is explaining a call (base/explaining.h), records a kernel on x's device and
+/// returns true. Returns false on the CPU, whose backend records its own kernels.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 
-/// The queue of x's device and stream. Throws Error for a fault of an earlier call on the device.
+/// Returns the queue of x's device and stream. Throws Error if an earlier call on the device had a
+/// fault (an error that depends on values).
 [[nodiscard]] Queue QueueOf(const TensorView& x);
 
-/// Calls run(first), which queues a call that lowers *first to the least index of a faulty element.
-/// fault(index) returns the error. The CPU's error is thrown here, with the element's index.
-/// Another device's error, with index -1, is recorded and raised as in faults.h.
+/// Calls run(first), which queues a call that lowers *first to the lowest index of a faulty
+/// element. fault(index) returns the error. On the CPU the error is thrown here, with the element's
+/// index. On another device the error is recorded with index -1 and raised later (faults.h).
 template <class MakeFault, class Run>
 void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   if (queue.notes_faults()) {
@@ -46,12 +48,12 @@ void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   if (first != kNoFault) Raise(fault(static_cast<std::int64_t>(first)), first);
 }
 
-/// The fault of an encoding that meets a NaN without a code.
+/// Returns the fault of an encoding that meets a NaN for which the format has no code.
 [[nodiscard]] Fault LostNan(const Format& format);
 
-/// The caller's random integers of an ordered sum, `draws` for each element of its result, one
-/// after the other in memory; none if the tensor is null. Throws Error for a tensor that is not
-/// contiguous, unless it is on the CPU.
+/// The caller's random integers for an ordered sum: `draws` integers for each element of the
+/// result, contiguous in memory. Without integers if `random` is null. Throws Error if a tensor on
+/// another device than the CPU is not contiguous.
 class GivenIntegers {
  public:
   GivenIntegers(const TensorView* random, std::int64_t draws);

@@ -16,7 +16,7 @@
 namespace cpd {
 namespace {
 
-/// Throws Error unless `random` has the type and device of stochastic rounding's integers.
+/// Throws Error unless the mode is stochastic and `random` has type u32 and x's device.
 void CheckIntegers(const TensorView& random, const TensorView& x, const RoundingOptions& options) {
   Check(random, "random");
   if (options.mode != Rounding::stochastic) {
@@ -28,15 +28,16 @@ void CheckIntegers(const TensorView& random, const TensorView& x, const Rounding
   CheckSameDevice(x, random);
 }
 
-/// The element of a tensor on the CPU.
+/// Returns the value of an element of a tensor on the CPU, as text.
 std::string TextOf(const TensorView& x, std::int64_t element) {
   if (x.dtype == DType::u32) return std::to_string(*Reader<std::uint32_t>(x).Read(element, 1));
   return std::to_string(*Reader<float>(x).Read(element, 1));
 }
 
-/// Throws Error if run(queue, first), which lowers *first to the index of a faulty element of x,
-/// finds one. On a device other than the CPU it lets the device record a fault. `must` returns the
-/// text's beginning. If the device is not waited for, the text has `other` in place of the element.
+/// Throws Error if run(queue, first) lowers *first to the index of a faulty element of x. On
+/// another device than the CPU, the device records a fault instead. `must` returns the beginning of
+/// the error's text. If the device is not waited for, the text has `other` in place of the
+/// element's value.
 template <class Must, class Run>
 void CheckElements(const TensorView& x, Must must, const char* other, Run run) {
   if (x.size() == 0 || Explains()) return;
@@ -85,12 +86,13 @@ void CheckMatrixType(const TensorView& x, const char* name) {
   }
 }
 
-/// The extent of the dimension `from_end` before the last; 1 where x has no such dimension.
+/// Returns the extent of the dimension that is `from_end` before the last; 1 if x has no such
+/// dimension.
 std::int64_t Extent(const TensorView& x, int from_end) {
   return from_end < x.rank ? x.shape[static_cast<std::size_t>(x.rank - 1 - from_end)] : 1;
 }
 
-/// Returns whether x's dimensions from `first` on (counted from the end) broadcast to out's.
+/// Returns whether x's dimensions broadcast to out's, except the last `first` dimensions.
 bool Broadcasts(const TensorView& x, const TensorView& out, int first) {
   bool fits = x.rank <= out.rank;
   for (int d = first; d < x.rank; ++d) {
@@ -104,7 +106,7 @@ struct Bytes {
   const std::uint8_t* end;
 };
 
-/// The range of memory from x's lowest element to its highest.
+/// Returns the range of memory from x's lowest element to the end of its highest.
 Bytes BytesOf(const TensorView& x) {
   const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
   const auto* data = static_cast<const std::uint8_t*>(x.data);
@@ -245,7 +247,8 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
     throw Error("stochastic rounding numbers at most 2^40 elements, got " +
                 std::to_string(out.size()));
   }
-  // Block numbers have 24 bits; a product takes at most five draws and, over a chunk, one more.
+  // Block numbers of Philox have 24 bits. A product takes up to five random integers, and one more
+  // at the end of a chunk.
   const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
   const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
   if (depth > most) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packed codes of tensors: casts into them, and their values.
+// Packed codes of tensors: encodes values into codes, and decodes codes.
 #pragma once
 
 #include "cpd/base/tensor.h"
@@ -9,20 +9,21 @@
 
 namespace cpd {
 
-/// The number of bytes of n packed codes: ceil(n * bits / 8). Throws Error where n is negative or
-/// the bytes are not below 2^63.
+/// Returns the number of bytes of n packed codes, ceil(n * bits / 8). Throws Error if n is negative
+/// or the bytes are not below 2^63.
 CPD_API std::int64_t PackedBytes(const Format& format, std::int64_t n);
 
-/// Rounds like Cast and writes the codes, least significant bit first and without gaps, in
-/// row-major order; the bits after the last code are 0. packed: u8, contiguous,
-/// PackedBytes(format, n) long. A NaN for which the format has no code throws Error naming its
-/// index; `packed` is then unspecified.
+/// Rounds as Cast does and writes the codes in row-major order, without gaps, least significant bit
+/// first. The bits after the last code are 0. packed: u8, contiguous, PackedBytes(format, n) long.
+/// Throws Error for a NaN for which the format has no code, and names the element's index; `packed`
+/// is then unspecified.
 CPD_API void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
                     const TensorView& packed, const RandomKey& key = {},
                     const TensorView* random = nullptr);
 
-/// out = the value of each code. packed: u8, contiguous, PackedBytes(format, out.size()) long; out:
-/// any float type that holds the format, any strides. Every bit pattern has a value.
+/// Decodes each code and writes its value to `out`. packed: u8, contiguous, PackedBytes(format,
+/// out.size()) long. out: any float type that holds the format, any strides. Every bit pattern is a
+/// valid code.
 CPD_API void Decode(const TensorView& packed, const Format& format, const TensorView& out);
 
 }  // namespace cpd

@@ -37,8 +37,8 @@ void CheckType(const TensorView& x, const char* name) {
   Check(OnCpuAlone::convolutions, x);
 }
 
-/// Throws Error unless x's shape is `shape` followed by the field `along` of each of the windows'
-/// axes.
+/// Throws Error unless x's shape is `shape`, followed by the field `along` (kernel or places) of
+/// the windows' axes. Null `along`: x's shape is `shape` alone.
 void CheckShape(const TensorView& x, const char* name, std::vector<std::int64_t> shape,
                 const Windows& windows, std::int64_t WindowAxis::* along) {
   for (int d = 0; along != nullptr && d < windows.rank; ++d) {
@@ -77,8 +77,8 @@ void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64
   CheckNumbers(accumulator, out, depth, key, nullptr, 0);
 }
 
-/// Throws Error unless the image's elements in `batch` matrices are values of `format`; the text
-/// has the place in the matrices.
+/// Throws Error unless all of the image's elements in `batch` matrices are values of `format`. The
+/// error gives the element's position in the matrices.
 void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::int64_t batch,
                     std::int64_t rows, std::int64_t columns, const Format& format,
                     const char* name) {
@@ -95,7 +95,7 @@ void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::
 
 // --- the product ---------------------------------------------------------------------------------
 
-/// The matrices of a weight, groups x outputs x terms, contiguous.
+/// The weights as matrices: groups x outputs x terms, contiguous.
 class Matrices {
  public:
   explicit Matrices(const TensorView& w) {
@@ -126,7 +126,7 @@ class Matrices {
   std::unique_ptr<std::uint8_t[]> memory_;
 };
 
-/// Windows of one element each over the image's dimensions.
+/// Returns windows of one element each, one for every element of the image.
 Windows Elements(const TensorView& image) {
   Windows windows;
   windows.rank = image.rank - 2;
@@ -136,13 +136,15 @@ Windows Elements(const TensorView& image) {
   return windows;
 }
 
-/// Convolve with all its products; chunks end at `chunk_ends` (ProductImages).
+/// Computes Convolve with all products, also the products by zeros between elements. Chunks end at
+/// `chunk_ends` (ProductImages).
 void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const Windows& windows, const Accumulator& accumulator, const TensorView& out,
                 const RandomKey& key, std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
-  // Random bits depend on element numbers, in which images come before groups.
+  // Random bits depend on the row-major number of an element of `out`, in which images come before
+  // groups.
   const bool numbered = accumulator.rounding.mode == Rounding::stochastic;
   const Of batch = numbered ? Of::images_and_groups : Of::groups;
   const Matrices matrices(w);
@@ -171,7 +173,7 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
 
 bool HoldsZeros(const Format& format) { return format.is_signed && format.has_zero(); }
 
-/// Returns whether `is` is true of an element.
+/// Returns whether `is` is true for any element.
 template <class Is>
 bool HasAny(const TensorView& x, Is is) {
   std::atomic<bool> has{false};
@@ -196,10 +198,12 @@ bool HasNegativeZero(const TensorView& x) {
   return HasAny(x, [](float value) { return std::bit_cast<std::uint32_t>(value) == 0x80000000U; });
 }
 
-/// Returns whether products by +0 may change more of a sum than the sign of a zero, from - to +.
+/// Returns whether products by +0 may change a sum in more ways than from -0 to +0.
+///
 /// They do not if weights are finite, each rounding is to nearest-even and into a format with
-/// zeros, and sums are added one by one: s + 0 = s unless s is -0. A sum that is -0 without them
-/// may be +0 with them. All other sums, also of chunks, are equal. Integer sums have no -0.
+/// signed zeros, and terms are added one by one: s + 0 = s unless s is -0. A sum that is -0 without
+/// these products may be +0 with them. All other sums, including sums of chunks, are equal. Integer
+/// sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =
@@ -213,7 +217,8 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   return !adds_nothing || !AllFinite(w);
 }
 
-/// The windows at places first, first + spread, …, with the taps on the image's elements.
+/// The places first, first + spread, … of windows along one axis, with only the taps that meet
+/// elements of the image.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;
@@ -250,7 +255,7 @@ void Thin(TensorView& x, int dimension, std::int64_t first, std::int64_t step, s
   x.shape[at] = count;
 }
 
-/// The ends of chunks of `chunk` terms, counted in the terms that are not left out.
+/// Returns where chunks of `chunk` terms end, counted in the terms that are computed.
 std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Residue> residues,
                                     std::int64_t channels, std::int64_t chunk) {
   std::vector<std::int64_t> taps{0};
@@ -275,8 +280,9 @@ std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Resi
   return ends;
 }
 
-/// Convolve without the zeros, one product for each residue of places modulo the spread. Returns
-/// false where a result is -0, which might be +0 with them.
+/// Computes Convolve without products by zeros between elements: one product for each residue of
+/// places modulo the spread. Returns false if a result is -0, which might be +0 if the zeros were
+/// added.
 bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
                  const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
   std::int64_t combinations = 1;

@@ -22,7 +22,8 @@
 namespace cpd {
 namespace {
 
-/// An operation on n contiguous elements of T (float or double). y, z and random may be null.
+/// The n contiguous elements of T (float or double) of an operation's operands. y, z and random may
+/// be null.
 template <class T>
 struct Run {
   soft::Target to;
@@ -61,7 +62,8 @@ void ForEach(soft::Operation operation, const Run<T>& run, Take take) {
   }
 }
 
-/// Reads operands stage by stage as T, with the random integers that the kernels would draw.
+/// Reads operands as T, kStage elements at a time, with the random integers that the kernels would
+/// use.
 template <class T>
 class Stages {
  public:
@@ -113,9 +115,9 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
                     .out = Contiguous(exact)});
 }
 
-/// Calls raise(run, i, raised) for stages of elements from i on. Stores the exceptions that it puts
-/// into `raised`, with the exceptions of signaling operands unless it returns false (no operand is
-/// NaN).
+/// Calls raise(run, i, raised) for kStage elements at a time; i is the first of them. raise writes
+/// exceptions to `raised`, which are stored in `flags`. If raise returns true, exceptions of
+/// signaling NaNs are added. It returns false if no operand is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,
@@ -137,8 +139,9 @@ void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions&
 
 constexpr std::int64_t kLimitsFrom = 2048;  ///< elements that outweigh finding the limits
 
-/// Returns flags if `T` holds the exact results, or the results rounded to odd: by rounding and
-/// comparing, and by soft_float.h for the cases that the limits leave open.
+/// Computes flags with the kernels: rounds the exact result and compares. T must hold the exact
+/// results, or the results rounded to odd. Cases that the limits leave open are computed by
+/// soft_float.h.
 template <class T>
 void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& format,
                    const RoundingOptions& options, const soft::Target& to, const RandomKey& key,
@@ -169,8 +172,9 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               });
 }
 
-/// Returns whether binary32 holds most of the first results to odd (short_exact.h): each that it
-/// leaves in doubt, as products of fma of many bits, costs the engine.
+/// Returns whether binary32 holds most of the first kStage results, rounded to odd (short_exact.h).
+/// Results that it leaves in doubt, such as many products of fma, are computed by the slow
+/// soft_float.h.
 bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
                    const RoundingOptions& options, const RandomKey& key) {
   Stages<float> stages(in, to, options, key, nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h.
+// Element-wise operations for which no kernel exists, on the CPU, by numeric/round/soft_float.h.
 #pragma once
 
 #include "cpd/base/tensor.h"
@@ -12,14 +12,16 @@
 
 namespace cpd {
 
-/// flags[i] = the exceptions, a sum of operation.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
-/// for element i. Operands, `key` and `random`: as in Add; flags: u8, of their shape. Throws Error
-/// before anything is written, also for tensors that are not on the CPU.
+/// Writes to flags[i] the exceptions that Cast, Add, Mul, Fma, Div or Sqrt raises for element i, as
+/// a sum of the constants of operation.h. Operands, `key` and `random`: as in Add. flags: u8, of
+/// the operands' shape. Throws Error before anything is written; also throws for tensors that are
+/// not on the CPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
                    const RandomKey& key = {}, const TensorView* random = nullptr);
 
-/// out = the values of an operation whose caller has checked all arguments but the device.
+/// Computes an operation's values into `out`. The caller has checked all arguments except the
+/// device.
 void Compute(soft::Operation operation, const Operands& operands, const Format& format,
              const RoundingOptions& options, const TensorView& out, const RandomKey& key,
              const TensorView* random);

@@ -31,7 +31,8 @@ void CheckFlags(const TensorView& flags, const TensorView& out) {
   Check(OnCpuAlone::flags, out);
 }
 
-/// Reads `count` elements from `offset` on, `stride` apart, as binary64 numbers.
+/// Reads `count` elements as binary64 numbers. The first is at index `offset`, the others follow at
+/// distance `stride`.
 class Line {
  public:
   explicit Line(std::int64_t count) : values_(static_cast<std::size_t>(count)) {}
@@ -55,7 +56,7 @@ class Line {
     }
     return values_;
   }
-  /// The exceptions that signaling NaNs among the elements raise.
+  /// Returns the exceptions that signaling NaNs among the elements raise.
   [[nodiscard]] std::uint8_t raised() const { return raised_; }
 
  private:
@@ -73,8 +74,8 @@ std::int64_t OffsetOf(const MatrixProduct& product, const ProductOperand& x, std
   return offset;
 }
 
-/// Calls run(begin, raised) on threads for pieces of all elements, and stores the flags that it
-/// puts into `raised`.
+/// Splits n elements into ranges and calls run(begin, raised) for each range, on threads. run
+/// writes the flags of a range's elements to `raised`, which are then copied to `flags`.
 template <class Run>
 void ForElements(std::int64_t n, std::int64_t operations, const TensorView& flags, Run run) {
   const std::int64_t grain =
@@ -86,7 +87,7 @@ void ForElements(std::int64_t n, std::int64_t operations, const TensorView& flag
   });
 }
 
-/// The flags of elements begin, begin + 1, … of a product.
+/// Computes the flags of elements of a product, one by one.
 class Products {
  public:
   Products(const MatrixProduct& product, const Accumulator& accumulator, soft::Tininess tininess,

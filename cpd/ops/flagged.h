@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and matrix products with the exceptions of their roundings, on the CPU.
+// Sums and matrix products, on the CPU, that also return the exceptions of their roundings.
 #pragma once
 
 #include "cpd/base/tensor.h"
@@ -10,15 +10,16 @@
 
 namespace cpd {
 
-/// Sum with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
-/// (numeric/units/flagged_sums.h). Throws Error before anything is written, also for tensors that
-/// are not on the CPU.
+/// Like Sum, and writes to `flags` (u8, of out's shape) the exceptions of all roundings in an
+/// element's sum, or-ed (numeric/units/flagged_sums.h). Throws Error before anything is written;
+/// also throws for tensors that are not on the CPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                         const RandomKey& key = {}, const TensorView* random = nullptr);
 
-/// Gemm with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, c's
-/// included, or-ed. Matrix units must have the adder aligned.
+/// Like Gemm, and writes to `flags` (u8, of out's shape) the exceptions of all roundings in an
+/// element's sum, c's rounding included, or-ed. Throws Error for a matrix unit whose adder is not
+/// `aligned`.
 CPD_API void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                          soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                          const TensorView* c = nullptr, const RandomKey& key = {},

@@ -45,8 +45,8 @@ void CheckFp32(const TensorView& x, const char* name) {
   }
 }
 
-/// Throws Error unless the accumulator is fp32's own arithmetic: the library rounds sums to fp32,
-/// nearest-even, and products too or (fma) not at all.
+/// Throws Error unless the accumulator is fp32's own arithmetic, which the library has: sums are
+/// rounded to fp32, nearest-even, and products are rounded so, too, or (fma) not at all.
 void CheckIsFp32(const Accumulator& accumulator) {
   const bool rounds_so = accumulator.rounding.mode == Rounding::nearest_even &&
                          accumulator.rounding.overflow == Overflow::ieee;
@@ -71,7 +71,8 @@ bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
 }
 
-/// The number of values of k that share the scales of both operands: the finer block of the two.
+/// Returns the number of values of k that share one scale of a and one of b, which is the finer
+/// block of both operands.
 std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_t depth) {
   const std::int64_t of_a = a.scales == nullptr ? 0 : a.block;
   const std::int64_t of_b = b.scales == nullptr ? 0 : b.block;
@@ -91,8 +92,8 @@ std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_
   return finer == 0 ? std::max<std::int64_t>(1, depth) : finer;
 }
 
-/// The side of a product's operand. It determines the positions of its lines and its k among the
-/// last two dimensions.
+/// The operand of a product, a or b. It determines which of the last two dimensions is k and which
+/// holds lines (a's rows, b's columns).
 enum class Side : std::uint8_t { a, b };
 
 const char* NameOf(Side side) { return side == Side::a ? "a" : "b"; }
@@ -114,7 +115,8 @@ void CheckScales(const OperandScales& given, Side side, const TensorView& out, s
   }
 }
 
-/// Throws Error unless the scales are values of the unit's format, in blocks as it takes them.
+/// Throws Error unless the scales are values of the unit's scale format, in blocks that are
+/// multiples of the unit's scale block.
 void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side) {
   if (given.scales == nullptr) return;
   const std::string name = NameOf(side);
@@ -191,7 +193,7 @@ void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// The call of a product without the caller's random integers.
+/// Returns the call of a product, without a caller's random integers.
 template <class Call>
 Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out,
                  const TensorView* c, Batch batch, const Accumulator& accumulator,
@@ -201,14 +203,15 @@ Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out
           KeyOf(accumulator.rounding, key)};
 }
 
-/// Has the call take the caller's random integers.
+/// Makes the call use the caller's random integers.
 void Give(const GivenIntegers& integers, GemmCall& call) {
   call.random = integers.draws();
   if (call.random.random == nullptr) return;
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
 }
 
-/// Records a product, whose kernel its device's backend names.
+/// If this thread is explaining a call (base/explaining.h), records the product with the kernel
+/// that the device's backend names, and returns true.
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;
@@ -230,8 +233,8 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-/// Checks a part of a product, which has `depth` values of k. Throws Error unless Gemm takes the
-/// part.
+/// Throws Error unless Gemm accepts this part of a product. `depth`: the part's number of values of
+/// k.
 void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that products of matrices and of images have in common.
+// Helpers that products of matrices and of images share.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace cpd {
 
-/// If this thread explains, begins the explanation of a product of `depth` values of k. given:
-/// whether the caller gives the random integers.
+/// If this thread is explaining a call (base/explaining.h), begins the record of a product of
+/// `depth` values of k. `given`: whether the caller gives the random integers.
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out);
 

@@ -27,7 +27,7 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// The plans of a sum's steps, each made when it is first needed.
+/// The plans for adding terms and for adding sums. Each plan is made when it is first needed.
 class PlansOfSteps {
  public:
   PlansOfSteps(const Accumulator& accumulator, const Format& terms_in, const RandomKey& key)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of a reduction over ranks: ordered sums taken term by term, and casts with a power of
-// two into and out of packed codes. `key` selects random bits, by element. Values are contiguous
-// binary32 on the CPU; `first` + i is the index of element i in its layer, on which random bits
-// depend: below 2^40, with the range between two multiples of 2^32.
+// The arithmetic of a reduction over ranks: ordered sums that are computed term by term, and casts
+// with a power of two into and out of packed codes.
+//
+// Values are contiguous binary32 on the CPU. `key` selects the random bits, together with an
+// element's index in its layer. Element i of a call has index `first` + i. Indices are below 2^40,
+// and one call does not cross a multiple of 2^32.
 #pragma once
 
 #include <cstdint>
@@ -17,62 +19,66 @@ namespace cpd {
 using FoldState = FoldStateOf<float>;
 using FoldState64 = FoldStateOf<double>;
 
-/// The number of planes that a sum of `terms` terms needs: 1 (sequential), 2 (kahan: sum,
-/// compensation; chunked: outer sum, inner sum), for pairwise one for each bit of `terms`.
+/// Returns the number of planes (arrays of values) that a sum of `terms` terms needs: 1 for
+/// sequential, 2 for kahan (sum, compensation) and chunked (outer sum, inner sum), and for pairwise
+/// one for each bit of `terms`.
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
-/// Adds term number k (0, 1, …, in this order) to the n sums, by the operations and draws that
-/// numeric/sums/order.h defines for each scheme. `terms` are any binary32 values; each
-/// operation is one exact result rounded once. Throws Error for block_fma and fixed. `terms_in`: a
-/// format of which all terms are values (kFp32: any); it only chooses the route, never the result.
+/// Adds term k of each of n sums. Call it for k = 0, 1, … in this order. numeric/sums/order.h
+/// defines the operations and random integers of each scheme. `terms` are any binary32 values. Each
+/// operation is computed exactly and rounded once. `terms_in`: a format that holds all terms; kFp32
+/// holds any. This format selects a fast path and never changes the result. Throws Error for
+/// schemes block_fma and fixed.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state,
                       const RandomKey& key = {});
 
-/// FoldStep for terms k … k + count - 1, number k + j at terms[j]; faster, the more terms there
-/// are, and fastest where the planes are aligned to 64 bytes.
+/// Calls FoldStep for terms k … k + count - 1; the values of term k + j are at terms[j]. More terms
+/// in a call are faster. Planes that are aligned to 64 bytes are fastest.
 CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                        std::int64_t count, std::int64_t first, std::int64_t n,
                        const float* const* terms, FoldState state, const RandomKey& key = {});
 
-/// Ends sums after the last of `terms` >= 1 terms: leaves them in plane 0.
+/// Ends the sums after the last of `terms` terms (at least 1). The sums are then in plane 0.
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state,
                      const RandomKey& key = {});
 
-/// FoldSteps and FoldEnd for terms of any binary64 values. Sums are stored as binary64.
+/// FoldSteps and FoldEnd for any binary64 terms. Sums are stored as binary64.
 CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
                        std::int64_t first, std::int64_t n, const double* const* terms,
                        FoldState64 state, const RandomKey& key = {});
 CPD_API void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
                      std::int64_t n, FoldState64 state, const RandomKey& key = {});
 
-/// The number of draws that a sum of `terms` terms takes, counted from draw 0. 0 where its rounding
-/// is not stochastic.
+/// Returns the number of random integers that a sum of `terms` terms uses. Returns 0 unless the
+/// rounding is stochastic.
 CPD_API std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms);
 
-/// Throws Error where a stochastic sum of `terms` terms would need more random bits than there are
-/// (philox.h: block numbers have 24 bits), or for schemes block_fma and fixed.
+/// Throws Error for schemes block_fma and fixed, and if a stochastic sum of `terms` terms needs
+/// more random bits than exist (philox.h: block numbers have 24 bits).
 CPD_API void CheckFold(const Accumulator& accumulator, std::int64_t terms);
 
-/// y[i] = x[i] * 2^shift rounded once into `format`; stochastic draws at index first + i (any
-/// first). y may be x.
+/// Computes y[i] = x[i] * 2^shift, rounded once into `format`. Stochastic rounding uses the random
+/// integer of index first + i, for any `first`. y may be x.
 CPD_API void CastScaled(const Format& format, const RoundingOptions& options, int shift,
                         std::int64_t first, std::int64_t n, const float* x, float* y,
                         const RandomKey& key = {});
 
-/// Writes the packed codes of CastScaled: PackedBytes(format, n) bytes, the bits after the last
-/// code 0. Returns the least i whose NaN has no code (its code is then unspecified), or -1.
+/// Writes the packed codes of CastScaled: PackedBytes(format, n) bytes. The bits after the last
+/// code are 0. Returns the lowest i with a NaN that has no code in the format (the code written for
+/// it is unspecified), or -1.
 CPD_API std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
                                   std::int64_t first, std::int64_t n, const float* x,
                                   std::uint8_t* packed, const RandomKey& key = {});
 
-/// y[i] = (value of code i * 2^shift) / divisor, each of the two rounded once to binary32. NaN
-/// gives 0x7FC00000.
+/// Decodes n codes: y[i] = (value of code i * 2^shift) / divisor. The product and the quotient are
+/// each rounded once to binary32. NaN gives 0x7FC00000.
 CPD_API void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                           const std::uint8_t* packed, float* y);
 
-/// CRC-32C (Castagnoli) of n more bytes, continuing from `crc` (0 at the start), as in RFC 3720.
+/// Returns the CRC-32C (Castagnoli, as in RFC 3720) of n more bytes. `crc`: the CRC of the bytes
+/// before, 0 at the start.
 CPD_API std::uint32_t Crc32c(std::uint32_t crc, std::int64_t n, const void* data);
 
 }  // namespace cpd

@@ -31,7 +31,7 @@ void CheckInput(const TensorView& x, const char* name) {
   }
 }
 
-/// Throws Error unless Cast takes these.
+/// Throws Error unless Cast takes these arguments.
 void CheckCast(const TensorView& x, const Scaled& scaled, const TensorView& out) {
   Check(scaled);
   CheckInput(x, "x");
@@ -40,13 +40,15 @@ void CheckCast(const TensorView& x, const Scaled& scaled, const TensorView& out)
   CheckSameDevice(x, out);
 }
 
-/// Throws Error for a block of so many elements that candidates of a scale are not compared.
+/// Throws Error if the format compares candidates for a scale and a block has more than kMostChosen
+/// elements.
 void CheckChoice(const Scaled& scaled, const BlockLayout& layout) {
   if (scaled.choose == ScaleChoice::none || layout.rows * layout.columns <= kMostChosen) return;
   throw Error("choose is for blocks of at most " + std::to_string(kMostChosen) + " values");
 }
 
-/// Throws Error for scales of levels that the format does not have, or that exclude each other.
+/// Throws Error if scales and largest magnitudes are both given, if outer scales are given to a
+/// format that has none, or if a format with outer scales gets only the blocks' scales.
 void CheckLevels(const Scaled& scaled, const GivenScales& given) {
   if (given.largest != nullptr && (given.blocks != nullptr || given.tensor != nullptr)) {
     throw Error("give scales or amax, not both");
@@ -83,7 +85,8 @@ void CheckScales(const Scaled& scaled, const ScaleCounts& counts, const TensorVi
   }
 }
 
-/// A view of memory beside a tensor's, like it in all but its type and shape.
+/// Returns a view of other memory with the device and stream of `like`, and with this type and
+/// shape.
 TensorView Beside(const TensorView& like, void* data, DType dtype,
                   std::span<const std::int64_t> shape) {
   TensorView view = View(data, dtype, shape);
@@ -101,7 +104,7 @@ std::span<const std::int64_t> ShapeOf(const TensorView& x) {
   return {x.shape.data(), static_cast<std::size_t>(x.rank)};
 }
 
-/// Holds x, or where the format has a transform, a transformed copy of x.
+/// Holds x, or a transformed copy of x if the format has a transform.
 class Inputs {
  public:
   Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
@@ -120,19 +123,22 @@ class Inputs {
   std::optional<Scratch> copy_;
 };
 
-/// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
+/// Returns the axis as 0 … rank - 1; returns 0 for a tensor without dimensions.
 int AxisOf(const TensorView& x, int axis) { return x.rank == 0 ? 0 : ResolveAxis(axis, x.rank); }
 
-/// The arguments of Cast with dimensions in the order of `out` in memory.
+/// The arguments of Cast, with dimensions permuted to the order of `out` in memory.
 struct InOrder {
   TensorView x, out, indices;
   std::optional<TensorView> random;
   int axis;
 };
 
-/// The arguments in the order of `out`, if it fills memory without gaps, but not in row-major
-/// order, and values do not depend on the order of dimensions: but for indices, which random
-/// integers depend on, and the dimension across two-dimensional blocks.
+/// Returns the arguments of Cast with dimensions in the order of `out` in memory, if casting in
+/// that order is possible.
+///
+/// `out` must fill memory without gaps, but not in row-major order. The values must not depend on
+/// the order of dimensions. `indices` holds the original row-major indices for random integers.
+/// Two-dimensional blocks must keep their second dimension.
 std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int axis,
                                  const TensorView& out, const GivenScales& given,
                                  const TensorView* random) {
@@ -168,13 +174,15 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether the device's casts can draw the integers of a tensor in that order.
+/// Returns whether the device's casts can generate the random integers of a tensor with dimensions
+/// in this order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
 }
 
-/// A caller's scales as fp32 numbers in the device's memory, until their work is queued.
+/// A caller's scales as fp32 numbers in the device's memory, which is held until the work that
+/// reads them is queued.
 class Given {
  public:
   Given(const TensorView& like, const Scaled& scaled, const GivenScales& given,
@@ -225,7 +233,7 @@ class Given {
     return values;
   }
 
-  /// Throws Error unless the values that numbers were cast to are these, and none is negative.
+  /// Throws Error if the cast to `format` has changed a number, or if a number is negative.
   static void CheckNumbers(const float* numbers, const float* values, std::int64_t count,
                            const Format& format, const char* name) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -243,7 +251,7 @@ class Given {
   ScalesCall::Given pointers_;
 };
 
-/// Sets a call's tensor.
+/// Sets a call's operand to x, with merged dimensions.
 void Take(const TensorView& x, Strided& to) {
   if (!x.is_contiguous()) {
     to = Merge(x);
@@ -256,10 +264,12 @@ void Take(const TensorView& x, Strided& to) {
   to.stride[0] = 1;
 }
 
-/// A call of a scaled format's operation, and the memory of its tables until its work is queued.
+/// A call of a scaled format's operation. It holds the memory of the call's tables until the call's
+/// work is queued.
 class TableCall {
  public:
-  /// like: x, or the result of a decoding.
+  /// `like`: the tensor x to encode, or the result of a decoding. It gives the device, shape and
+  /// type.
   TableCall(const TensorView& like, const Scaled& scaled, int axis, const RoundingOptions& options,
             const GivenScales& given = {}, const RandomKey& key = {}) {
     ScaledCall& call = call_.call;
@@ -302,8 +312,8 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// If this thread explains, records a kernel of a device other than the CPU. The CPU's operations
-/// record their own.
+/// If this thread is explaining a call (base/explaining.h) and the device is not the CPU, records a
+/// kernel and returns true. Operations on the CPU record their own kernels.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {
   if (!Explains() || like.on_host()) return false;
@@ -313,16 +323,17 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
   return true;
 }
 
-/// Further options of a cast on the CPU: the strides of indices, if they differ from x's row-major
-/// order; the destination of the outermost level's scales, apart from values; the destination of
-/// the answer whether the result holds all values.
+/// Further options of a cast on the CPU. `indices`: the strides of random integers' indices, if
+/// they differ from x's row-major order. `scales`: where the outermost level's scales are written
+/// if values do not include them. `holds`: where to write whether the result's type holds all
+/// values.
 struct Besides {
   const TensorView* indices = nullptr;
   float* scales = nullptr;
   bool* holds = nullptr;
 };
 
-/// Cast in the order of x's dimensions.
+/// Casts x in the order of its dimensions.
 void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& out, const GivenScales& given,
                  const RandomKey& key, const TensorView* random, const Besides& besides = {}) {
@@ -341,7 +352,7 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
   QueueOf(x).cast_scaled(*call);
 }
 
-/// Writes the codes of scales in the memory of x's device.
+/// Writes the codes of the scales, on x's device.
 void EncodeScales(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
                   float* blocks, float* cells, const TensorView& scales,
                   const TensorView* tensor_scales) {
@@ -350,7 +361,7 @@ void EncodeScales(const TensorView& x, const Scaled& scaled, const ScaleCounts& 
   Encode(FloatsBeside(x, cells, counts.tensor), *scaled.tensor_scale, {}, *tensor_scales);
 }
 
-/// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
+/// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for outer scales.
 void EncodeEmpty(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
                  const TensorView& scales, const TensorView* tensor_scales) {
   std::vector<float> values(static_cast<std::size_t>(counts.blocks));

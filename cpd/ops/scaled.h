@@ -13,70 +13,79 @@
 
 namespace cpd {
 
-/// A caller's scales, or the largest magnitudes from which they are formed: delayed, static, or
-/// agreed on by many ranks. Each is null or a contiguous tensor on x's device with one element for
-/// each cell of its level's grid (ScaleGrid), in row-major order.
+/// A caller's scales, or the largest magnitudes from which scales are formed. For delayed scaling,
+/// static scaling, and scales on which many ranks agree. Each tensor is null or contiguous on x's
+/// device, with one element for each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
-  /// The scales of blocks and of the second level: fp32 numbers of the level's format, or its
-  /// packed codes (u8). Blocks' scales of two levels need the second level's too.
+  /// The scales of blocks (`blocks`) and the outer scales (`tensor`): fp32 numbers that are values
+  /// of the level's format, or packed codes (u8). If the format has outer scales, `blocks` needs
+  /// `tensor`, too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
-  /// The largest |x| (fp32) of each cell of the outermost level, in place of x's own.
+  /// The largest |x| (fp32) of each cell of the outermost level. It replaces the largest |x| of the
+  /// tensor itself.
   const TensorView* largest = nullptr;
 };
 
-/// out[i] = the value of x[i] in the scaled format: scales are formed from x's blocks, elements
-/// rounded by `options` (Overflow::saturate clips them), values rounded to binary32 and then to
-/// out's type. x and out: fp32, bf16 or fp16 of one shape, any strides; blocks extend along `axis`
-/// (-1: the last); out may be x itself, any other overlap is undefined. A transform (Scaled) is
-/// applied first, rounded into x's type. `key` and `random` as in ops/cast.h. Throws Error before
-/// anything is written.
+/// Writes to out[i] the value of x[i] in the scaled format. Scales are formed from x's blocks.
+/// Elements are rounded by `options` (Overflow::saturate clips them). Values are rounded to
+/// binary32 and then to out's type.
+///
+/// x and out: fp32, bf16 or fp16, of one shape and any strides. Blocks extend along `axis` (-1: the
+/// last). out may be x itself; any other overlap is undefined. If the format has a transform
+/// (Scaled), x is transformed first and rounded into its type. `key` and `random`: as in
+/// ops/cast.h. Throws Error before anything is written.
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
                   const GivenScales& given = {}, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
-/// Cast into contiguous bf16 on the CPU; returns whether bf16 holds all values. Else `out` has them
-/// rounded.
+/// Casts into contiguous bf16 on the CPU. Returns whether bf16 holds all values. If not, `out` has
+/// the values rounded to bf16.
 CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                            const RoundingOptions& options, const TensorView& out,
                            const RandomKey& key = {});
 
-/// Cast on the CPU, with the outermost level's scales apart: out[i] = the element or, where there
-/// are two levels, the element times its block's scale, rounded into out's type. `scales` gets the
-/// scale of each cell of the outermost level's grid (ScaleGrid): contiguous fp32. The value that
-/// Cast gives is out[i] times its cell's scale, if out's type holds out[i].
+/// Casts on the CPU, but leaves out the scales of the outermost level. out[i] is the element, or
+/// with outer scales the element times its block's scale, rounded into out's type. `scales`
+/// (contiguous fp32) receives the scale of each cell of the outermost level's grid (ScaleGrid). If
+/// out's type holds out[i], then out[i] times the scale of its cell is the value that Cast gives.
 CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
                        const RoundingOptions& options, const TensorView& out,
                        const TensorView& scales, const RandomKey& key = {});
 
-/// Casts x twice, with blocks along axes[0] into `first` and along axes[1] into `second`, as two
-/// calls of Cast do; neither may overlap x. On a GPU one pass reads x once for both where axes are
-/// the last and the one before, blocks are of 16, 32 or 128 values, their scales are formed from
-/// x's magnitudes alone, elements are rounded to nearest-even, and all tensors are contiguous, of
-/// one type, with rows of a multiple of 4 values at addresses of a multiple of 16.
+/// Casts x twice, with blocks along axes[0] into `first` and with blocks along axes[1] into
+/// `second`. The results equal two calls of Cast. Neither `first` nor `second` may overlap x.
+///
+/// A GPU reads x only once for both results if all of this holds: axes[0] is the last axis and
+/// axes[1] the axis before it; blocks have 16, 32 or 128 values; scales are formed from x's
+/// magnitudes alone; elements are rounded to nearest-even; all tensors are contiguous and of one
+/// type; rows have a multiple of 4 values; and addresses are multiples of 16.
 CPD_API void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, const TensorView& first,
                       const TensorView& second, const RandomKey& key = {});
 
-/// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
-/// order, then the codes of the blocks' scales in the order of their grid, and of the second
-/// level's, where there is one (else null). All are u8 and contiguous. A NaN in a block whose scale
-/// is not NaN, where elements have no code for it, throws Error naming its index; the outputs are
-/// then unspecified. In a block whose scale is NaN, elements of a format without NaN have code 0.
+/// Rounds as Cast does and writes the codes of the elements in x's row-major order, as Encode of
+/// ops/codec.h does. Then writes the codes of the blocks' scales in the order of their grid, and
+/// the codes of the outer scales (null if the format has none). All outputs are u8 and contiguous.
+///
+/// Throws Error for a NaN for which the element format has no code, and names its index, unless the
+/// scale of its block is NaN; the outputs are then unspecified. If a block's scale is NaN, elements
+/// of a format without NaN have code 0.
 CPD_API void Encode(const TensorView& x, const Scaled& scaled, int axis,
                     const RoundingOptions& options, const TensorView& packed,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const GivenScales& given = {}, const RandomKey& key = {},
                     const TensorView* random = nullptr);
 
-/// out[i] = element * scale (* the second level's), exact, rounded once into binary32 and then into
-/// out's type. The codes have the sizes that Encode writes for a tensor of out's shape.
+/// Decodes out[i] = element * scale, times the outer scale if there is one. The product is exact,
+/// then rounded once into binary32 and then into out's type. The codes have the sizes that Encode
+/// writes for a tensor of out's shape.
 CPD_API void Decode(const TensorView& packed, const Scaled& scaled, int axis,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const TensorView& out);
 
-/// The number of a scaled tensor's scales: of blocks, and of the second level (0 without one).
+/// The number of scales of a scaled tensor: of blocks, and outer scales (0 if the format has none).
 struct ScaleCounts {
   std::int64_t blocks = 0;
   std::int64_t tensor = 0;

@@ -8,11 +8,12 @@
 namespace cpd {
 namespace {
 
-/// Elements of a strip that stay in the last cache, and those above which there are no strips.
+/// The number of elements of a strip, which then stay in the last-level cache. If a strip would
+/// have more than kLargestStrip elements, a tensor is not divided into strips.
 constexpr std::int64_t kStripElements = std::int64_t{1} << 21, kLargestStrip = kStripElements * 2;
-/// Rows of a strip, which fill a cache line of binary32.
+/// The least number of rows of a strip: they fill a cache line of binary32.
 constexpr std::int64_t kLeastRows = 16;
-/// Rows of integers that are drawn before they are transposed.
+/// The number of rows of random integers that are generated before they are transposed.
 constexpr std::int64_t kDrawn = 64;
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Boxes of two of a tensor's dimensions, for tensors that are contiguous along another dimension
-// than the one along which their elements are taken: neither memory nor random integers are then
-// taken element by element.
+// Boxes (two-dimensional ranges) of tensors that are contiguous along one dimension while their
+// elements are processed along another dimension. Boxes avoid that memory or random integers are
+// accessed element by element.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,23 @@
 
 namespace cpd {
 
-/// Returns a view without memory. Its strides are the strides of row-major indices.
+/// Returns a view without memory, of x's shape, with the strides of row-major indices. The offset
+/// of an element is then its row-major index.
 TensorView IndicesOf(const TensorView& x);
 
-/// The random integers of boxes that a stochastic plan draws, by their indices.
+/// The random integers that a stochastic plan uses for the elements of boxes. A box's offsets are
+/// the elements' indices.
 class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}
-  /// Returns the integers of a box, by its indices. Neighboring integers lie along its rows or, if
-  /// it is transposed, along its columns. They have no gaps, and are valid until the next call.
+  /// Returns the integers of a box's elements. Neighboring integers lie along the box's rows or, if
+  /// the box is transposed, along its columns. The integers are stored without gaps and are valid
+  /// until the next call.
   const std::uint32_t* Read(const Box& box);
 
  private:
-  /// Draws rows x columns integers: a row's have neighboring indices, rows are `apart`.
+  /// Generates rows x columns integers. The indices are neighbors within a row, and differ by
+  /// `apart` from row to row.
   void DrawRows(std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t apart,
                 std::uint32_t* to, std::int64_t to_stride) const;
 
@@ -36,17 +40,17 @@ class CPD_API BoxIntegers {
   std::vector<std::uint32_t> drawn_, all_;
 };
 
-/// The strips of a tensor that is contiguous along the dimension before its last (evenly strided
-/// dimensions count as one): `rows` of that dimension, and all of the last. A strip is a range in
-/// row-major order.
+/// The strips of a tensor that is contiguous along its second to last dimension (evenly strided
+/// dimensions count as one dimension). A strip has `rows` indices of that dimension and all indices
+/// of the last. Its elements are a range in row-major order.
 class CPD_API Strips {
  public:
-  /// `wanted`: the rows of a strip. It has fewer if they exceed the last cache, but a multiple of
-  /// `multiple`.
+  /// `wanted`: the number of rows of a strip. A strip has fewer rows if `wanted` rows exceed the
+  /// last-level cache. The number of rows is a multiple of `multiple`.
   Strips(const TensorView& x, std::int64_t wanted, std::int64_t multiple);
-  /// Returns whether there are strips.
+  /// Returns whether the tensor can be divided into strips.
   [[nodiscard]] bool fit() const { return rows_ > 0; }
-  /// Returns whether they have those rows and columns.
+  /// Returns whether the tensor has strips and its last two dimensions are height x width.
   [[nodiscard]] bool have(std::int64_t height, std::int64_t width) const {
     return fit() && x_.shape[x_.rank - 2] == height && x_.shape[x_.rank - 1] == width;
   }
@@ -55,9 +59,10 @@ class CPD_API Strips {
     std::int64_t begin = 0, size = 0;
     Box box;
   };
-  /// The strip of an element.
+  /// Returns the strip that contains an element, given by its row-major index.
   [[nodiscard]] Strip of(std::int64_t element) const;
-  /// The box of `rows` x `columns` elements, of which `element` is the first.
+  /// Returns the box of `rows` x `columns` elements whose first element has row-major index
+  /// `element`.
   [[nodiscard]] Box box_at(std::int64_t element, std::int64_t rows, std::int64_t columns) const;
 
  private:
@@ -65,9 +70,9 @@ class CPD_API Strips {
   std::int64_t rows_ = 0;
 };
 
-/// Stores the strip that was read last. Read(source, begin, n, buffer) returns elements begin …
-/// begin + n - 1, in the strip if it has all of them, else in the buffer. read(box) returns a
-/// strip's rows.
+/// Reads ranges of elements by way of strips, and stores the strip that was read last. Read(source,
+/// begin, n, buffer) returns elements begin … begin + n - 1: in the stored strip if it has all of
+/// them, and otherwise copied to the buffer. source(box) must return a strip's elements.
 template <class T>
 class StripReader {
  public:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts. Transposed tensors are cast in boxes of two dimensions: x or out is contiguous along one,
-// and elements' indices follow one another along the other. Neither memory nor random integers are
-// then taken element by element.
+// Casts. Transposed tensors are cast in boxes of two dimensions: x or out is contiguous along one
+// of them, and the elements' indices are neighbors along the other. So neither memory nor random
+// integers are accessed element by element.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -17,30 +17,33 @@
 namespace cpd::cpu {
 namespace {
 
-/// The elements of a box, whose values and integers stay in L2, and its columns: whole blocks of
-/// random integers. If rows do not begin with a block, the number makes few integers be drawn
-/// twice.
+/// kBoxElements: the number of elements of a box, whose values and random integers stay in L2.
+/// kBoxColumns: the number of columns of a box, which is a whole block of random integers. Boxes
+/// are wider if rows do not begin with a block, so few integers are generated twice.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
-/// The dimension along which neighbors are neighbors in memory, or -1.
+/// Returns the dimension along which neighboring elements are neighbors in memory, or -1 if there
+/// is none.
 int UnitDimension(const TensorView& x) {
   const auto* const end = x.stride.begin() + x.rank;
   const auto* const unit = std::find(x.stride.begin(), end, 1);
   return unit == end ? -1 : static_cast<int>(unit - x.stride.begin());
 }
 
-/// The boxes of a call's tensors.
+/// The boxes into which a call's tensors are divided.
 class Boxes {
  public:
-  /// None where neither x nor out is contiguous along another dimension than the last.
+  /// Returns the boxes, or nullopt if neither x nor out is contiguous along a dimension other than
+  /// the last.
   static std::optional<Boxes> Of(const CastCall& call);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
 
-  /// A box's place in each tensor, and among row-major indices, in the order of `out`: its columns
-  /// are neighbors there, or where `out` is contiguous along neither dimension, by index.
+  /// The position of one box in each tensor and among row-major indices. Rows and columns are in
+  /// the order of `out`: elements of a row are neighbors in `out`. If `out` is contiguous along
+  /// neither dimension, elements of a row have neighboring indices.
   struct Places {
     Box x, out, random, index;
   };
@@ -61,7 +64,8 @@ class Boxes {
   std::int64_t rows_ = 1, columns_ = 1, size_ = 0;
 };
 
-/// Sets the tensors' views: dimensions that all of them traverse evenly are one.
+/// Sets the views of the tensors. Dimensions that all tensors traverse with even strides are
+/// merged.
 void Boxes::Refine(const CastCall& call) {
   struct Walk {
     const Strided* of;
@@ -151,7 +155,7 @@ bool Streams(const CastCall& call) {
   return call.n >= kStreamingFrom && call.x.data != call.out.data;
 }
 
-/// Casts box by box.
+/// Casts the tensors box by box, on threads.
 template <class T>
 void CastBoxes(const CastCall& call, const Boxes& boxes) {
   const bool streaming = Streams(call);
@@ -180,7 +184,7 @@ void CastBoxes(const CastCall& call, const Boxes& boxes) {
   });
 }
 
-/// Returns whether kernels take the tensors' own elements.
+/// Returns whether kernels can read and write the tensors' own memory.
 bool IsDirect(const CastCall& call) {
   const DType type = call.x.dtype;
   if (!call.x.is_contiguous() || !call.out.is_contiguous() || type != call.out.dtype) return false;
@@ -202,7 +206,8 @@ void CastDirect(const CastCall& call) {
   });
 }
 
-/// Casts in T by way of buffers, where x, out or random is not contiguous values of its own type.
+/// Casts values of type T through buffers. For tensors x, out or random that are not contiguous or
+/// not of the kernels' type.
 template <class T>
 void CastStages(const CastCall& call) {
   if (Explains()) NoteKernel("cast");

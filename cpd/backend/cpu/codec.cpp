@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packed codes: casts into them, and their values.
+// Operations on packed codes: casts to codes, and decoding.
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/explain.h"

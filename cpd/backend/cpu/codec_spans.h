@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that the operations of codecs share: multiplies a range of values by a power of two, adds
-// up the losses of a rounding, and rounds values to the values of their message.
+// Functions that the operations of codecs share: multiply values by a power of two, count the
+// losses of a rounding, and round values to the values that their message decodes to.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,20 @@
 
 namespace cpd::cpu {
 
-/// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
+/// Returns x * 2^shift, in `scratch`; returns x itself if shift is 0.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch);
 
-/// Adds the losses of n values x that became y.
+/// Adds to `counts` the losses of n values x that were rounded to y.
 void AddLosses(std::int64_t n, const float* x, const float* y, SegmentCounts& counts);
 
-/// Lowers *damaged to the index of a value, unless it is null.
+/// Lowers *damaged to the index of a damaged value; does nothing if `damaged` is null.
 inline void Note(unsigned long long* damaged, std::int64_t index) {
   if (damaged != nullptr) *damaged = std::min(*damaged, static_cast<unsigned long long>(index));
 }
 
-/// Rounds a call's values to those that the message of each of its blocks decodes to. Calls
-/// encode(i, n, message) and decode(i, n, message, y) for the n values of each block, from the
-/// call's value i on; a message has at most most_bytes.
+/// Rounds a call's values to the values that their messages decode to. For each block of n values,
+/// from the call's value i on, calls encode(i, n, message) and decode(i, n, message, y). A message
+/// has at most most_bytes bytes.
 template <class Call, class Encode, class Decode>
 void RoundByBlocks(const Call& call, std::int64_t most_bytes, Encode encode, Decode decode) {
   thread_local std::vector<std::uint8_t> message;

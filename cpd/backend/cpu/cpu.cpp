@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;  // a cache line
 constexpr std::int64_t kSmall = std::int64_t{1} << 15;
-constexpr std::int64_t kPieceBytes = 16 << 10;  // that a thread clears at least
+constexpr std::int64_t kPieceBytes = 16 << 10;  // the least that a thread clears
 
 const char* Describe(int /*status*/) { return "memory is missing"; }
 void UseAllocatorAt(const std::atomic<const Allocator*>& /*place*/) {}
@@ -35,7 +35,8 @@ int Copy(const Launch& /*launch*/, void* to, const void* from, std::int64_t byte
   return 0;
 }
 int Clear(const Launch& /*launch*/, void* memory, std::int64_t bytes) {
-  // Pages are near the thread that writes them first, as it will compute on them.
+  // Clears on threads: the system places a page near the thread that first writes the page. The
+  // same thread will also compute on the page.
   parallel_for(bytes, kPieceBytes, 4 * kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
   });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU as a backend: each operation walks its tensors on threads and gives neighboring elements
-// to the kernels of the instruction set in use (roster.h). Work is done when a call returns, and
-// what is wrong is thrown.
+// The CPU as a backend. Each operation divides its tensors among threads and passes contiguous
+// elements to the kernels of the instruction set in use (roster.h). All work is done when a call
+// returns, and errors are thrown by the call.
 #pragma once
 
 #include "cpd/backend/backend.h"

@@ -13,8 +13,9 @@
 namespace cpd {
 namespace {
 
-/// Calls visit(offset in elements, i, count, stride) for the runs along the last dimension that
-/// make up elements begin … begin + n - 1; i counts from 0.
+/// Calls visit(offset, i, count, stride) for the ranges along the last dimension that make up
+/// elements begin … begin + n - 1. `offset` is in elements, and `i` is the number of elements
+/// before the range.
 template <class Visit>
 void ForRuns(const StridedRef& x, std::int64_t begin, std::int64_t n, Visit visit) {
   if (n == 0) return;
@@ -59,7 +60,8 @@ void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const StridedR
           });
 }
 
-/// Calls run(p) with a null pointer p to the unsigned type of the element's size.
+/// Calls run(p) with a null pointer p. Its type points to the unsigned integer that has the
+/// element's size.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {
@@ -74,7 +76,8 @@ void WithElement(DType type, Run run) {
   }
 }
 
-/// The plan of bf16 or fp16 as a format, whose memory holds packed 16-bit codes.
+/// Returns the plan of bf16 or fp16 as a format: a tensor of that type consists of packed 16-bit
+/// codes.
 const RoundPlan& HalfPlan(DType type) {
   static const RoundPlan bf16 = PlanOf(MakeFormat(8, 7));
   static const RoundPlan f16 = PlanOf(MakeFormat(5, 10));
@@ -101,7 +104,7 @@ void Widen(DType type, const void* from, std::int64_t n, T* to) {
   }
 }
 
-/// Converts values of T to contiguous elements of `type`, which holds them.
+/// Converts values of T to contiguous elements of `type`, which must hold the values exactly.
 template <class T>
 void Convert(const T* from, std::int64_t n, DType type, void* to) {
   if (IsHalf(type)) {
@@ -137,7 +140,7 @@ void TransposeAs(std::int64_t rows, std::int64_t columns, const T* from, std::in
   }
 }
 
-/// Copies a box of a tensor to rows of memory, `to_stride` apart.
+/// Copies a box of a tensor to rows in memory that begin `to_stride` elements apart.
 void GatherBox(const StridedRef& x, const Box& box, void* into, std::int64_t to_stride) {
   WithElement(x.dtype, [&](auto* tag) {
     using U = std::remove_pointer_t<decltype(tag)>;
@@ -167,13 +170,13 @@ void ScatterBox(const void* source, const StridedRef& y, const Box& box) {
   });
 }
 
-/// The elements of 8 bytes that hold n elements of `type`.
+/// Returns the number of 8-byte words that hold n elements of `type`.
 std::int64_t ElementWords(DType type, std::int64_t n) {
   return (n * static_cast<std::int64_t>(SizeOf(type)) + 7) / 8;
 }
 
-/// RaiseSignalling for contiguous patterns. `infinity` is the pattern of Inf; the bit below its
-/// lowest set one marks a quiet NaN.
+/// RaiseSignalling for contiguous bit patterns. `infinity` is the pattern of infinity. The bit
+/// below the lowest set bit of `infinity` marks a quiet NaN.
 template <class U>
 void RaiseSignalling(const U* patterns, U infinity, std::int64_t n, std::uint8_t* raised) {
   const U magnitude = static_cast<U>(~U{0}) >> 1;

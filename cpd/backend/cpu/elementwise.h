@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Passes tensors of any type and strides to kernels over contiguous binary32 or binary64: ranges of
-// row-major elements are used in place where possible, and copied through small buffers elsewhere.
+// Passes tensors of any type and strides to kernels on contiguous binary32 or binary64 values.
+// Ranges of row-major elements are used in place where possible, and otherwise copied through small
+// buffers.
 #pragma once
 
 #include <algorithm>
@@ -17,23 +18,26 @@
 
 namespace cpd {
 
-/// Elements staged at once; a multiple of kBlock.
+/// The number of elements that are copied to a buffer at once; a multiple of kBlock.
 constexpr std::int64_t kStage = 4096;
-/// The number of sums of `terms` terms each below which one thread computes them (kSerialBelow).
+/// Returns the number of sums, of `terms` terms each, below which one thread computes all of them
+/// (kSerialBelow).
 [[nodiscard]] constexpr std::int64_t SerialBelow(std::int64_t terms) {
   return terms < 1 ? kSerialBelow : kSerialBelow / terms;
 }
-/// The buffer's memory, grown to at least n elements of unspecified values.
+/// Returns the buffer's memory. The buffer grows to at least n elements; new values are
+/// unspecified.
 template <class T>
 T* Sized(std::vector<T>& buffer, std::int64_t n) {
   if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
   return buffer.data();
 }
 
-/// The number of elements from which results are written with non-temporal stores.
+/// The number of elements from which results are written with non-temporal stores, which bypass the
+/// caches.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 
-/// The elements of an operation's tensor, or of a call's, to whose shape and strides they refer.
+/// Refers to the elements of a TensorView or a Strided, whose shape and strides must live as long.
 struct StridedRef {
   StridedRef(const TensorView& x)  // NOLINT(google-explicit-constructor)
       : data(x.data),
@@ -56,23 +60,26 @@ void Gather(const StridedRef& x, std::int64_t begin, std::int64_t n, void* to);
 /// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const StridedRef& y);
 
-/// Element `begin` of a contiguous tensor and those after it; without data where x has none.
+/// Returns element `begin` of a contiguous tensor and the elements after it; has no data if x has
+/// none.
 [[nodiscard]] inline Strided From(const Strided& x, std::int64_t begin) {
   const auto* const data = static_cast<const std::uint8_t*>(x.data);
   const std::int64_t bytes = begin * static_cast<std::int64_t>(SizeOf(x.dtype));
   return Contiguous(data == nullptr ? data : data + bytes, x.dtype);
 }
 
-/// Lowers *first to `index` if that is less, unless `first` is null. Threads may call it at once.
+/// Lowers *first to `index` if `index` is less; does nothing if `first` is null. Threads may call
+/// this function at the same time.
 void Lower(unsigned long long* first, unsigned long long index);
 
-/// Calls run(i, n) for ranges of at most `step` elements from i on, which are [begin, end).
+/// Calls run(i, n) for ranges i … i + n - 1 that cover [begin, end), each of at most `step`
+/// elements.
 template <class Run>
 void ForRanges(std::int64_t begin, std::int64_t end, std::int64_t step, Run run) {
   for (std::int64_t i = begin; i < end; i += step) run(i, std::min(step, end - i));
 }
 
-/// Rounds n values by a plan that draws no random integers.
+/// Rounds n values in place by a plan that uses no random integers.
 template <class T>
 void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* values) {
   Kernels().cast({.n = n,
@@ -83,26 +90,26 @@ void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* 
                   .plan = &plan});
 }
 
-/// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
+/// Writes the random integers that a stochastic plan uses for elements first … first + n - 1.
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
 
 /// Adds kInvalid to raised[i] where element begin + i is a signaling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
 
-/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converted
-/// exactly; bf16, fp16 and fp32 are read as float or double, fp64 only as double.
+/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t). bf16,
+/// fp16 and fp32 are converted exactly to float or double; fp64 is only read as double.
 template <class T>
 class Reader {
  public:
-  /// x: a TensorView or a Strided, which must live as long.
+  /// `x`: a TensorView or a Strided, which must outlive this object.
   template <class Tensor>
   explicit Reader(const Tensor& x) : x_(x), contiguous_(x.data == nullptr || x.is_contiguous()) {}
-  /// Elements begin … begin + n - 1, valid until the next call; n <= kStage unless is_direct().
-  /// Null where the tensor has no data.
+  /// Returns elements begin … begin + n - 1, valid until the next call. n is at most kStage unless
+  /// is_direct(). Returns null if the tensor has no data.
   const T* Read(std::int64_t begin, std::int64_t n);
   /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
-  /// Continues with other memory of the same shape and strides.
+  /// Continues with other memory, whose elements have the same shape and strides.
   void Move(void* data) { x_.data = data; }
 
  private:
@@ -112,14 +119,15 @@ class Reader {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Writes contiguous binary32 or binary64 values into ranges of one tensor, converted to its type,
-/// which holds them (CheckStorage).
+/// Writes contiguous binary32 or binary64 values to ranges of one tensor. Values are converted to
+/// the tensor's type, which must hold them (CheckStorage).
 template <class T>
 class Writer {
  public:
   template <class Tensor>
   explicit Writer(const Tensor& y) : y_(y), contiguous_(y.is_contiguous()) {}
-  /// Memory for values begin … begin + n - 1: the tensor's, or a buffer that Flush converts.
+  /// Returns memory for values begin … begin + n - 1. The memory is the tensor's own, or a buffer
+  /// that Flush converts.
   T* Target(std::int64_t begin, std::int64_t n);
   void Flush(std::int64_t begin, std::int64_t n);
   [[nodiscard]] bool is_direct() const;
@@ -131,30 +139,31 @@ class Writer {
   std::vector<std::uint64_t> raw_;
 };
 
-/// The position of a box of a tensor in memory: `rows` x `columns` elements. Its first element is
-/// `offset` elements after the tensor's. Neighbors in a column and in a row are their strides
-/// apart.
+/// The position of a box of `rows` x `columns` elements in a tensor's memory. The box begins
+/// `offset` elements after the tensor. Neighbors in a column are row_stride elements apart,
+/// neighbors in a row column_stride.
 struct Box {
   std::int64_t offset = 0, rows = 0, columns = 0, row_stride = 0, column_stride = 1;
 };
 
-/// Elements between the rows of a buffer, so that rows of a power of two do not share the sets of
-/// the caches.
+/// The gap in elements between the rows of a buffer. Without a gap, rows whose length is a power of
+/// two would share cache sets.
 constexpr std::int64_t kRowGap = 16;
 
-/// Rows of values in memory, `stride` apart.
+/// Rows of values in memory. Rows begin `stride` elements apart.
 template <class T>
 struct BoxRows {
   T* at;
   std::int64_t stride;
 };
 
-/// Reads boxes of one tensor as rows of values of T, as Reader does ranges.
+/// Reads boxes of one tensor as rows of values of T, as Reader reads ranges.
 template <class T>
 class BoxReader {
  public:
   explicit BoxReader(const StridedRef& x) : x_(x) {}
-  /// The box's values, valid until the next call; in a buffer its rows are `gap` elements apart.
+  /// Returns the box's values, valid until the next call. In a buffer, `gap` elements follow each
+  /// row.
   BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
 
  private:
@@ -163,12 +172,13 @@ class BoxReader {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Writes rows of values to boxes of one tensor, as Writer does to ranges.
+/// Writes rows of values to boxes of one tensor, as Writer writes ranges.
 template <class T>
 class BoxWriter {
  public:
   explicit BoxWriter(const StridedRef& y) : y_(y) {}
-  /// Memory for a box's values: the tensor's, or a buffer that Flush converts.
+  /// Returns memory for a box's values. The memory is the tensor's own, or a buffer that Flush
+  /// converts.
   BoxRows<T> Target(const Box& box);
   void Flush(const Box& box);
   [[nodiscard]] bool is_direct(const Box& box) const;

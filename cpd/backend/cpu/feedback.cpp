@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums that error feedback encodes, and the errors that remain of them.
+// The sums that error feedback encodes, and the errors that remain after these sums are decoded.
 #include <bit>
 
 #include "cpd/backend/cpu/codec_spans.h"
@@ -15,7 +15,7 @@ void AddEach(std::int64_t n, const float* x, const float* y, float* sum) {
   for (std::int64_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
 }
 
-/// Writes errors[i] = v[i] - decoded[i], or 0 if that is not finite.
+/// Writes errors[i] = v[i] - decoded[i], or 0 if the difference is not finite.
 void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* errors) {
   constexpr std::uint32_t kInfinity = 0x7F800000;
   for (std::int64_t i = 0; i < n; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms of row-major blocks of plan.size rows of `inner` values; each column of a
-// block is a group.
+// Hadamard transforms of row-major blocks. A block has plan.size rows of `inner` values, and each
+// column of a block is a group.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// The whole tensor of a call, from its groups' first elements and the distance within a group.
+/// Returns a view of all elements of a call's tensor, made from the first elements of its groups
+/// and the distance of elements within a group.
 Strided WholeOf(const HadamardCall& call, const Strided& firsts, std::int64_t step) {
   Strided all;
   all.data = firsts.data;
@@ -67,7 +68,8 @@ struct Blocks {
   std::int64_t inner, elements;
 };
 
-/// Transforms `groups` rows of `count` columns, `stride` apart; contiguous groups if that is 1.
+/// Returns the call that transforms `groups` blocks, each of plan.size rows of `count` columns
+/// whose rows are `stride` apart. With stride 1 a block is one contiguous group.
 HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                     std::int64_t stride, const float* x, float* y, bool streaming = false) {
   const auto firsts = [&](const float* data) {
@@ -82,7 +84,7 @@ HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t 
           .streaming = streaming};
 }
 
-/// Transforms blocks that fit the staging buffer.
+/// Transforms blocks that fit into the staging buffer.
 void TransformWhole(const Blocks& blocks) {
   const std::int64_t size = blocks.size();
   const std::int64_t staged = kStage / size * size;
@@ -100,8 +102,8 @@ void TransformWhole(const Blocks& blocks) {
   });
 }
 
-/// Transforms n <= kStage / plan.size columns from row-major element `first` on, whose rows are
-/// staged one by one.
+/// Transforms n <= kStage / plan.size columns, from row-major element `first` on. Their rows are
+/// copied to the staging buffer one by one.
 void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
                      Reader<float>& reader, Writer<float>& writer, float* tile) {
   for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
@@ -114,7 +116,7 @@ void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
   }
 }
 
-/// Transforms blocks larger than the staging buffer, some columns at a time.
+/// Transforms blocks larger than the staging buffer, a few columns at a time.
 void TransformColumns(const Blocks& blocks) {
   const std::int64_t most = kStage / blocks.plan.size;
   const std::int64_t tiles = (blocks.inner + most - 1) / most;

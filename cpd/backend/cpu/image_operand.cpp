@@ -10,12 +10,13 @@
 namespace cpd {
 namespace {
 
-/// The least q for which q * n >= x; n > 0.
+/// Returns the lowest q for which q * n >= x. n must be positive.
 std::int64_t quotient_up(std::int64_t x, std::int64_t n) {
   return x > 0 ? (x + n - 1) / n : -(-x / n);
 }
 
-/// Returns whether each window is one element and each element a window.
+/// Returns whether windows and elements of the image coincide along this axis: each window is one
+/// element, and each element is a window.
 bool IsWhole(const WindowAxis& axis, std::int64_t extent) {
   return axis.kernel == 1 && axis.places == extent && axis.step == 1 && axis.before == 0 &&
          axis.spread == 1;
@@ -58,7 +59,8 @@ ImageOperand::ImageOperand(const TensorView& image, std::int64_t groups, const W
   FindLastTaps();
 }
 
-/// Merges the last two axes while in both each element is a window and their strides fit one axis.
+/// Merges the last two axes for as long as windows and elements coincide along both axes and their
+/// strides fit one axis.
 void ImageOperand::MergeAxes() {
   while (windows_.rank > 1) {
     const auto here = static_cast<std::size_t>(windows_.rank) - 1;
@@ -146,8 +148,8 @@ std::int64_t ImageOperand::OffsetOf(std::int64_t batch, const Term& term) const 
   return (group * channels_ + term.channel) * image_.stride[1];
 }
 
-/// Adds to `offset` the offset of the image's row that the term has in the run's windows; false
-/// where it is outside the image.
+/// Adds to `offset` the offset of the image's row that the term reads in the run's windows. Returns
+/// false if that row is outside the image.
 bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset) const {
   offset += run.image;
   for (int d = 0; d < windows_.rank - 1; ++d) {
@@ -165,7 +167,7 @@ bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset
   return true;
 }
 
-/// Writes `terms` terms x the runs' windows, row-major.
+/// Writes the values of `terms` terms at the runs' windows, in row-major order.
 template <class T>
 void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_t terms,
                         const std::vector<Run>& runs, T* to) const {
@@ -200,7 +202,7 @@ void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_
   }
 }
 
-/// Writes the values of one term at the runs' windows to the image.
+/// Writes the values of one term, given for the runs' windows, to the image.
 template <class T>
 void ImageOperand::Put(std::int64_t batch, std::int64_t term, const std::vector<Run>& runs,
                        const T* from) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An image as an operand of a matrix product: the windows of a convolution's kernel, read from the
+// An image as an operand of a matrix product. Windows of a convolution's kernel are read from the
 // image in place.
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace cpd {
 
-/// The positions of windows on an image along one of its dimensions: element `tap` of window number
-/// `place` is at position place * step + tap * dilation - before. The image's element i is at
-/// position i * spread; at all other positions, outside and between, there is +0.
+/// The positions of windows along one of an image's dimensions. Element `tap` of window number
+/// `place` is at position place * step + tap * dilation - before. Element i of the image is at
+/// position i * spread. All positions outside the image and between its elements hold +0.
 struct WindowAxis {
   std::int64_t kernel = 1;    ///< elements of a window
   std::int64_t places = 1;    ///< windows
   std::int64_t step = 1;      ///< from one window to the next
   std::int64_t dilation = 1;  ///< from one element of a window to the next
-  std::int64_t before = 0;    ///< padding before the image; negative: that much of it is skipped
+  std::int64_t before = 0;    ///< padding before the image; negative: elements to skip
   std::int64_t spread = 1;    ///< from one element of the image to the next
 };
 
@@ -36,47 +36,49 @@ struct Windows {
   [[nodiscard]] CPD_API std::int64_t places() const;
 };
 
-/// A thread's buffers for images.
+/// One thread's buffers for images.
 struct ImageBuffer;
 
-/// Matrices of an image's elements. Their terms are (channel of a group, tap), their windows
-/// (image, place), both row-major; a matrix has the terms as rows and the windows as columns, or,
-/// with Rows::windows, is the transpose.
+/// Matrices whose elements are elements of an image. A term is a pair (channel within a group,
+/// tap), and a window is a pair (image, place), both in row-major order. Rows of a matrix are terms
+/// and columns are windows; with Rows::windows the matrix is transposed.
 class CPD_API ImageOperand {
  public:
-  /// The matrices of a batch: one for each group, with the windows of all images; or one for each
-  /// image and each group in it.
+  /// The matrices of a batch. `groups`: one matrix for each group, with the windows of all images.
+  /// `images_and_groups`: one matrix for each image and each group.
   enum class Batch : std::uint8_t { groups, images_and_groups };
   enum class Rows : std::uint8_t { terms, windows };
 
-  /// image: images x channels x its dimensions, fp32, bf16 or fp16, any strides.
+  /// `image`: images x channels x the image's dimensions, of fp32, bf16 or fp16, with any strides.
   ImageOperand(const TensorView& image, std::int64_t groups, const Windows& windows, Batch batch,
                Rows rows);
 
-  /// A part of a matrix in binary32, valid until the buffer's next use.
+  /// Returns a range of a matrix in binary32, valid until the buffer is used again.
   TensorView Read(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, ImageBuffer& buffer) const;
-  /// Writes binary32 values that the image's type holds, rows `stride` apart, to a part whose
-  /// positions are all different elements of the image. The rows are terms.
+  /// Writes binary32 values, which the image's type must hold, to a range of a matrix. Rows of
+  /// `from` begin `stride` values apart. The rows of the matrix must be terms, and the range's
+  /// positions must be different elements of the image.
   void Write(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
              std::int64_t columns, const float* from, std::int64_t stride,
              ImageBuffer& buffer) const;
 
  private:
   friend struct ImageBuffer;
-  /// Windows that follow one another along the last axis.
+  /// Consecutive windows along the last axis.
   struct Run {
     std::int64_t image = 0;  ///< the element at which their image begins
     std::int64_t place = 0;  ///< the first window's
     std::int64_t count = 0;
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
-  /// The windows whose element is on the image, for one tap of the last axis: first, first +
-  /// every_, …, below end. The first window's element is `offset` from the row's beginning.
+  /// For one tap of the last axis: the windows whose element at that tap is an element of the
+  /// image. They are first, first + every_, …, below `end`. The first window's element is `offset`
+  /// elements after the start of the row.
   struct LastTap {
     std::int64_t first = 0, end = 0, offset = 0;
   };
-  /// A term: its channel within the group, and its tap along each axis.
+  /// A term: a channel within the group, and a tap along each axis.
   struct Term {
     std::int64_t channel = 0;
     std::array<std::int64_t, Windows::kMaxRank> tap{};
@@ -114,13 +116,15 @@ struct ImageBuffer {
   std::vector<ImageOperand::Run> runs;
 };
 
-/// Images that replace a product's operands and its result; null: the ones of MatrixProduct.
+/// Images that replace a product's operands or its result. Null: the operand or result of
+/// MatrixProduct is used.
 struct ProductImages {
   const ImageOperand* a = nullptr;
   const ImageOperand* b = nullptr;
   const ImageOperand* out = nullptr;
-  /// The ends of the chunks of a chunked sum in ascending order; the last is the product's depth. A
-  /// chunk without products is skipped. If the span is empty, every `chunk` products are a chunk.
+  /// The ends of the chunks of a chunked sum, in ascending order. The last end is the product's
+  /// depth. A chunk without products is skipped. If the span is empty, each `chunk` products form a
+  /// chunk.
   std::span<const std::int64_t> chunk_ends;
 };
 

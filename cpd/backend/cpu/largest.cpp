@@ -25,8 +25,8 @@ constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values t
 
 std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
-/// Finds a digit of the limit, of n patterns at(i) that have its digits before. Returns how many
-/// have this one, too.
+/// Finds a digit of the limit from n patterns at(i) that agree with the limit in all higher digits.
+/// Returns how many patterns agree in this digit, too.
 template <class At>
 std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   const int shift = digit_shift(place);
@@ -38,12 +38,13 @@ std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   return counts[digit];
 }
 
-/// The limit that selects the k >= 1 largest of n patterns at(i), found digit by digit.
+/// Returns the limit, found digit by digit, that selects the k >= 1 largest of n patterns at(i).
 template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
   std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
-  // Stores the patterns that have the limit's digits, and behind them one that need not.
+  // Keeps the patterns that agree with the limit's known digits. The element behind the last kept
+  // pattern may be overwritten.
   const auto narrow = [&](int place, auto from) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -61,13 +62,14 @@ LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   return limit;
 }
 
-/// A pattern, 1 … kInfinity, that by a sample somewhat more than k of the values reach.
+/// Returns a pattern, 1 … kInfinity. According to a sample, somewhat more than k values reach this
+/// pattern.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
   std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
   Guarded([&] {
     for (std::int64_t s = 0; s < count; ++s) {
-      // Evenly, but not with one stride: layers have periods.
+      // Samples evenly over the layer, but not with one stride, because a layer may be periodic.
       const std::int64_t i = of.n / count * s + s * 7919 % (of.n / count);
       sample[s] = PatternOf(of.r == nullptr ? of.x[i] : of.x[i] + of.r[i]);
     }
@@ -80,7 +82,8 @@ std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   return std::clamp(sample[rank], std::uint32_t{1}, kInfinity);
 }
 
-/// Appends values v[found[0]], … with indices first + found[0], ….
+/// Appends the values v[found[0]], v[found[1]], … with the indices first + found[0], first +
+/// found[1], ….
 void Append(std::int64_t first, std::span<const std::uint32_t> found, const float* v,
             Selection& to) {
   const std::size_t size = to.places.size();
@@ -97,8 +100,9 @@ void Append(const Selection& part, Selection& to) {
   to.values.insert(to.values.end(), part.values.begin(), part.values.end());
 }
 
-/// Returns how many values reach `least`, and appends these where they are at most `most`. Writes
-/// all sums.
+/// Counts the values whose magnitude reaches `least`, and returns the count. If the count is at
+/// most `most`, appends these values to `to`. Writes the sums of all values if `of` has two
+/// summands.
 std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
   std::map<std::int64_t, Selection> parts;  // by the index at which they begin
   std::mutex mutex;
@@ -123,7 +127,7 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Removes the values that a limit does not select.
+/// Removes the values that the limit does not select.
 void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {
@@ -136,7 +140,7 @@ void Shrink(LargestLimit limit, Selection& of) {
   of.values.resize(kept);
 }
 
-/// Appends the values that a limit selects.
+/// Appends the values that the limit selects.
 void Within(std::int64_t n, const float* v, LargestLimit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the largest values of a layer, for the operations of top-k.
+// Finds the values of largest magnitude in a layer, for the operations of top-k.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// n values: x[i], or where r is not null the sums x[i] + r[i], which are written to `sum`.
+/// n values. They are x[i], or if r is not null the sums x[i] + r[i], which are written to `sum`.
 struct Summands {
   std::int64_t n = 0;
   const float* x = nullptr;
@@ -19,15 +19,15 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// Ranks first … last - 1 among the values of a Selection.
+/// The range of ranks first … last - 1 among the values of a Selection.
 struct RankRange {
   std::int64_t first = 0, last = 0;
   [[nodiscard]] std::int64_t size() const { return last - first; }
 };
 
-/// Some of n values and their indices, ascending.
+/// Some of n values, with their indices in ascending order.
 struct Selection {
-  /// The ranks of the values whose indices are in [begin, end).
+  /// Returns the ranks of the values whose indices are in [begin, end).
   [[nodiscard]] RankRange Within(std::int64_t begin, std::int64_t end) const {
     const auto rank_of = [&](std::int64_t i) {
       return std::ranges::lower_bound(places, i) - places.begin();
@@ -39,9 +39,10 @@ struct Selection {
   std::vector<float> values;
 };
 
-/// Selects the k values of largest magnitude, among equals the lower index, and every NaN and
-/// infinity, even if that is more than k. 0 <= k <= n. Takes one pass over memory if a sample shows
-/// the approximate magnitudes, and few values equal the least of them.
+/// Selects the k values of largest magnitude; among equal magnitudes it selects the lower index.
+/// Also selects every NaN and infinity, even if these are more than k. 0 <= k <= n. Usually takes
+/// one pass over memory: if a sample of the values gives a good first limit, and few values equal
+/// the lowest selected magnitude.
 CPD_API void FindLargest(const Summands& of, std::int64_t k, Selection& largest);
 
 }  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of buckets' norms (numeric/scaled/levels.h), block by block of a message.
+// Levels of buckets' norms (numeric/scaled/levels.h), computed block by block of a message.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kMostLevelShift = 126;   // the largest |shift| that a kernel takes
 constexpr std::int64_t kSpan = 4096;   // values that are rounded at once: codes end on a byte
-constexpr int kMostLevelBits = 16;     // of a code
-constexpr std::int64_t kNorms = 4112;  // the most buckets of a block, one of them cut
-constexpr float kUnit = 1;             // the norm of levels in units of a norm
+constexpr int kMostLevelBits = 16;     // the maximum bits of a code
+constexpr std::int64_t kNorms = 4112;  // maximum buckets of a block, one of them cut
+constexpr float kUnit = 1;             // the norm of levels given as multiples of a norm
 
 float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
@@ -42,12 +42,12 @@ float NormOf(const NormCall& call, std::int64_t n, const float* x) {
   return norm_of(call.norm, call.clip, moments, n);
 }
 
-/// The norms of the buckets from value i of a call on.
+/// Returns the norms of the buckets, starting with the bucket of the call's value i.
 const float* NormsFrom(const LevelCall& call, std::int64_t i) {
   return call.norms == nullptr ? &call.norm : call.norms + (call.before + i) / call.plan.bucket;
 }
 
-/// The number of norms in a message of n values.
+/// Returns the number of norms that a message of n values stores.
 std::int64_t StoredNorms(const LevelCall& call, std::int64_t n) {
   if (!call.stores_norms) return 0;
   return (call.before + n + call.plan.bucket - 1) / call.plan.bucket;
@@ -66,7 +66,8 @@ int level_norms(const Launch& /*launch*/, const NormCall& call) {
   return Guarded([&] {
     const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
     if (call.norm == LevelNorm::largest) {
-      // Rounding keeps the order of magnitudes: the largest alone is multiplied.
+      // Only the largest magnitude is multiplied by 2^shift, because rounding preserves the order
+      // of magnitudes.
       Kernels().block_max(true, call.bucket, call.n, call.x, call.norms);
       if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.norms, call.norms);
       std::transform(call.norms, call.norms + buckets, call.norms, FiniteOrNan);

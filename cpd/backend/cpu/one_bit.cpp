@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD in messages: for each block of a piece the two means of the buckets that it touches,
-// then the bits.
+// 1-bit SGD in messages. Each block of a range stores two means for each of its buckets, and then
+// the bits of its values.
 #include "cpd/numeric/scaled/one_bit.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::int64_t BucketsOf(const OneBitCall& call, std::int64_t n) {
   return (call.before + n + call.bucket - 1) / call.bucket;
 }
 
-/// The bytes of the bits of n values.
+/// Returns the number of bytes that the bits of n values take.
 std::int64_t BitBytes(const OneBitCall& call, std::int64_t n) {
   if (!call.words) return (n + 7) / 8;
   const auto bytes = [](std::int64_t count) { return (count + 31) / 32 * 4; };
@@ -31,7 +31,8 @@ std::int64_t BitBytes(const OneBitCall& call, std::int64_t n) {
   return bytes(first) + rest / call.bucket * bytes(call.bucket) + bytes(rest % call.bucket);
 }
 
-/// Encodes n values from number `begin` on. Returns the end of the bytes.
+/// Encodes n values. The first is the call's value number `begin`. Returns the end of the written
+/// bytes.
 std::uint8_t* EncodeBits(const OneBitCall& call, std::int64_t begin, std::int64_t n,
                          std::vector<float>& scratch, std::uint8_t* to) {
   const float* const means = call.means + 2 * ((call.before + begin) / call.bucket);
@@ -46,7 +47,7 @@ std::uint8_t* EncodeBits(const OneBitCall& call, std::int64_t begin, std::int64_
   return to + bytes;
 }
 
-/// Decodes n values. Returns the end of their bytes.
+/// Decodes n values. Returns the end of the read bytes.
 const std::uint8_t* DecodeBits(const OneBitCall& call, std::int64_t n, std::vector<float>& means,
                                const std::uint8_t* from, float* y) {
   means.resize(static_cast<std::size_t>(2 * BucketsOf(call, n)));

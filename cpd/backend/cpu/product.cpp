@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products on the CPU, divided into blocks of sums, the threads' tasks.
+// Matrix products on the CPU. The sums are divided into blocks, and each block is one task of a
+// thread.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -22,8 +23,8 @@ namespace {
 constexpr std::int64_t kMostLines = 512;  ///< rows, and columns, of a task's block of sums
 constexpr std::int64_t kMostDepth = 128;  ///< values of k packed at once
 constexpr std::int64_t kBand = 128;       ///< rows between two checks for an interrupt
-/// The most products that one thread computes alone, of the fast schemes; others take about four
-/// times as long.
+/// The maximum number of products that one thread computes alone, for fast schemes. Products of
+/// other schemes take about four times as long.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 18;
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
@@ -32,7 +33,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// The rows x columns elements from (row, column) on of matrix number `batch` of an operand.
+/// Returns the rows x columns elements that begin at (row, column) of the batch's matrix number
+/// `batch`.
 TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                 std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
   const std::int64_t offset =
@@ -47,7 +49,7 @@ TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int6
   return view;
 }
 
-/// A thread's buffers, kept from call to call, since the system clears new memory.
+/// A thread's buffers, reused from call to call: the system takes time to clear new memory.
 struct Buffers {
   std::vector<float> a, b, state, outer, total;
   std::vector<PanelRange> a_ranges, b_ranges;
@@ -55,9 +57,10 @@ struct Buffers {
   ImageBuffer a_image, b_image;
 };
 thread_local Buffers g_buffers;
-constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< floats
+constexpr std::size_t kMostKept = std::size_t{4}
+                                  << 20;  ///< maximum floats of a buffer that is kept
 
-/// An operand's packed panels and their ranges (GemmBlock).
+/// An operand's packed panels and the ranges of their values (GemmBlock).
 class Panels {
  public:
   Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
@@ -68,7 +71,7 @@ class Panels {
                       round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
-  /// Packs x: lines x k, or, with `across`, k x lines.
+  /// Packs x, which is lines x k, or k x lines if `across` is set.
   void Pack(const TensorView& x, bool across, int least_bits_within) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
@@ -81,8 +84,8 @@ class Panels {
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_,
                    least_bits_within, packed_, ranges_, logs_);
   }
-  /// Packs x with values of k in the unit's order (place_in_order); `padded` - count further values
-  /// are +0.
+  /// Packs x with values of k in the unit's order (place_in_order). After the last of the `count`
+  /// values of k, +0 fills up to `padded` values.
   void PackInOrder(const TensorView& x, bool across, const BlockFmaPlan& unit,
                    std::int64_t padded) {
     const int line = across ? 1 : 0;
@@ -103,7 +106,7 @@ class Panels {
   [[nodiscard]] const std::int32_t* logs() const { return logs_; }
 
  private:
-  /// A tensor's elements, row by row, in binary32.
+  /// Returns a tensor's elements in binary32, row by row.
   const float* Widen(const TensorView& x) {
     const std::int64_t n = x.size();
     wide_.resize(static_cast<std::size_t>(n));
@@ -122,8 +125,9 @@ class Panels {
   std::vector<float> wide_, ordered_;
 };
 
-/// Adds term number k to n sums; `index` is the first sum's element number, `given` its draws.
-/// Calls the kernel for ranges within which bits 32 and up of the index do not change.
+/// Adds term number k to n sums. `index` is the element number of the first sum; `given` has the
+/// caller's random integers. The kernel is called for ranges of sums whose numbers agree in bits 32
+/// and above.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
@@ -139,7 +143,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// Adds c's values to the state of sums in integers (KernelTable::fixed), in planes `plane` apart.
+/// Adds c's values to the state of integer sums (KernelTable::fixed), with planes `plane` apart.
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -155,7 +159,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// The number of values of k that are packed at once: whole groups, pairs and blocks.
+/// Returns the number of values of k packed at once: whole groups, pairs and blocks of a unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -167,15 +171,15 @@ std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
 
 // --- one task ------------------------------------------------------------------------------------
 
-/// A block of sums of one matrix of the batch.
+/// A task: a block of sums in one matrix of the batch.
 struct Task {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// One thread's buffers, and the computation of its tasks.
+/// One thread's buffers, and the computation of the thread's tasks.
 class Worker {
  public:
-  /// scales may be null; tasks have at most `rows` x `columns` sums.
+  /// `scales` may be null. A task has at most `rows` x `columns` sums.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),
@@ -237,14 +241,14 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// The memory of the accumulator's sums.
+  /// Returns the memory of the accumulator's sums.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
     return given_.from(static_cast<std::int64_t>(index));
   }
 
-  /// Sets the sums to their initial value: c, rounded, or +0.
+  /// Sets the sums to their initial value, which is c, rounded, or +0 without c.
   void Start(float* sums) {
     const bool given = product_.c.data != nullptr;
     const bool is_fixed = plan_.scheme == Scheme::fixed;
@@ -280,7 +284,8 @@ class Worker {
     return part;
   }
 
-  /// Computes the accumulator's sums over k = begin … end - 1, counted from 0.
+  /// Computes the accumulator's sums over k = begin … end - 1. Chunks and random integers are
+  /// counted from `begin`.
   void AddAll(std::int64_t begin, std::int64_t end) {
     origin_ = begin;
     Start(Sums());
@@ -293,7 +298,7 @@ class Worker {
     return images_.chunk_ends[static_cast<std::size_t>(number)];
   }
 
-  /// Sums the chunks one after the other, each from +0, and adds each to the outer sums.
+  /// Sums one chunk after the other, each from +0, and adds each chunk's sum to the outer sum.
   void AddChunks(std::int64_t begin, std::int64_t end) {
     const std::uint64_t first_draw = sum_.first_draw;
     std::int64_t stop = 0;
@@ -314,8 +319,8 @@ class Worker {
     sum_.first_draw = first_draw;
   }
 
-  /// Adds the products of k = begin … end - 1 to the sums. Where the kernel rounds sums into the
-  /// accumulator's format at their end, it is called for no products, too.
+  /// Adds the products of k = begin … end - 1 to the sums. If the kernel also rounds finished sums
+  /// into the accumulator's format, it is called even without products.
   void AddProducts(std::int64_t begin, std::int64_t end) {
     GemmBlock block;
     block.rows = task_.rows;
@@ -353,7 +358,8 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// Packs the block's values of k from `k` on; for a unit with an order in whole groups.
+  /// Packs the block's values of k, from `k` on. For a matrix unit with its own order of k, packs
+  /// whole groups.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
@@ -401,7 +407,7 @@ class Worker {
 
   // --- scales ---
 
-  /// Computes a scaled product; the results are left in the state.
+  /// Computes a product of scaled operands. The results are in `state_`.
   void AddScaled() {
     const ProductScales& s = *scales_;
     std::fill_n(total_, plane_, s.start);
@@ -420,7 +426,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Copies the grid's scales at k of lines first … first + n - 1.
+  /// Copies the scales of lines first … first + n - 1 at value k from the grid.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {
@@ -435,7 +441,7 @@ class Worker {
     Spread(grids.a, task_.row, task_.rows, k, a_lines_.data());
     Spread(grids.b, task_.column, task_.columns, k, b_lines_.data());
   }
-  /// Copies the scales that a unit takes for the block of k that begins at `k`.
+  /// Copies the scales that a matrix unit multiplies by, for the block that begins at `k`.
   void SpreadGroups(std::int64_t k, GemmBlock& block) {
     block.a_scale = a_groups_.data();
     block.b_scale = b_groups_.data();
@@ -449,7 +455,7 @@ class Worker {
     }
   }
 
-  /// Adds the scaled sums of some rows to the total, and sets them to their initial value again.
+  /// Adds the scaled sums of some rows to the total, and resets these sums to their initial value.
   void AddToTotal(std::int64_t row, std::int64_t rows) {
     const std::int64_t at = row * state_columns_;
     Kernels().add_scaled_sums(round_up(rows, Kernels().gemm_rows), PaddedColumns(), state_columns_,
@@ -463,7 +469,8 @@ class Worker {
     return round_up(task_.columns, Kernels().gemm_columns);
   }
 
-  /// Sets the results to their initial value: c, or -0, since -0 + x = x for every x.
+  /// Sets the results to their initial value, which is c. Without c it is -0, since -0 + x = x for
+  /// every x.
   void StartResults() {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       float* to = state_ + i * state_columns_;
@@ -526,20 +533,20 @@ class Worker {
   Task task_{};
 };
 
-/// The kernel of a product's blocks.
+/// Returns the name of the kernel that computes a product's blocks.
 const char* KernelOf(const AccumulatorPlan& plan) {
   if (plan.scheme == Scheme::block_fma) return "block_fma";
   return plan.scheme == Scheme::fixed ? "fixed" : "gemm";
 }
 
-/// The most sums that one thread computes alone.
+/// Returns the maximum number of sums that one thread computes alone.
 std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   const bool fast = (plan.scheme == Scheme::sequential || plan.scheme == Scheme::chunked) &&
                     plan.sum.sum.mode != Rounding::stochastic;
   return kSerialWork / (std::max<std::int64_t>(1, depth) * (fast ? 1 : 4));
 }
 
-/// Computes a product; kernels set the floating-point environment themselves. scales may be null.
+/// Computes a product. `scales` may be null. Kernels set the floating-point environment themselves.
 void RunProduct(const GemmCall& call, const ProductScales* scales) {
   const MatrixProduct& product = call.product;
   const std::int64_t sums = product.batch() * product.rows * product.columns;

@@ -21,15 +21,15 @@ namespace {
 
 using Word = std::uint32_t;
 
-/// Lines and pairs of a square that is transposed in the cache.
+/// The lines, and the pairs of k, of a square that is transposed within the cache.
 constexpr std::int64_t kSquare = 64;
-/// The pairs of k whose panel of b stays in the L2 cache.
+/// The number of pairs of k whose panel of b stays in the L2 cache.
 constexpr std::int64_t kPairs = 1024;
-/// Rows that one task takes.
+/// The number of rows of one task.
 constexpr std::int64_t kRows = 192;
-/// Multiplications below which one thread works alone.
+/// The number of multiplications below which one thread computes a product alone.
 constexpr std::int64_t kFew = std::int64_t{1} << 20;
-/// Words below which one thread packs alone.
+/// The number of words below which one thread packs an operand alone.
 constexpr std::int64_t kSerialWordsBelow = std::int64_t{1} << 15;
 
 struct Free {
@@ -44,7 +44,7 @@ Words MakeWords(std::int64_t count) {
   return words;
 }
 
-/// A matrix whose lines are its rows or its columns. k counts along a line.
+/// A matrix as lines, which are its rows or its columns. k counts along a line.
 struct Lines {
   const std::uint8_t* data;
   std::int64_t size;  ///< of an element
@@ -70,9 +70,10 @@ Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
           .k_stride = x.stride[k]};
 }
 
-/// Packs words of lines begin … end - 1. along: a line's words are neighbors, `stride` apart from
-/// the next line's; else the lines' words of one pair are. Returns the least magnitude, as
-/// Bf16Table::pair does.
+/// Packs the words of lines begin … end - 1. If `along` is set, the words of a line are neighbors,
+/// and lines begin `stride` words apart. Otherwise the words of all lines for one pair are
+/// neighbors, and pairs begin `stride` words apart. Returns the least magnitude as Bf16Table::pair
+/// does.
 Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
           std::int64_t stride) {
   if (x.along() == along) {
@@ -99,7 +100,8 @@ Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word
   return least;
 }
 
-/// Returns the exponent field of a magnitude minus 1; large if there is only 0.
+/// Returns the exponent field of a magnitude, given as the magnitude's pattern minus 1. Returns a
+/// large number if all values are 0.
 std::int64_t ExponentOf(Word below) {
   return below == ~Word{0} ? std::int64_t{1} << 20 : (below + 1) >> 7;
 }
@@ -110,8 +112,9 @@ void KeepLeast(std::atomic<Word>& least, Word found) {
   }
 }
 
-/// Returns true if no sum of products of such numbers is subnormal: both are normal, and a product,
-/// like each rounded sum, is a multiple of 2^-14 times the product of two powers of two.
+/// Returns whether no sum of products can be subnormal. This holds if the numbers are normal and
+/// the powers of two at or below the least magnitudes have a product of at least 2^-112. Each
+/// product, like each rounded sum, is a multiple of 2^-14 times that product.
 bool StaysNormal(Word least_of_a, Word least_of_b) {
   const std::int64_t first = ExponentOf(least_of_a), second = ExponentOf(least_of_b);
   return first > 0 && second > 0 && first + second >= 2 * 127 + 14 - 126;
@@ -124,7 +127,8 @@ Bf16Scales ScalesOf(const TensorView* x) {
           .by_column = x->shape[1] > 1 && x->stride[1] == 1};
 }
 
-/// The results of a product: the sums themselves, or the results of ProductFinish.
+/// Writes the results of a product: the sums themselves, or the sums after the operations of
+/// ProductFinish.
 class Results {
  public:
   Results(const TensorView& out, const ProductFinish& finish)
@@ -137,14 +141,14 @@ class Results {
             .bias = finish.bias == nullptr ? nullptr : static_cast<const float*>(finish.bias->data),
             .out_stride = stride_,
             .wide = out.dtype == DType::f32} {}
-  /// True if sums are written into the result itself.
+  /// Returns whether sums are written directly into the result.
   [[nodiscard]] bool is_direct() const { return is_direct_; }
   [[nodiscard]] std::int64_t stride() const { return stride_; }
-  /// The place of an element of the matrix at `out`.
+  /// Returns the address of an element of the matrix that begins at `out`.
   [[nodiscard]] std::uint8_t* At(std::uint8_t* out, std::int64_t row, std::int64_t column) const {
     return out + (row * stride_ + column) * size_;
   }
-  /// Writes the results of a tile's sums, the first of which has that row and column.
+  /// Writes the results of a tile of sums. The tile's first sum is at (row, column).
   void Finish(const Bf16Tile& tile, std::uint8_t* out, std::int64_t row,
               std::int64_t column) const {
     Bf16Finish finish = finish_;
@@ -254,7 +258,7 @@ void CheckFinish(const ProductFinish& finish, const TensorView& out) {
   }
 }
 
-/// The results of sums without terms.
+/// Writes the results of sums that have no terms.
 void FinishEmpty(const Results& results, const TensorView& out) {
   auto* const to = static_cast<std::uint8_t*>(out.data);
   const std::vector<float> sums(static_cast<std::size_t>(out.shape[2]));

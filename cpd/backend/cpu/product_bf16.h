@@ -1,33 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Computes products of bf16 numbers by the CPU's own instructions, in their order of summation.
-// It says so where the CPU or the values do not allow that; callers then compute another way.
+// Computes products of bf16 numbers by the CPU's own instruction, in that instruction's order of
+// summation. Returns false if the CPU or the values do not allow this; callers then use another
+// way.
 #pragma once
 
 #include "cpd/base/tensor.h"
 
 namespace cpd {
 
-/// The operations of ProductOfBf16 on each sum: times `first`, times `second`, plus `bias`, each
-/// operation rounded to nearest-even in binary32; the last result is rounded once more where `out`
-/// is bf16. All are fp32 on the CPU, or null. The scales are M x L, the same for each n, with a
-/// stride of 0 along one dimension at least and of 1 or 0 along L; the bias has L neighbors.
+/// Operations of ProductOfBf16 on each sum: times `first`, times `second`, plus `bias`. Each
+/// operation is rounded to nearest-even in binary32. If `out` is bf16, the last result is rounded
+/// once more.
+///
+/// Each tensor is null or fp32 on the CPU. The scales are M x L, the same for each n. At least one
+/// of their strides is 0, and the stride along L is 1 or 0. The bias has L contiguous values.
 struct ProductFinish {
   const TensorView* first = nullptr;
   const TensorView* second = nullptr;
   const TensorView* bias = nullptr;
 };
 
-/// Computes out[n] = a[n] b[n], matrix products of bf16 numbers. Products are exact, and each
-/// addition is rounded to nearest-even in binary32. A sum begins at +0 and takes products in the
-/// order of k, with neighbors exchanged: 1, 0, 3, 2, …; if K is odd, +0 comes before the last.
-/// `finish` follows. Threads change no bit. a: N x M x K and b: N x K x L on the CPU, of bf16 or of
-/// fp32 numbers that bf16 holds; one of a matrix's two strides is 1. out: N x M x L, contiguous
-/// fp32 or bf16; it must not overlap the others.
+/// Computes out[n] = a[n] b[n], matrix products of bf16 numbers, and then `finish`.
 ///
-/// Returns false, with unspecified values in out, if this CPU has no instruction for such products,
-/// or if a sum might be subnormal, which the instruction would make 0: the product of the least
-/// magnitudes of a and b is below 2^-112.
+/// Products are exact, and each addition is rounded to nearest-even in binary32. A sum starts at +0
+/// and takes products in the order of k with neighbors exchanged: 1, 0, 3, 2, …. If K is odd, +0 is
+/// added before the last product. The number of threads changes no bit.
+///
+/// a: N x M x K and b: N x K x L, on the CPU, of bf16 or of fp32 numbers that are bf16 values. One
+/// of a matrix's two strides is 1. out: N x M x L, contiguous fp32 or bf16, and overlaps no input.
+///
+/// Returns false, with unspecified values in out, in two cases. This CPU may lack the instruction
+/// for such products. Or a sum might be subnormal, which the instruction would replace by 0: the
+/// powers of two at or below the least magnitudes of a and b have a product below 2^-112.
 CPD_API bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& out,
                            const ProductFinish& finish = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products in binary32 by the system's BLAS.
+// Binary32 products by the system's BLAS.
 #include <cstdint>
 
 #include "cpd/backend/blas.h"
@@ -10,7 +10,7 @@
 namespace cpd::cpu {
 namespace {
 
-/// The operand's matrix that begins at element `offset`.
+/// Returns the operand's matrix that begins at element `offset`.
 blas::Matrix MatrixAt(const ProductOperand& x, std::int64_t offset, std::int64_t rows,
                       std::int64_t columns) {
   return {static_cast<float*>(x.data) + offset, rows, columns, x.row_stride, x.column_stride};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The time of a matrix product, by the route that its sums take, as a multiple of a BLAS's time for
-// the fp32 product of the same shapes. Every figure below is the time of one operation (or of one
-// product with all that it takes) of one sum, and its unit is the time that the BLAS takes for one
-// multiply-accumulate. They were measured on a Xeon (model 207) with AVX-512, on one thread;
-// `python benchmarks/gemm_cost.py` measures a product by each route again and prints it next to
-// SlowdownOf. With AVX2 a product by integers or with random bits takes up to three times as long.
+// Estimates the time of a matrix product, relative to a BLAS's time for the fp32 product of the
+// same shapes.
+//
+// Each figure below is the time of one operation on one sum, or of one product with all operations
+// that belong to it. The unit is the time that the BLAS takes for one multiply-accumulate. The
+// figures were measured on one thread of a Xeon (model 207) with AVX-512. `python
+// benchmarks/gemm_cost.py` measures products by each path again and prints the times next to
+// SlowdownOf. With AVX2, products in integers or with random bits take up to three times as long.
 #include "cpd/backend/cpu/product_cost.h"
 
 #include <string_view>
@@ -16,57 +18,59 @@
 namespace cpd {
 namespace {
 
-/// The number of products in a usual sum; some routes depend on it.
+/// The assumed number of products in a sum. Some paths depend on it.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// The general route in binary32 (gemm_general.h): one rounding to nearest-even by an addition, and
-/// one of any other form.
+/// The general path in binary32 (gemm_general.h): the time of one rounding, to nearest-even by an
+/// addition, or of any other form.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
-/// The general route in binary64: one exact or rounded addition, and one rounded product.
+/// The general path in binary64: the time of one addition, exact or rounded, and of one rounded
+/// product.
 constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 
-/// One word of Philox in each lane: about 30 operations and what its use adds.
+/// The time of one Philox word in each lane: about 30 operations and the use of the word.
 constexpr double kPhiloxWord = 40;
 
-/// Sums in fp32 by the hardware's roundings (the path binary32): one product, fused or rounded
-/// first; with Kahan's compensation or in a tree.
+/// fp32 sums by the hardware's roundings (path `binary32`): the time of one product, either fused
+/// or rounded first, with Kahan's compensation, or in a tree.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
-/// Veltkamp's roundings: one product of a sum in order (its one or two roundings), with
-/// Kahan's compensation, or in a tree.
+/// Veltkamp's roundings: the time of one product, with its one or two roundings, in a sum in order,
+/// with Kahan's compensation, or in a tree.
 constexpr double kVeltkampInOrder = 9, kVeltkampKahan = 20, kVeltkampTree = 15;
-/// The factor on these where they are guarded (formats without fraction bits).
+/// The factor on the times of Veltkamp's roundings if they are guarded (formats without fraction
+/// bits).
 constexpr double kGuarded = 2.5;
-/// The path `stochastic`, without its random bits: one rounding in
-/// binary32 lanes and in binary64 lanes.
+/// The path `stochastic` without its random bits: the time of one rounding in binary32 lanes and in
+/// binary64 lanes.
 constexpr double kStochasticInBinary32 = 12, kStochasticInBinary64 = 20;
 
-/// Sums in integers: one product where they have at most kFewWords words of 32 bits, and for each
-/// word where they have more.
+/// Integer sums: the time of one product if a sum has at most kFewWords words of 32 bits, and
+/// otherwise the time for each word.
 constexpr int kFewWords = 4;
 constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 
-/// A matrix unit's sums: one product by an adder that aligns all terms of a block at once
-/// (Adder::aligned), and by any other.
+/// Sums of a matrix unit: the time of one product by an adder that aligns all terms of a block at
+/// once (Adder::aligned), and by any other adder.
 constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 
-/// The factor on any product without vector instructions.
+/// The factor on the time of any product without vector instructions.
 constexpr double kWithoutVectors = 8;
 
-/// The number of roundings of additions for one product: Kahan's four operations, else one.
+/// Returns the number of rounded additions for one product: four for Kahan's scheme, otherwise one.
 double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
 
-/// The number of roundings for one product.
+/// Returns the number of roundings for one product.
 double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }
 
-/// Returns the cost of one product's random bits; 0 if its roundings use none.
+/// Returns the time of one product's random bits; 0 if its roundings use none.
 double RandomBits(const GemmPlan& plan) {
   if (plan.sum.mode != Rounding::stochastic) return 0;
   return kPhiloxWord * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);
 }
 
-/// The cost of one product by the general route, which takes every format and rounding.
+/// Returns the time of one product by the general path, which supports every format and rounding.
 double GeneralRoute(const GemmPlan& plan) {
   if (plan.sum_in_binary32 && plan.product_bits > 0) {
     const bool by_addition = plan.sum.mode == Rounding::nearest_even && is_addition(plan.sum) &&
@@ -82,13 +86,14 @@ constexpr bool kTakesAnyValues = [] {
   return false;
 }();
 
-/// The time of one of the products of a scheme: in order, with Kahan's compensation, in a tree.
+/// Returns the time that belongs to the scheme: in order, with Kahan's compensation, or in a tree.
 double ByScheme(Scheme scheme, double in_order, double kahan, double tree) {
   if (scheme == Scheme::kahan) return kahan;
   return scheme == Scheme::pairwise ? tree : in_order;
 }
 
-/// The cost of one product by the fast path that its plan has, else by the general one.
+/// Returns the time of one product by its plan's fast path, or by the general path if there is
+/// none.
 double PathOfProduct(const GemmPlan& plan) {
   double cost = 0;
   const bool has_path = with_path(plan.fast.path, [&]<class Path>() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Estimates how much slower than a BLAS's a product is, before anything runs.
+// Estimates how much slower than a BLAS a product is, before anything runs.
 #pragma once
 
 #include "cpd/export.h"
@@ -8,9 +8,10 @@
 
 namespace cpd {
 
-/// Estimates the time of Gemm on this CPU as a multiple of the time of a BLAS's fp32 product of the
-/// same shapes. It holds for operands and sums that are normal numbers, and for matrices that are
-/// neither small nor flat. It uses figures of a Xeon with AVX-512; nothing is timed.
+/// Returns an estimate of Gemm's time on this CPU, relative to the time of a BLAS's fp32 product of
+/// the same shapes. The estimate holds if operands and sums are normal numbers and the matrices are
+/// neither small nor flat. It uses figures that were measured on a Xeon with AVX-512. Nothing is
+/// timed. Throws Error for an invalid accumulator.
 CPD_API double SlowdownOf(const Accumulator& accumulator);
 
 }  // namespace cpd

@@ -8,7 +8,8 @@
 
 namespace cpd {
 
-/// Lines (rows or columns) divided evenly into blocks of whole panels.
+/// Lines (rows or columns), divided evenly into `blocks` blocks of whole panels. A panel has
+/// `width` lines.
 struct GridLines {
   std::int64_t lines = 0, width = 1, blocks = 1;
 
@@ -16,13 +17,14 @@ struct GridLines {
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t block) const {
     return std::min(lines, panels() * block / blocks * width);
   }
-  /// The number of lines of the largest block.
+  /// Returns the number of lines of the largest block.
   [[nodiscard]] constexpr std::int64_t most() const {
     return std::min(lines, (panels() + blocks - 1) / blocks * width);
   }
 };
 
-/// A batch of matrices of sums, each divided into blocks; a block is a task of one thread.
+/// A batch of matrices of sums. Each matrix is divided into blocks, and each block is one task of a
+/// thread.
 struct GemmGrid {
   std::int64_t batch = 1;
   GridLines rows, columns;
@@ -32,10 +34,11 @@ struct GemmGrid {
   }
 };
 
-/// The time of packing one value for a block, in products.
+/// The time to pack one value for a block, as a number of products.
 constexpr std::int64_t kPackingCost = 8;
 
-/// The time of the slowest of `threads` threads, in products for each value of k.
+/// Returns the time of the slowest of `threads` threads, as a number of products for each value of
+/// k.
 constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   const std::int64_t rows = grid.rows.most();
   const std::int64_t columns = grid.columns.most();
@@ -43,8 +46,9 @@ constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   return turns * (rows * columns + kPackingCost * (rows + columns));
 }
 
-/// A grid of single blocks divided into blocks of at most `most` x `most` sums, so that cost_of is
-/// least: the threads' shares are as even as whole panels allow, and few values are packed twice.
+/// Divides a grid with one block for each matrix into blocks of at most `most` x `most` sums.
+/// Chooses the blocks with the lowest cost_of: threads get shares that are as even as whole panels
+/// allow, and few values are packed twice.
 constexpr GemmGrid divided(GemmGrid grid, std::int64_t most, std::int64_t threads) {
   const auto least = [&](const GridLines& x) {
     const std::int64_t panels_of_most = std::max<std::int64_t>(1, most / x.width);

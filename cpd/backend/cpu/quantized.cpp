@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats in messages: for each block of a piece the scales of the buckets that it touches,
-// then the elements. A bucket's scale follows from its largest magnitude when its block is encoded.
+// Scaled formats in messages. Each block of a range stores the scales of its buckets and then its
+// elements. A bucket's scale is formed from its largest magnitude when its block is encoded.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,9 +20,9 @@ namespace cpd::cpu {
 namespace {
 
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
-constexpr std::int64_t kLong = 256;  // a kernel takes buckets of at least so many values one by one
+constexpr std::int64_t kLong = 256;   // the least values of buckets that kernels take singly
 
-/// Returns true if a kernel's run of 512 values (ScaledRun) is a whole number of buckets.
+/// Returns whether a kernel's run of 512 values (ScaledRun) consists of whole buckets.
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
 
 constexpr std::array<float, kStep + 1> kOnes = [] {
@@ -31,7 +31,7 @@ constexpr std::array<float, kStep + 1> kOnes = [] {
   return ones;
 }();
 
-/// Writes y[i] = elements[i] / scale, every NaN as the quiet one.
+/// Writes y[i] = elements[i] / scale. Every NaN becomes the quiet NaN.
 void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float value = elements[i] / scale;
@@ -39,7 +39,8 @@ void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   }
 }
 
-/// The layout of up to call.block values whose first bucket has `before` values ahead of them.
+/// The layout of up to call.block values in a message. The bucket of the first value has `before`
+/// values ahead of this value.
 struct ScaledPart {
   ScaledPart(const QuantizedCall& call, std::int64_t n, std::int64_t before)
       : n(n),
@@ -52,13 +53,14 @@ struct ScaledPart {
   std::int64_t elements, bytes;  ///< the offset of the elements; the size of the part
 };
 
-/// `n` neighbors whose codes begin on a byte, from the part's value `begin` on. The first is value
-/// `place` of bucket number `bucket`. Each `run` of them share a scale; run 0: buckets may be cut.
+/// A step: `n` neighboring values, whose codes begin on a byte. They begin at the part's value
+/// `begin`, which is value `place` of bucket number `bucket`. Each `run` values share a scale. If
+/// `run` is 0, buckets may be cut at the ends of the step.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
 
-/// Calls take(step) for each step of the part's values, in order.
+/// Calls take(step) for the steps that make up the part's values, in order.
 template <class Take>
 void ForSteps(const QuantizedCall& call, const ScaledPart& part, Take take) {
   const std::int64_t bucket = call.bucket;
@@ -78,7 +80,8 @@ void ForSteps(const QuantizedCall& call, const ScaledPart& part, Take take) {
   }
 }
 
-/// Calls run(b, i, n) for the step's values i … i + n - 1 that are in its bucket number b.
+/// Calls run(b, i, n) for each bucket of the step: values i … i + n - 1 of the step are in the
+/// step's bucket number b.
 template <class Run>
 void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   for (std::int64_t b = 0, i = 0; i < step.n; ++b) {
@@ -88,7 +91,7 @@ void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   }
 }
 
-/// Writes to `all` the number in `each` of the bucket of each of the step's values.
+/// Sets all[i] to the entry of `each` that belongs to the bucket of the step's value i.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);
@@ -96,14 +99,14 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
   if (first < step.n) Kernels().spread(bucket, step.n - first, each + 1, all + first);
 }
 
-/// The numbers of a part's buckets, up to kStep of them, or one more if a bucket is cut: the scales
-/// in the message, the numbers that elements are divided or multiplied by, and the numbers that
-/// decode them.
+/// The numbers of up to kStep buckets of a part, or of one more if a bucket is cut: `scale` is
+/// stored in the message, elements are divided or multiplied by `factor`, and decoded values are
+/// computed with `decode`.
 struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
 
-/// Computes the scales of buckets from their largest magnitudes. Returns the elements' route.
+/// Computes the scales of buckets from their largest magnitudes. Returns how elements are computed.
 ElementRoute FindScales(const QuantizedCall& call, std::int64_t buckets, const float* largest,
                         PartScales& scales) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -123,7 +126,7 @@ ElementRoute FindScales(const QuantizedCall& call, std::int64_t buckets, const f
   return outside && plan.arithmetic == Arithmetic::exact ? ElementRoute::wide : route;
 }
 
-/// Encodes a part, the call's values from number `begin` on.
+/// Encodes a part, whose first value is number `begin` of the call's values.
 void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 std::uint8_t* to) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -172,7 +175,7 @@ void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart&
   });
 }
 
-/// Decodes a part, whose first value is number `begin` of the call.
+/// Decodes a part, whose first value is number `begin` of the call's values.
 void DecodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 const std::uint8_t* from, float* y) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -244,7 +247,8 @@ int bucket_scales(const Launch& /*launch*/, const QuantizedCall& call) {
   if (first > 0) Kernels().block_max(with_nan, call.bucket, first, call.x, call.scale);
   float* const rest = call.scale + (first > 0 ? 1 : 0);
   Kernels().block_max(with_nan, call.bucket, call.n - first, call.x + first, rest);
-  // Rounding keeps the order of magnitudes: the largest alone is multiplied.
+  // Only the largest magnitude is multiplied by 2^shift, because rounding preserves the order of
+  // magnitudes.
   const std::int64_t buckets = (ahead + call.n + call.bucket - 1) / call.bucket;
   if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.scale, call.scale);
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums over ranks of one block of values (ReduceTask::fold), in a thread's own memory.
+// The sums over ranks of one block of values (ReduceTask::fold), in memory of one thread.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// A plan of the call for the sum of a layer at a position: with the sum's random streams.
+/// Returns a copy of the sum plan `of` with the random streams of the layer's sum at `position`.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;
@@ -21,10 +21,10 @@ inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t
   return plan;
 }
 
-/// The sums over ranks of one call, in one thread.
+/// Computes the sums over ranks of one call, in one thread.
 class RankSums {
  public:
-  /// For blocks of up to n values.
+  /// `n`: the maximum number of values of a block.
   RankSums(const ReduceCall& call, std::int64_t n)
       : call_(call),
         across_(call.rounds.units, planes_of_sum(call.across.order.scheme, call.rounds.units),
@@ -32,7 +32,8 @@ class RankSums {
         group_(Members(), planes_of_sum(call.group.order.scheme, Members()), !in_place(call), n) {}
 
   /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
-  /// call. load(r, row) returns the n values of from[r], for which `row` is memory.
+  /// call. load(r, row) must return n values of from[r]; load may use `row` as memory for the
+  /// values.
   template <class Load>
   const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
                     const Load& load) {
@@ -61,17 +62,17 @@ class RankSums {
   }
 
  private:
-  /// Terms, some at a time, and the state of one level's sums.
+  /// The state of one level's sums (within a group, or across units), and memory for some terms.
   class Level {
    public:
-    /// `has_rows`: terms need memory.
+    /// `has_rows`: whether terms need memory of their own.
     Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
         : together_(std::min(kTogether, terms)),
           planes_(planes),
           rows_(terms > 0 ? planes + (has_rows ? together_ : 0) : 0, n) {}
     [[nodiscard]] float* state(std::int64_t plane) const { return rows_[plane]; }
 
-    /// Adds values i … end - 1 of `terms` terms; term(k, row) returns term k.
+    /// Adds `terms` terms to the sums of values i … end - 1. term(k, row) must return term k.
     template <class Term>
     void Add(const SumPlan& plan, std::int64_t terms, std::int64_t begin, std::int64_t i,
              std::int64_t end, const Term& term) {
@@ -91,7 +92,7 @@ class RankSums {
     AlignedRows rows_;
   };
 
-  /// Returns whether all terms are values in memory.
+  /// Returns whether all terms are already values in memory.
   static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {

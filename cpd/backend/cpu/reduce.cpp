@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over ranks and counts of what their casts lose: blocks of values on threads.
+// Kernels for reductions over ranks, and counts of the values that their casts lose. Blocks of
+// values are computed on threads.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -29,7 +30,7 @@ void Raise(std::uint32_t value, std::uint32_t& to) {
   }
 }
 
-/// The largest magnitude and the number of NaN and infinities.
+/// Finds the largest finite magnitude of a segment, and counts its NaN and infinite values.
 void Measure(const ReduceSegment& segment, SegmentCounts& counts) {
   parallel_for(segment.count, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t non_finite = 0;
@@ -39,7 +40,7 @@ void Measure(const ReduceSegment& segment, SegmentCounts& counts) {
   });
 }
 
-/// Counts what the cast of this rank's contributions loses.
+/// Counts the values that the cast of this rank's contributions loses.
 void CountCast(const ReduceCall& call, const ReduceSegment& segment, SegmentCounts& counts) {
   RoundPlan cast = call.cast;
   cast.stream = StreamFrom(call.cast_stream, segment.layer, 0);
@@ -55,7 +56,7 @@ void CountCast(const ReduceCall& call, const ReduceSegment& segment, SegmentCoun
   });
 }
 
-/// The blocks of a call's segments.
+/// The blocks of values into which a call's segments are divided.
 class Blocks {
  public:
   explicit Blocks(const ReduceCall& call) : call_(call) {
@@ -85,7 +86,7 @@ class Blocks {
 };
 using Block = Blocks::Block;
 
-/// Does a call's task for blocks, in one thread.
+/// Computes a call's task for blocks, in one thread.
 class Work {
  public:
   explicit Work(const ReduceCall& call)
@@ -121,7 +122,7 @@ class Work {
   [[nodiscard]] const RoundPlan& PlanOf(Codes codes) const {
     return call_.codes[static_cast<std::size_t>(codes)];
   }
-  /// The byte of a message at which the block begins.
+  /// Returns the offset of the block's first byte in a message.
   [[nodiscard]] std::int64_t Place(const Block& block, Codes codes) const {
     return block.segment->start[static_cast<std::size_t>(codes)] +
            block.at / 8 * PlanOf(codes).bits;
@@ -130,7 +131,7 @@ class Work {
     return reinterpret_cast<float*>(const_cast<std::uint8_t*>(memory));
   }
 
-  /// y = (values of from[which] * 2^shift) / divisor.
+  /// Computes y = (values of from[which] * 2^shift) / divisor.
   void Decode(const Block& block, std::int64_t which, Codes codes, int shift, float divisor,
               float* y) const {
     Kernels().decode({.n = block.n,
@@ -140,14 +141,15 @@ class Work {
                       .shift = shift,
                       .divisor = divisor});
   }
-  /// The values of from[which]: in place, or decoded to `row`.
+  /// Returns the values of from[which]: in place if its codes are binary32 values, and otherwise
+  /// decoded to `row`.
   const float* Load(const Block& block, std::int64_t which, Codes codes, float* row) const {
     if (codes == Codes::values) return Values(call_.from[which] + Place(block, codes));
     Decode(block, which, codes, 0, 1, row);
     return row;
   }
 
-  /// Rounds values by `plan` and packs them.
+  /// Rounds values by `plan` and writes their packed codes.
   void Encode(const Block& block, Codes codes, const RoundPlan& plan, int shift,
               const float* x) const {
     const std::int64_t first = block.segment->begin + block.at;
@@ -180,7 +182,8 @@ class Work {
   }
   [[nodiscard]] static const float* Own(const Block& block) { return block.segment->x + block.at; }
 
-  /// Returns a contribution, this rank's where from[which] is null.
+  /// Returns the values of contribution `which`. If from[which] is null, casts this rank's values
+  /// to `row`.
   const float* Contribution(const Block& block, std::int64_t which, float* row) const {
     if (call_.from[which] != nullptr) return Load(block, which, call_.from_codes, row);
     CastSpan(CastPlan(block), block.segment->shift, block.segment->begin + block.at, block.n,

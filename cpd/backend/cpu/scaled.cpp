@@ -12,7 +12,7 @@
 namespace cpd {
 namespace {
 
-/// Casts a tensor's blocks where their scales are usual powers of two (power_blocks.h).
+/// Casts the blocks of a tensor whose scales are usual powers of two (power_blocks.h).
 class PowerCaster {
  public:
   PowerCaster(const ScaledPass& pass, const TensorView& out) : x_(pass.x), layout_(pass.layout()) {
@@ -28,9 +28,10 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether there may be such blocks.
+  /// Returns whether the call may have blocks whose scales are usual powers of two.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts the tile; calls other(part) for the parts with blocks of another kind.
+  /// Casts the tile's blocks whose scales are usual powers of two. Calls other(part) for all other
+  /// parts of the tile.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);
@@ -62,7 +63,8 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread explains, notes a pass over a call's tiles.
+/// If this thread is explaining a call (base/explaining.h), records a pass over a call's tiles and
+/// returns true.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));
@@ -119,13 +121,14 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
   if (of.holds != nullptr) *of.holds = holds;
 }
 
-/// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
-/// element has code 0).
+/// Finds the lowest index of a NaN that has no code. Skips blocks with a NaN scale, in which an
+/// element has code 0.
 class NanFinder {
  public:
-  /// Lowers *first, unless it is null.
+  /// Lowers *first when Look finds a NaN; searches nothing if `first` is null.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches a range's first row, whose first element has index `first`. places: run.n integers.
+  /// Searches the first row of a range. The row's first element has index `first`. `places`: memory
+  /// for run.n integers.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =
@@ -140,8 +143,8 @@ class NanFinder {
   unsigned long long* first_;
 };
 
-/// ORs `count` bits of `from`, whose spare bits are 0, into `to` from bit number `begin` on. Other
-/// threads may write to the bytes at both ends.
+/// ORs the first `count` bits of `from` into `to`, from bit number `begin` on. The remaining bits
+/// of `from` must be 0. Other threads may write to the first and the last byte at the same time.
 void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std::int64_t count) {
   const int shift = static_cast<int>(begin % 8);
   std::uint8_t* at = to + begin / 8;
@@ -191,7 +194,7 @@ void EncodeTiles(const ScaledPass& pass) {
   });
 }
 
-/// The pass's tensor is the result.
+/// Decodes all tiles. The tensor of the pass is the result.
 void DecodeTiles(const ScaledPass& pass) {
   const Tiles tiles = pass.tiles();
   const std::int64_t bits = pass.plan().element.bits;
@@ -204,7 +207,7 @@ void DecodeTiles(const ScaledPass& pass) {
       scaler.ForScales(tile, [&](ScaledRun run, std::int64_t c) {
         std::int64_t first = pass.layout().index(tile.p, tile.i, tile.t, tile.j + c);
         for (std::int64_t r = 0; r < run.rows; ++r, first += pass.layout().row_stride()) {
-          // Decoding begins at a code that begins on a byte.
+          // Decoding must start at a code that begins on a byte.
           const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
           elements.resize(static_cast<std::size_t>(before + run.n));
           Kernels().decode({.n = before + run.n,

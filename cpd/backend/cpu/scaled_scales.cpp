@@ -10,18 +10,19 @@
 namespace cpd {
 namespace {
 
-/// The most elements of a block whose scale and values are formed in one pass, within L2.
+/// The maximum number of elements of a block whose scale and values are computed in one pass. Such
+/// a block fits into L2.
 constexpr std::int64_t kWhole = kMostChosen;
 
-/// The most rows of such a block: of more, a pass over a few columns of each would read too little
-/// of a page at a time.
+/// The maximum number of rows of such a block. With more rows, a pass over a few columns would read
+/// too little of each page at a time.
 constexpr std::int64_t kTallest = 1024;
 
-/// The most neighbors in a run whose largest magnitude a kernel finds without prefetching, which
-/// the pass over the previous tile's elements has done.
+/// The maximum length of a run whose largest magnitude is found without prefetching. The pass over
+/// the previous tile's elements has prefetched the run.
 constexpr std::int64_t kPart = 128;
 
-/// The largest |x| of each of a tile's blocks.
+/// Finds the largest |x| of each block of a tile.
 void LargestOf(const BlockLayout& layout, bool with_nan, const Tile& tile, const TileRows& rows,
                Floats& columns, float* largest) {
   const std::int64_t run = std::min(layout.columns, tile.count);
@@ -36,7 +37,7 @@ void LargestOf(const BlockLayout& layout, bool with_nan, const Tile& tile, const
   Kernels().block_max(true, run, tile.count, columns.data(), largest);
 }
 
-/// Writes the largest |x| of each block of a whole tensor.
+/// Finds the largest |x| of each block of a whole tensor.
 void LargestOf(const TensorView& of, const BlockLayout& layout, bool with_nan, float* into) {
   const TensorView x = layout.blocks() == 1 && FillAlike(of, of) ? AlongMemory(of) : of;
   std::vector<std::atomic<std::uint32_t>> most(static_cast<std::size_t>(layout.blocks()));

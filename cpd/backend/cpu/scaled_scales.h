@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A call of a scaled format on the CPU: its blocks' scales are formed tile by tile while elements
-// are in the cache, and elements passed to kernels with their scales.
+// Scaled formats on the CPU. The scales of a tile's blocks are formed while the tile's elements are
+// in the cache, and kernels get the elements together with their scales.
 #pragma once
 
 #include <algorithm>
@@ -17,23 +17,24 @@ namespace cpd {
 
 using Floats = std::vector<float>;
 
-/// A call, its tensors, and the scales that are known before the pass over tiles, in the call's
-/// tables: the scales of cells and, if `known`, blocks' `scale` and `factor`.
+/// A call and its tensors. The call's tables hold the scales that are known before the pass over
+/// tiles: the scales of cells and, if `known` is set, the `scale` and `factor` of blocks.
 class ScaledPass {
  public:
-  /// x: the tensor that tiles are read from; for a decoding, its result.
+  /// `x`: the tensor from which tiles are read; for a decoding, the result.
   ScaledPass(const ScalesCall& call, const Strided& x);
   ScaledPass(const ScaledPass&) = delete;
   ScaledPass& operator=(const ScaledPass&) = delete;
 
   [[nodiscard]] const ScaledPlan& plan() const { return of.call.plan; }
   [[nodiscard]] const BlockLayout& layout() const { return of.call.layout; }
-  /// The tiles: of whole blocks where scales are not known yet, else of any parts.
+  /// Returns the tiles. They consist of whole blocks if the blocks' scales are not known yet.
   [[nodiscard]] Tiles tiles() const { return {layout(), !known}; }
   [[nodiscard]] TileIntegers integers() const {
     return {plan().element, layout(), random ? &*random : nullptr, of.indices};
   }
-  /// The second level's scale and multiplier for each of blocks first … first + count - 1.
+  /// Writes the outer scale and the outer multiplier that apply to each of blocks first … first +
+  /// count - 1.
   void OuterOfBlocks(std::int64_t first, std::int64_t count, Floats& scale, Floats& encode) const;
 
   const ScalesCall& of;
@@ -47,25 +48,25 @@ class ScaledPass {
   void FormBlocks();
 };
 
-/// The scales of a tile. Each of its blocks has the largest |x|, the second level's scale and
-/// encode multiplier, the scale, ElementScale's factor, and the scale by which elements are
-/// decoded. If a kernel cannot take blocks as runs (ScaledRun::run), each element of a row also has
-/// the three numbers that the kernel reads.
+/// The scales of a tile. The first six vectors have a value for each block: the largest |x|, the
+/// outer scale and multiplier, the scale, ElementScale's factor, and the scale that decodes
+/// elements. If a kernel cannot take blocks as runs (ScaledRun::run), the last three vectors have a
+/// value for each element of a row.
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
   ElementRoute route = ElementRoute::wide;
 };
 
-/// Forms, or looks up, the scales of a tile's blocks and passes its elements to kernels with them,
-/// in runs.
+/// Forms, or looks up, the scales of a tile's blocks, and passes runs of the tile's elements to
+/// kernels together with these scales.
 class TileScaler {
  public:
   explicit TileScaler(const ScaledPass& pass)
       : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
 
-  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time, from column
-  /// `begin` on; all rows are in one run.
+  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time. `begin` is the
+  /// first column. A run has all rows of the tile.
   template <class Take>
   void ForElements(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
@@ -80,7 +81,7 @@ class TileScaler {
       take(run, scales_.route, c);
     });
   }
-  /// Calls take(run, begin) as ForElements does, without elements, where all scales are known.
+  /// Calls take(run, begin) as ForElements does, but without elements. All scales must be known.
   template <class Take>
   void ForScales(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
@@ -116,18 +117,20 @@ class TileScaler {
 
   void FindScales(const Tile& tile, const TileRows& rows);
 
-  /// Finds the largest |x| of each of the tile's blocks; tiles come in memory order.
+  /// Finds the largest |x| of each block of the tile. Tiles must come in memory order.
   void LargestOfBlocks(const Tile& tile, const TileRows& rows);
 
   void FormScales(TileScales& scales, double share) const;
 
-  /// Sets a block's scale to the other candidate where that has the smaller error.
+  /// Replaces a block's scale by the other candidate if that candidate has the smaller error.
   void ChooseScales(const Tile& tile, const TileRows& rows);
 
-  /// The error of each of the tile's blocks with scales_, elements being rounded to nearest-even.
+  /// Returns the error of each block of the tile with the scales in scales_ and elements rounded to
+  /// nearest-even.
   std::vector<double> ErrorsOf(const Tile& tile, const TileRows& rows);
 
-  /// Copies the scales of each block of `run` elements to each of n elements of a row.
+  /// Copies the scales of blocks to each of n elements of a row. A block has `run` elements in the
+  /// row.
   void Spread(std::int64_t run, std::int64_t n);
 
   const ScaledPass& pass_;

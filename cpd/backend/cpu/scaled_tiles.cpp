@@ -9,10 +9,10 @@
 namespace cpd {
 namespace {
 
-// Columns below which a tile of many rows wastes what is fetched of a page, and elements of a tile
-// of several rows.
+// kLine: with fewer columns, a tile of many rows would use little of each page that is fetched.
+// kTall: the number of elements of a tile of several rows.
 constexpr std::int64_t kLine = 128, kTall = 4 * kStage;
-// Columns of a part of a block that is taller than whole tiles are.
+// The columns of a tile within a block that is taller than a tile can be.
 constexpr std::int64_t kPartColumns = 1024;
 
 std::int64_t Pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }

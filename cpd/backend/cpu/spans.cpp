@@ -25,7 +25,7 @@ void CastSpan(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t
 
 void UnscaleSpan(int shift, float divisor, std::int64_t n, const float* x, float* y) {
   static constexpr RoundPlan kPlan = make_plan(kFp32, {});
-  // A block's codes are read before its values are written.
+  // y may be x: the kernel reads a block's codes before it writes the block's values.
   Kernels().decode({.n = n,
                     .plan = &kPlan,
                     .packed = reinterpret_cast<const std::uint8_t*>(x),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of neighboring binary32 values in the caller's thread: casts from any index on, ordered sums
-// of several terms, counts of what a cast lost.
+// Operations on contiguous binary32 values in the caller's thread: casts that begin at any index,
+// ordered sums of several terms, and counts of the values that a cast lost.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@
 
 namespace cpd {
 
-/// Values of a layer below which one thread sums its ranks.
+/// The number of values of a layer below which one thread sums the layer over all ranks.
 constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 
-/// Rows of n values, each beginning at a cache line.
+/// Rows of n values. Each row begins at a cache line.
 class AlignedRows {
  public:
   AlignedRows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
@@ -41,12 +41,13 @@ class AlignedRows {
   std::unique_ptr<float, Free> memory_;
 };
 
-/// The shift limited to ±600: x * 2^shift rounds alike for any shift beyond, far below every grid
-/// or above every format.
+/// Returns the shift, limited to ±600. Beyond ±600 the shift no longer changes the rounded x *
+/// 2^shift, which is far below every format's grid or above every format's range.
 constexpr int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 
-/// Calls run(i, count, random) over [0, n): once with null, or, where the random integers of a
-/// stochastic plan do not begin with a block, in steps with the integers.
+/// Calls run(i, count, random) for ranges that cover [0, n). If the random integers of a stochastic
+/// plan begin inside a block, passes the integers, range by range. Otherwise makes one call with
+/// null for `random`.
 template <class Run>
 void WithIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
   const std::int64_t skip = first % kBlock;
@@ -61,22 +62,22 @@ void WithIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run
   }
 }
 
-/// y[i] = x[i] * 2^shift, rounded by the plan and the random integers from index `first` on. y may
-/// be x.
+/// Computes y[i] = x[i] * 2^shift, rounded by the plan with the random integers from index `first`
+/// on. y may be x.
 void CastSpan(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n, const float* x,
               float* y);
-/// y[i] = (x[i] * 2^shift) / divisor, each rounded once to binary32; NaN gives 0x7FC00000. y may be
-/// x.
+/// Computes y[i] = (x[i] * 2^shift) / divisor. The product and the quotient are each rounded once
+/// to binary32. NaN gives 0x7FC00000. y may be x.
 CPD_API void UnscaleSpan(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
-/// Adds the losses of n values x that were cast to terms.
+/// Adds to `counts` the losses of n values x that were cast to `terms`.
 CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, SegmentCounts& counts);
-/// Adds counts that several threads may add at once.
+/// Adds counts to `to`. Several threads may add to the same `to` at once.
 CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
 
-/// The state of one ordered sum per element: plane q of element i is planes[q * stride + i], in
-/// FoldPlanes planes of the caller's memory, which need not be initialized. `given`: the random
-/// integers from element 0 on, in place of generated ones.
+/// The state of one ordered sum for each element. Plane q of element i is planes[q * stride + i].
+/// The caller provides memory for FoldPlanes planes and need not initialize it. `given`: the
+/// caller's random integers, from element 0 on.
 template <class T>
 struct FoldStateOf {
   T* planes = nullptr;
@@ -84,9 +85,10 @@ struct FoldStateOf {
   GivenDraws given{};
 };
 
-/// The backend of SumWalk for n elements from index `first` on, whose planes are in `state`.
-/// `Plans` has terms() and sums(), plans by which terms, and chunks' sums and trees, are added.
-/// Binary64 takes no short path.
+/// Carries out the operations of SumWalk (the loop that adds terms in the documented order) for n
+/// elements from index `first` on. `state` has their planes. `Plans` has terms(), the plan for
+/// adding terms, and sums(), the plan for adding sums of chunks and trees. Binary64 has no fast
+/// path.
 template <class T, class Plans>
 class FoldSpans {
  public:
@@ -130,15 +132,15 @@ class FoldSpans {
   FoldStateOf<T> state_;
 };
 
-/// The plans of a SumPlan for FoldSpans.
+/// The plans of a SumPlan, in the form that FoldSpans takes.
 struct PlansOfSum {
   const SumPlan& plan;
   [[nodiscard]] const FoldPlan& terms() const { return plan.terms; }
   [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
 };
 
-/// Adds terms k … k + terms.size() - 1 of `count` to n sums; after the last term plane 0 has the
-/// sums, rounded to the result.
+/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0 has
+/// the sums, rounded to the result's format.
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride);

@@ -14,8 +14,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Reads the terms of some sums, many at a time. Terms that are not contiguous over the sums are
-/// copied, few enough to stay in cache.
+/// Reads the terms of several sums, many terms at a time. Terms that are not contiguous from sum to
+/// sum are copied. Few enough are copied at once to stay in cache.
 template <class T>
 class Terms {
  public:
@@ -33,9 +33,9 @@ class Terms {
   Terms(const Terms&) = delete;
   Terms& operator=(const Terms&) = delete;
 
-  /// The number of elements whose terms are read at once.
+  /// Returns the number of elements (sums) whose terms are read at once.
   [[nodiscard]] std::int64_t elements() const { return copies_.empty() ? kStage : kBlock; }
-  /// Terms k … k + count - 1 of elements i … i + n - 1; valid until the next call.
+  /// Returns terms k … k + count - 1 of elements i … i + n - 1, valid until the next call.
   const T* const* Read(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
     for (std::int64_t j = 0; j < count; ++j) {
       terms_[static_cast<std::size_t>(j)] = copies_.data() + j * kRow;
@@ -57,7 +57,8 @@ class Terms {
   }
 
  private:
-  /// The distance of copied terms; multiples of a power of two would share cache sets.
+  /// The distance between copied terms. Distances that are multiples of a power of two would share
+  /// cache sets.
   static constexpr std::int64_t kRow = kBlock + 16;
 
   void Transpose(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
@@ -71,7 +72,7 @@ class Terms {
   std::uint8_t* first_;
   std::int64_t step_;  ///< bytes from term to term
   Reader<T> reader_;
-  std::int64_t row_stride_ = 0;  ///< from element to element where each has contiguous terms
+  std::int64_t row_stride_ = 0;  ///< between elements with contiguous terms; else 0
   std::vector<T> copies_;
   std::array<const T*, kMost> terms_{};
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums over a dimension in integers of a fixed width.
+// Sums over a dimension, computed in integers of a fixed width.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -14,7 +14,7 @@
 namespace cpd::cpu {
 namespace {
 
-/// The integers of n sums: word q of sum i is words[i * plan.words + q].
+/// The integers of n sums. Word q of sum i is words[i * plan.words + q].
 struct Integers {
   Integers(const FixedPlan& with, std::int64_t n)
       : plan(with), words(static_cast<std::size_t>(n * with.words)), finite(words.size()) {}
@@ -34,7 +34,8 @@ struct Integers {
       sum.store(At(i), 1);
     }
   }
-  /// The values of the sums, to be rounded into the format; NaN after a term not finite.
+  /// Returns the values of the sums before they are rounded into the format. A sum is NaN if one of
+  /// its terms is NaN or infinite.
   void Values(std::int64_t n, double* values) {
     for (std::int64_t i = 0; i < n; ++i) {
       values[i] = finite[static_cast<std::size_t>(i)] != 0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude, which the first operation finds and stores, so that the next
-// ones read no other values of the layer.
+// Operations on the values of largest magnitude. The first operation finds these values and stores
+// them. Later operations then read no other values of the layer.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -19,8 +19,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Writes the terms of `ranks`, and +0 elsewhere, to values begin … end - 1 of the call's, which
-/// are at `y`.
+/// Writes values begin … end - 1 of the call to `y`: the terms of `ranks`, and +0 for all other
+/// values.
 void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::int64_t begin,
                 std::int64_t end, float* y) {
   std::fill_n(y, end - begin, 0.0F);
@@ -30,7 +30,7 @@ void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::
   }
 }
 
-/// Writes the terms and adds what is lost of x.
+/// Writes the terms to the call's `y`, and counts what is lost of x.
 void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> y(static_cast<std::size_t>(kStage));
   ForRanges(call.begin, call.end, kStage, [&](std::int64_t i, std::int64_t n) {
@@ -41,7 +41,7 @@ void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   });
 }
 
-/// Writes the errors of the values of `ranks`, which are sent as `terms`.
+/// Writes the errors of the values with ranks `ranks`, which are sent as `terms`.
 void StoreErrors(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> scratch;
   if (call.unit != 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of tensors' values.
+// Checks of the values of tensors.
 #include <algorithm>
 
 #include "cpd/backend/cpu/cpu.h"
@@ -12,8 +12,9 @@ namespace {
 
 constexpr std::int64_t kRun = 4 * kBlock;  ///< values checked at once, which stay in L1
 
-/// Lowers *first to the least index of a wrong element of x, which has n. find(values, count)
-/// returns the least wrong one of `count` values, or `count`.
+/// Lowers *first to the lowest index of a wrong element of x, which has n elements. find(values,
+/// count) must return the index of the first wrong one of `count` values, or `count` if there is
+/// none.
 template <class T, class Find>
 void FirstOf(const Strided& x, std::int64_t n, unsigned long long* first, Find find) {
   parallel_for(n, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

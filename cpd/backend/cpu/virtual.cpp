@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks: blocks of values on threads, some ranks' terms at a time, so that
-// terms stay in the second cache and a running sum is read and written once.
+// The sums of virtual ranks. Blocks of values are computed on threads, with the terms of some ranks
+// at a time. The terms stay in the L2 cache, and a running sum is read and written once for these
+// ranks.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kTogether = 8;  ///< ranks whose terms are made before the first is added
 
-/// Works on blocks of one call, in one thread.
+/// Computes blocks of one call, in one thread.
 class RankBlocks {
  public:
   RankBlocks(const VirtualCall& call, const SumPlan& plan, std::int64_t n)
@@ -25,7 +26,7 @@ class RankBlocks {
         planes_(call.halves == nullptr ? 0 : planes_of_sum(plan.order.scheme, call.count)),
         rows_(planes_ + (call.casts ? std::min(call.ranks, kTogether) + 1 : 0), n) {}
 
-  /// Adds the ranks' values begin … begin + n - 1.
+  /// Adds values begin … begin + n - 1 of all of the call's ranks to the running sums.
   void Fold(std::int64_t begin, std::int64_t n) {
     for (int first = 0; first < call_.ranks; first += kTogether) {
       const int count = std::min(kTogether, call_.ranks - first);
@@ -38,7 +39,7 @@ class RankBlocks {
     }
   }
 
-  /// Casts a rank's values to terms, which it returns, and counts losses.
+  /// Casts one rank's values to `terms` and counts losses. Returns `terms`.
   const float* Cast(int rank, std::int64_t begin, std::int64_t n, const float* x, float* terms) {
     if (call_.divisor != 1) {
       float* const quotients = rows_[planes_];
@@ -57,7 +58,8 @@ class RankBlocks {
   }
 
  private:
-  /// Adds terms of ranks from `first` on to the running sums, slice by slice.
+  /// Adds the terms of ranks, from number `first` of the call on, to the running sums, slice by
+  /// slice.
   void Add(int first, std::span<const float* const> terms, std::int64_t begin, std::int64_t n) {
     if (call_.visit < 0) return Take(call_.k + first, terms, begin, n);
     const Rounds& rounds = call_.rounds;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A part's values in a message: plane by plane, segment by segment, block by block. Each block
-// holds the bytes of its codec. Any block can be read and written alone, so a fold reads bytes and
-// writes sums without a whole message's values in memory. If sizes are fixed, a block's position is
-// computed. Else the message begins with the sizes of its blocks, four bytes each. Codecs compute
-// on a queue's device. If that is the CPU, a message in another device's memory is read and written
-// in a copy on the host.
+// The encoded values of a part (a list of value ranges) in a message.
+//
+// A message stores values plane by plane, segment by segment, block by block. A plane is one value
+// per element of the running sum. Each block holds bytes that a codec wrote. Any block can be read
+// and written alone, so a fold reads bytes and writes sums without all values of a message in
+// memory.
+//
+// If the codecs' sizes are fixed, the position of a block is computed. Otherwise the message begins
+// with the sizes of its blocks, four bytes each. Codecs compute on a queue's device. A CPU's queue
+// reads and writes a message in another device's memory through a copy on the host.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +24,27 @@
 
 namespace cpd {
 
-/// The codecs of a message's planes, in each plane one for all layers or one for each. Planes share
-/// the blocks.
+/// The codecs of a message's planes. Each plane has one codec for all layers or one for each layer.
+/// All planes have the same blocks.
 class CPD_API Codecs {
  public:
-  /// `wires`: the codecs of contributions, whose blocks (Codec::block) every message has.
+  /// `wires`: the codecs of contributions. Their blocks (Codec::block) are the blocks of every
+  /// message.
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds the next plane's codecs. `otherwise` is the codec of layers whose own codec is null.
+  /// Adds the codecs of the next plane. `otherwise` is the codec of layers whose entry in
+  /// `of_layers` is null.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
   [[nodiscard]] bool is_fixed() const { return is_fixed_; }
-  /// Returns whether each plane has the packed codes of one format.
+  /// Returns whether every plane consists of packed codes, all of one format.
   [[nodiscard]] bool is_packed() const { return is_packed_; }
   [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
     const std::vector<SharedCodec>& all = planes_[plane];
     return *all[all.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// The number of values in a block of the layer.
+  /// Returns the number of values in a block of the layer.
   [[nodiscard]] std::int64_t block(int layer) const {
     return blocks_[blocks_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
@@ -50,7 +56,7 @@ class CPD_API Codecs {
   bool is_packed_ = true;
 };
 
-/// Consecutive values of a segment: at most Codecs::block of them, or all.
+/// Consecutive values of a segment: up to Codecs::block of them, or the whole segment (SegmentsOf).
 struct Block {
   std::size_t segment = 0;
   int layer = 0;
@@ -60,23 +66,25 @@ struct Block {
   std::size_t index = 0;          ///< among the part's blocks
 };
 CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
-/// The part's segments, each as one block; for codecs of fixed sizes.
+/// Returns the part's segments, each as one block. Only for codecs of fixed sizes.
 std::vector<Block> SegmentsOf(const Part& part);
 
-/// The most bytes of a part's message; exactly its bytes where the codecs' sizes are fixed.
+/// Returns the maximum number of bytes of a part's message, which is the exact number if the
+/// codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
-/// Throws Corrupt for a codec's error about a block of rank `source`'s message (-1: this rank's).
+/// Rethrows a codec's error about a block as Corrupt. `source`: the rank that sent the message, or
+/// -1 for this rank's own message.
 [[noreturn]] void ThrowDamaged(int source, const Block& block, const DamagedBytes& error);
 
 class CPD_API CodedPart {
  public:
   CodedPart() = default;
-  /// Reads a message that has arrived; null: none. Throws Corrupt where its blocks' sizes are
-  /// impossible.
+  /// Reads a message that has arrived; `from` may be null for no message. Throws Corrupt if the
+  /// sizes of the message's blocks are impossible.
   static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from,
                         const Queue& queue = *HostQueue());
-  /// Writes a message, block by block in any order; End completes it.
+  /// Begins to write a message. Blocks may be written in any order; End completes the message.
   static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to,
                          const Queue& queue = *HostQueue());
   /// Completes a message after every block is written: if sizes vary, joins the blocks and sets its
@@ -85,7 +93,7 @@ class CPD_API CodedPart {
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
   [[nodiscard]] std::uint8_t* memory() const { return memory_; }
-  /// The byte at which a block begins.
+  /// Returns the offset of a block's first byte in the message.
   [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
   [[nodiscard]] int planes() const {
     return static_cast<int>(codecs_ == nullptr ? 0 : codecs_->planes());
@@ -96,9 +104,9 @@ class CPD_API CodedPart {
     LoadUnscaled(plane, block, 0, 1, values);
   }
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
-  /// Encodes a block's values, each of which the codec has exactly.
+  /// Encodes a block's values, which must all be values of the codec: nothing is rounded.
   void Store(int plane, const Block& block, const float* values);
-  /// Encodes the piece that the block is, into plane 0.
+  /// Encodes the values `x` of a block, described by `piece`, into plane 0.
   void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
     EncodeTo(0, block, piece, state, x);
   }
@@ -116,19 +124,19 @@ class CPD_API CodedPart {
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
   void Join(Message& to);
-  /// Sets the places of blocks that take their most bytes each.
+  /// Reserves the maximum number of bytes for each block.
   void PlaceApart(const Part& part);
 
   const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
   const Queue* queue_ = nullptr;
-  std::shared_ptr<std::uint8_t[]> copy_;  // of a message that the queue's device cannot read
+  std::shared_ptr<std::uint8_t[]> copy_;  // a copy of a message that the queue's device cannot read
   bool fixed_ = true;
   int source_ = -1;  // the rank that sent the message; -1: this one
   std::size_t segments_ = 0;
-  std::vector<std::int64_t> starts_;  // fixed sizes: where segments begin, plane by plane
-  std::size_t blocks_ = 0;            // sizes that vary: blocks of a plane
-  std::vector<std::int64_t> places_;  // where blocks begin, plane by plane
+  std::vector<std::int64_t> starts_;  // fixed sizes: offsets of segments, plane by plane
+  std::size_t blocks_ = 0;            // varying sizes: number of blocks of a plane
+  std::vector<std::int64_t> places_;  // varying sizes: offsets of blocks, plane by plane
   std::vector<std::uint32_t> sizes_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The counts that ranks make of their layers for a reduction's report.
+// The counts of a rank's layers for a reduction's report.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@
 
 namespace cpd {
 
-/// The number of counts of a layer on a rank: NaN and Inf, values that became zero, results that
-/// are not finite, zeros, bytes, and the bits that its codec chose (or -1).
+/// The number of counts that a rank makes of a layer: NaN and infinities, values that the cast
+/// turned into zero, results that are not finite, zeros, bytes, and the bits that the codec chose
+/// (-1 if it chooses none).
 constexpr std::size_t kCounts = 6;
 constexpr std::size_t kCountOfResults = 2;
 
-/// Returns the rank's counts, layer by layer, before results may replace its values. The counts of
-/// results are 0.
+/// Returns this rank's counts, layer by layer. Call it before results replace the layers' values.
+/// The counts of results are 0.
 std::vector<std::int64_t> CountContributions(const MessageOps& ops, const Layers& layers);
 
-/// Sets the counts of layers' reports, of these sizes, to the sums of all ranks': `of_ranks` holds
-/// one rank's after the other's.
+/// Sets the counts in `reports` to sums over all ranks. `of_ranks`: the counts of each rank, by
+/// ascending rank. `sizes`: the number of values of each layer.
 void SumCounts(std::span<const std::uint8_t> of_ranks, std::span<const std::int64_t> sizes,
                std::span<TensorReport> reports);
 

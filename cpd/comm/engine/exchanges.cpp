@@ -15,7 +15,7 @@ Part Joined(const std::vector<Part>& parts) {
   return all;
 }
 
-/// The part, cut into `pieces` parts of nearly equal length.
+/// Returns the part, cut into `pieces` parts of nearly equal length.
 std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
   cut.reserve(Index(pieces));
@@ -26,7 +26,8 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   return cut;
 }
 
-/// Returns the content of a message: the sum across units after term k.
+/// Returns the content of a message that holds the sum across units after term k: results after the
+/// last term, otherwise running sums.
 Content SumOf(std::int64_t k, std::int64_t units) {
   return k + 1 == units ? Content::results : Content::running_sums;
 }
@@ -74,8 +75,8 @@ Task Exchanges::Announce(Phase phase, Content content, const std::vector<Address
   link_.TakeSizes(sizes, in);
 }
 
-/// A slice's owner receives contributions from all, folds them, and sends the result to all (to the
-/// root, to none).
+/// The owner of a slice receives contributions from all ranks, adds them, and sends the result to
+/// all ranks, to the root, or to no rank (reduce-scatter).
 Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Part& mine = parts[Index(rank())];
@@ -122,7 +123,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   }
 }
 
-/// Every rank receives all contributions and folds them.
+/// Every rank receives all contributions and adds them.
 Task Exchanges::Gather(Chunk chunk, Part part) {
   Enter(Phase::exchange, chunk);
   const SharedMessage mine = Take(Content::contributions, part);
@@ -147,7 +148,8 @@ Task Exchanges::Gather(Chunk chunk, Part part) {
   ops_.Unpack(part, *result);
 }
 
-/// Slice s begins at rank s + 1 and ends at rank s. Its result then goes around once more.
+/// The sum of slice s starts at rank s + 1, passes each rank and ends at rank s. The result then
+/// goes around the ring once more.
 Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const int next = (rank() + 1) % size();
@@ -155,7 +157,7 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   const auto part = [&](int back) -> const Part& {
     return parts[Index((rank() + 2 * size() - back) % size())];
   };
-  // This rank adds term k of slice rank - 1 - k: at k = 0 it begins the slice of rank - 1.
+  // This rank adds term k to the slice of rank - 1 - k. At k = 0 it starts the slice of rank - 1.
   SharedMessage state = Take(SumOf(0, size()), part(1));
   ops_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
@@ -186,15 +188,15 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   }
 }
 
-/// This rank's group, whose first member is its master, and this rank's data of a chunk.
+/// This rank's group and this rank's data of a chunk. The group's first member is its master.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
-  std::int64_t first = 0, size = 1;  // its ranks
-  std::int64_t member = 0;           // this rank
+  std::int64_t first = 0, size = 1;  // ranks first … first + size - 1
+  std::int64_t member = 0;           // this rank is first + member
 
-  Part all;                       // the chunk's
+  Part all;                       // all of the chunk's values
   std::vector<Part> subs;         // `all`, cut for the members
-  SharedMessage sum;              // of the group, for this member's sub-part
+  SharedMessage sum;              // the group's sum of this member's sub-part
   std::shared_ptr<float> values;  // on the master: the group's sums, then the results
 
   [[nodiscard]] bool is_master() const { return member == 0; }
@@ -223,8 +225,9 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   return group;
 }
 
-/// In each group every member sums a sub-part, and the master collects the sums. The masters form a
-/// ring; each sends the result to its members. One group of all ranks needs no ring.
+/// In each group every member sums a sub-part, and the master collects these sums. The masters form
+/// a ring that adds the groups' sums. Each master then sends the results to its members. If one
+/// group holds all ranks, there is no ring.
 Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   Group group = OwnGroup(parts);
@@ -235,7 +238,8 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   co_await ShareResults(chunk, group);
 }
 
-/// Members exchange contributions, each for the sub-part that it sums.
+/// Members exchange contributions. Each member receives the contributions for the sub-part that it
+/// sums.
 Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -260,7 +264,7 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   }
 }
 
-/// Members send the group's sums to its master.
+/// Members send the sums of their sub-parts to the group's master.
 Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -279,8 +283,8 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   }
 }
 
-/// The masters pass the groups' sums on as in Ring; the other members stay in lockstep with empty
-/// transfers.
+/// The masters add the groups' sums around a ring, as in Ring. The other members take part with
+/// empty transfers, which keeps transfer numbers equal on all ranks.
 Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
   const auto slice = [&](std::int64_t back) {
@@ -332,7 +336,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
 }
 
-/// The master sends each member the result of its sub-part, and members exchange these.
+/// The master sends each member the result of its sub-part. Members then exchange these results.
 Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   std::vector<SharedMessage> results(Index(group.size));
   for (std::int64_t m = 0; m < group.size; ++m) {

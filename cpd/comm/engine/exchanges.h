@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of each Exchange, for one chunk, as a coroutine that waits at each transfer. Every
-// rank runs the same transfers in the same order. A transfer is empty on ranks that it does not
-// concern. Before messages of varying sizes, a small transfer between the same ranks sends the
+// Coroutines that send the messages of each Exchange for one chunk, and wait at each transfer.
+// Every rank runs the same transfers in the same order. A transfer is empty on ranks that it does
+// not concern. Before messages of varying sizes, a small transfer between the same ranks sends the
 // sizes.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace cpd {
 
-/// The exchange of a chunk, as a coroutine. `co_await pending` suspends it with a transfer; the
-/// driver of the task resumes it when that is done. `co_await task` runs another task within this
-/// one.
+/// The exchange of a chunk, as a coroutine. `co_await pending` suspends the coroutine at a
+/// transfer; the driver resumes it when the transfer is complete. `co_await task` runs another task
+/// within this task.
 class Task {
  public:
   struct promise_type;  // NOLINT(readability-identifier-naming): the language's name
@@ -33,10 +33,11 @@ class Task {
     if (handle_) handle_.destroy();
   }
 
-  /// Runs to the next transfer, or to the end. Throws what the chunk threw.
+  /// Runs to the next transfer or to the end. Rethrows an exception of the chunk's exchange.
   void Resume();
   [[nodiscard]] bool done() const { return handle_.done(); }
-  /// The transfer that the task waits for; null while it runs, and before.
+  /// Returns the transfer that the task waits for; null before the first Resume and while the task
+  /// runs.
   [[nodiscard]] Pending* waiting() const;
 
  private:
@@ -98,7 +99,7 @@ inline void Task::Resume() {
 }
 inline Pending* Task::waiting() const { return handle_.promise().waiting; }
 
-/// Who gets results: all ranks, the root, or each rank its own slices.
+/// The ranks that receive results: all ranks, the root alone, or each rank only its own slices.
 enum class Delivery : std::uint8_t { to_all, to_root, scattered };
 
 class Exchanges {
@@ -106,15 +107,16 @@ class Exchanges {
   Exchanges(Channel& link, const MessageOps& ops, Delivery delivery, int root)
       : link_(link), ops_(ops), delivery_(delivery), root_(root) {}
 
-  /// The number of slices of a chunk under the spec's exchange.
+  /// Returns the number of slices into which a chunk is cut for the spec's exchange.
   [[nodiscard]] int Slices() const;
-  /// Exchanges a chunk's messages; parts[s] holds values of slice s.
+  /// Exchanges the messages of one chunk. parts[s] holds the chunk's values of slice s.
   Task Run(std::int64_t chunk, std::vector<Part> parts);
-  /// Sends every rank's contributions to all; rank r's go to out + offsets[r].
+  /// Sends every rank's contributions to all ranks. The contribution of rank r is written to out +
+  /// offsets[r].
   Task AllGather(std::int64_t chunk, Part part,
                  const std::vector<std::vector<std::int64_t>>& offsets);
 
-  /// The steps (Traffic) of the chunk that had most.
+  /// Returns the largest number of steps (Traffic) that a chunk took.
   [[nodiscard]] std::int64_t steps() const { return most_steps_; }
 
  private:
@@ -130,7 +132,7 @@ class Exchanges {
   Task Gather(Chunk chunk, Part part);
   Task Ring(Chunk chunk, std::vector<Part> parts);
   Task Hierarchical(Chunk chunk, std::vector<Part> parts);
-  // The four steps of Hierarchical.
+  // The four steps of the exchange `hierarchical`, in order.
   Task SumInGroup(Chunk& chunk, Group& group);
   Task CollectSums(Chunk& chunk, Group& group);
   Task RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts);
@@ -142,7 +144,7 @@ class Exchanges {
   [[nodiscard]] SharedMessage Take(Content content, const Part& part) const {
     return link_.Take(ops_.MostBytes(content, part));
   }
-  /// Exchanges the sizes of messages of this content, where they vary; to be called before Start.
+  /// Exchanges the sizes of messages of this content if the sizes vary. Call it before Start.
   Task Announce(Phase phase, Content content, const std::vector<Addressed>& out,
                 const std::vector<Addressed>& in);
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);

@@ -9,10 +9,10 @@
 namespace cpd {
 namespace {
 
-constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
+constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that are sent first
 constexpr const char* kVersion = "6";  // of the protocol between ranks
 
-/// FNV-1a over sizes or shapes.
+/// Returns an FNV-1a hash of sizes or shapes.
 std::uint64_t Hash(std::span<const std::int64_t> numbers) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const std::int64_t number : numbers) {
@@ -33,8 +33,8 @@ std::string NameOf(Aps aps) {
   return aps == Aps::on ? "on" : "off";
 }
 
-/// The text that a rank announces to the others: its fields, a line each, then why it refuses, if
-/// it does.
+/// The text that a rank announces to the other ranks: its fields, one a line, and the reason for
+/// its refusal, if it refuses.
 struct Announcement {
   Intent fields;  ///< first the version, then the length of the text
   std::string refusal;
@@ -48,7 +48,7 @@ std::string TextOf(const Intent& fields, const std::string& refusal) {
   return text + "\n" + refusal;
 }
 
-/// Reads an announcement's text; where it was cut, the field at the cut is incomplete.
+/// Reads the text of an announcement. If the text was cut, the field at the cut is incomplete.
 Announcement Parse(const std::string& text) {
   Announcement announced;
   std::size_t at = 0;
@@ -63,8 +63,8 @@ Announcement Parse(const std::string& text) {
   return announced;
 }
 
-/// The text, cut between characters if it is long; spaces replace zero bytes, which would end an
-/// exception's text.
+/// Returns the text with spaces in place of zero bytes, which would end an exception's text. A text
+/// above kMostRefusal bytes is cut between two UTF-8 characters.
 std::string Shortened(std::string text) {
   std::ranges::replace(text, '\0', ' ');
   const auto is_inside = [&](std::size_t at) {
@@ -76,7 +76,7 @@ std::string Shortened(std::string text) {
   return text.substr(0, end) + " … (shortened from " + std::to_string(text.size()) + " bytes)";
 }
 
-/// Every rank's text, padded or cut to `bytes` bytes.
+/// Returns the text of every rank, padded or cut to `bytes` bytes.
 std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) {
   own.resize(bytes);
   const std::vector<std::uint8_t> all = link.AllGather(
@@ -88,7 +88,8 @@ std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) 
   return texts;
 }
 
-/// The length of the text with this beginning; 0 where it is another version's.
+/// Returns the length of a whole text, which its beginning states; 0 if the text is of another
+/// version of the protocol.
 std::size_t LengthOf(const std::string& beginning) {
   const Intent fields = Parse(beginning).fields;
   if (fields.size() < 2 || fields[0].second != kVersion) return 0;
@@ -99,12 +100,13 @@ std::size_t LengthOf(const std::string& beginning) {
   return length;
 }
 
-/// Gathers what every rank announces, this one its intent and refusal. If any text is longer than a
-/// record, which all ranks see from the lengths, all are gathered again, whole.
+/// Gathers the announcements of all ranks; this rank announces its intent and its refusal. All
+/// ranks know the lengths. If any text is longer than a record, all texts are gathered again,
+/// uncut.
 std::vector<Announcement> GatherAnnouncements(Link& link, const Intent& intent,
                                               const std::string& refusal) {
   const std::string rest = TextOf(intent, Shortened(refusal));
-  constexpr std::size_t digits = 12;  // of every length, so that it does not change the text's
+  constexpr std::size_t digits = 12;  // fixed: a length cannot change the text's length
   const auto begin = [&](std::size_t length) {
     std::string number = std::to_string(length);
     number.insert(0, digits - number.size(), '0');
@@ -132,8 +134,8 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
          " on rank " + std::to_string(rank);
 }
 
-/// Throws the Mismatch that names the first layer whose size differs. All ranks have equally many
-/// layers.
+/// Throws the Mismatch that names the first layer whose size differs between ranks. All ranks have
+/// the same number of layers.
 [[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes,
                             std::span<const std::int64_t> numbers) {
   const std::span<const std::uint8_t> own{reinterpret_cast<const std::uint8_t*>(sizes.data()),
@@ -158,7 +160,7 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
   throw Mismatch("the ranks do not agree on the tensors' sizes");
 }
 
-/// Each layer's shape as Python writes it: (2, 3).
+/// Returns each layer's shape as Python writes it: (2, 3).
 std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
   std::vector<std::string> texts;
   for (std::size_t at = 0; at < shapes.size();) {
@@ -172,7 +174,7 @@ std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
   return texts;
 }
 
-/// Throws the Mismatch that names the first layer whose shape differs.
+/// Throws the Mismatch that names the first layer whose shape differs between ranks.
 [[noreturn]] void NameShape(Link& link, std::span<const std::int64_t> shapes,
                             std::span<const std::int64_t> numbers) {
   const auto bytes = [](std::span<const std::int64_t> values) {

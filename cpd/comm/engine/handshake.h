@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The handshake, by which ranks check before a call that all make the same one.
+// The handshake, in which ranks check that all of them are about to make the same call.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,30 @@
 
 namespace cpd {
 
-/// A rank's next call, field by field, as text.
+/// An intent: the description of a rank's next call, as pairs of a field's name and the field's
+/// text.
 using Intent = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMostRefusal = 8192;
 
-/// All fields of a reduction that must be equal on all ranks, but the layers'; first the
-/// operation's name. `seed` and `step`: the call's.
+/// Returns the fields of a reduction that must be equal on all ranks, except the fields that
+/// describe layers. The first field is the operation's name. `seed` and `step`: the call's seed and
+/// step.
 Intent IntentOf(const std::string& operation, const Reduce& spec, std::uint64_t seed,
                 std::uint64_t step);
 
-/// The text of layers' numbers in random streams, runs as `first-last`; no numbers have the text of
-/// 0, 1, ….
+/// Returns the text of the numbers that select layers' random streams. Consecutive numbers are
+/// written as `first-last`. An empty list has the text of 0, 1, ….
 std::string NumbersText(std::span<const std::int64_t> numbers);
 
-/// Compares all ranks' intents, whose first field is the operation, and their layers' sizes and
-/// shapes (TensorOptions), as whole texts of any length. The error names the first field that
-/// differs. A rank that cannot take part gives its reason in `refusal`. Up to kMostRefusal bytes of
-/// it are sent, with a note if it is shortened. `numbers`: the layers' numbers in errors; empty: 0,
-/// 1, … Throws Mismatch with the same text on all ranks; the rank that refuses returns instead.
+/// Compares the intents of all ranks, and the sizes and shapes of the layers (TensorOptions), as
+/// texts of any length. The first field of an intent is the operation. The error names the first
+/// field that differs. A rank that cannot take part gives its reason in `refusal`. Up to
+/// kMostRefusal bytes of the reason are sent, with a note if the reason is shortened. `numbers`:
+/// the layers' numbers in error texts; empty: 0, 1, …
+///
+/// Throws Mismatch with the same text on all ranks, except on a rank that refuses, where it
+/// returns.
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
                const std::string& refusal, std::span<const std::int64_t> numbers = {},
                std::span<const std::int64_t> shapes = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of values in messages. The layers of a call are merged: slice s of all layers (the
-// first n mod W slices of a layer are one value longer), rotated by each layer's number, is one
-// sequence of values. A chunk takes the next range of every sequence.
+// The layout of values in messages. The layers of a call are merged into sequences of values.
+// Sequence s has slice s of all layers, rotated by each layer's number. The first n mod W slices of
+// a layer of n values are one value longer. A chunk takes the next range of every sequence.
 #pragma once
 
 #include <algorithm>
@@ -21,37 +21,39 @@ struct Segment {
   std::int64_t begin = 0, count = 0;
 };
 
-/// Segments in order; a value's position is its index among their values.
+/// A list of segments. The position of a value is its index among the values of all segments.
 struct CPD_API Part {
   std::vector<Segment> segments;
   std::int64_t count = 0;
 
   void Add(const Segment& segment);
   void Add(const Part& part);
-  /// The part at positions begin … end - 1.
+  /// Returns the part that consists of the values at positions begin … end - 1.
   [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
-  /// The bytes of packed codes of `bits` bits: each segment begins at a byte.
+  /// Returns the number of bytes of packed codes of `bits` bits. Each segment begins at a full
+  /// byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
-/// The first index of slice s of n values, which are cut into `slices` at multiples of a bucket.
+/// Returns the first index of slice s of n values, which are divided into `slices` slices. Slices
+/// begin at multiples of `bucket`.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s,
                                   std::int64_t bucket) {
   return std::min(n, SliceBegin((n + bucket - 1) / bucket, slices, s) * bucket);
 }
 
-/// Cuts layers into chunks, one after the other.
+/// Cuts layers into chunks.
 class CPD_API Layout {
  public:
-  /// A chunk takes at most ceil(chunk / slices) values of each slice, rounded up to a multiple of
-  /// 256. chunk, slices >= 1. Layer l is cut at multiples of buckets[l] alone (of a bucket longer
-  /// than that, a chunk takes the whole); empty: anywhere. Run s has slice s - turns[l] (mod
-  /// `slices`) of layer l; empty: slice s.
+  /// `chunk`, `slices`: at least 1. A chunk takes at most ceil(chunk / slices) values of each
+  /// slice, rounded up to a multiple of 256. Layer l is cut only at multiples of buckets[l]; a
+  /// bucket that is longer than that limit is taken whole. Empty `buckets`: layers are cut
+  /// anywhere. Sequence s has slice s - turns[l] (mod `slices`) of layer l. Empty `turns`: slice s.
   Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Part s of the next chunk holds values of run s; it may be empty.
+  /// Returns the next chunk. Part s holds the chunk's values of sequence s, and may be empty.
   std::vector<Part> Next();
 
  private:

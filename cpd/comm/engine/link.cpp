@@ -36,7 +36,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
-/// The header of each message; all are in the memory of the first.
+/// Returns the header of each message. All messages are in the same memory as the first.
 std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase phase,
                                 std::uint32_t number) {
   std::vector<Header> headers(messages.size());
@@ -53,7 +53,8 @@ std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase 
   return headers;
 }
 
-/// Writes the headers of settled messages; neighbors may be the same message.
+/// Writes the headers of messages on which no queued work is left. Neighbors in `out` may share one
+/// message.
 void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
   std::vector<const Message*> messages;
   for (const auto& [peer, message] : out) {
@@ -77,7 +78,7 @@ void AbandonedDelete::operator()(Abandoned* messages) const noexcept { delete me
 
 namespace {
 
-/// All abandoned messages, kept until the process ends.
+/// A list of all abandoned messages, which is kept until the process ends.
 std::atomic<Abandoned*> g_abandoned{nullptr};
 
 }  // namespace
@@ -182,7 +183,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
-  // Kernels that use the memory of incoming messages may be queued, too.
+  // Wait for queued work that uses the incoming messages' memory, too: kernels may still read it.
   if (!in.empty()) in[0].message->memory().Settle();
   if (in.empty() && !out.empty()) out[0].message->memory().Settle();
   Seal(out, phase, pending.number);
@@ -203,7 +204,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   pending.abandoned_.reset(new Abandoned);
   pending.out = std::move(out);
   pending.in = std::move(in);
-  // If Start throws, some of the messages may be under way.
+  // If Start throws, some of the messages may be under way, so their memory must stay valid.
   try {
     pending.transfer =
         transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));
@@ -340,7 +341,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    // An answer may only be late.
+    // No answer has come. It may only be late if there is a keeper of alarms or alarms were heard
+    // before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };
@@ -359,7 +361,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
     return " in phase " + ToString(phase) + " (" + reason + unheard + ")";
   };
   if (lost.empty()) {
-    // A rank that gave up may close its connections before its alarm is seen.
+    // The alarm of a rank that gave up may arrive only after its connections are closed: look once
+    // more.
     const std::string heard = HeardAlarm();
     const bool is_in_why = why.find(heard) != std::string::npos;
     throw RankLost("the reduction was given up" + where(is_in_why ? why : heard + "; " + why), {});

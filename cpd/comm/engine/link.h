@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A transport with checks. Every message has a 16-byte header (length, phase and number, CRC-32C),
-// which is verified. Every wait has a deadline and ends in a named error. Everything is counted.
+// which the receiver verifies. Every wait has a deadline, after which it throws a named error.
+// Messages and bytes are counted.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace cpd {
 
 constexpr std::int64_t kHeaderBytes = 16;
 
-/// Memory for one message, its header in front of it.
+/// Memory for one message, with the message's header in front of the payload.
 class CPD_API Message {
  public:
   Message() = default;
@@ -35,7 +36,7 @@ class CPD_API Message {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   void Resize(std::int64_t bytes) { bytes_ = bytes; }
-  /// The rank that sends it; -1: none.
+  /// The rank that sends the message; -1 for a message of this rank.
   [[nodiscard]] int source() const { return source_; }
   void SetSource(int rank) { source_ = rank; }
 
@@ -46,7 +47,7 @@ class CPD_API Message {
   int source_ = -1;
 };
 
-/// Messages that later chunks use again.
+/// Messages whose memory later chunks use again.
 class CPD_API MessagePool {
  public:
   explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
@@ -64,15 +65,16 @@ struct Addressed {
   SharedMessage message;
 };
 
-/// Messages that a transport may still read and write though their transfer was given up. Allocated
-/// before the transfer starts, so that abandoning it allocates nothing.
+/// Messages of a transfer that was abandoned. The transport may still read and write them. This
+/// object is allocated before the transfer starts, so abandoning the transfer allocates nothing.
 struct Abandoned;
 struct AbandonedDelete {
   void operator()(Abandoned* messages) const noexcept;
 };
 
-/// Messages of one transfer, under way. Destroyed before it has come to its end, it leaves its
-/// memory to the transport until the process ends.
+/// The messages of one transfer that is under way. If this object is destroyed before the transfer
+/// is complete, the messages' memory stays reserved until the process ends, because the transport
+/// may still use it.
 class CPD_API Pending {
  public:
   Pending();
@@ -91,7 +93,7 @@ class CPD_API Pending {
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-/// The channel of an exchange's messages: a Link, or a channel that only counts them
+/// The channel on which an exchange sends messages: a Link, or a channel that only counts messages
 /// (study/dry_run.h).
 class CPD_API Channel {
  public:
@@ -100,20 +102,20 @@ class CPD_API Channel {
   Channel& operator=(const Channel&) = delete;
   virtual ~Channel();
 
-  /// Called as a chunk enters a phase.
+  /// Reports that a chunk enters a phase.
   virtual void Enter(Phase phase, std::int64_t chunk) = 0;
-  /// Memory for a message of values.
+  /// Returns memory for a message of `bytes` bytes of values.
   [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
-  /// Starts a transfer of the sizes of messages whose receivers do not know them, from the same
-  /// ranks to the same ranks. Messages of `in` have their most bytes. Messages of no bytes take no
-  /// part.
+  /// Starts a transfer that sends each message's size to a receiver that does not know it, from the
+  /// same ranks to the same ranks. The messages of `in` have their maximum sizes. Empty messages
+  /// are left out.
   virtual Pending StartSizes(Phase phase, std::span<const Addressed> out,
                              std::span<const Addressed> in) = 0;
-  /// After that transfer, gives the messages of `in` the sizes that came. Throws Corrupt for one
-  /// that is empty or larger than the most.
+  /// Sets the sizes of the messages of `in` to the received sizes, after the transfer `sizes` is
+  /// complete. Throws Corrupt for a size that is 0 or above the maximum.
   virtual void TakeSizes(const Pending& sizes, std::span<const Addressed> in) = 0;
-  /// Starts a transfer of values, which has the next number on all ranks. A message of no bytes
-  /// does not travel.
+  /// Starts a transfer of values. Transfers are numbered in the order of their start, equally on
+  /// all ranks. Empty messages are not sent.
   virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
 };
 
@@ -130,45 +132,49 @@ class CPD_API Link final : public Channel {
   void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
   Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
-  /// Returns the queue of this device. From now on, layers' values are on it.
+  /// Returns the queue of the device `device`, `index`. From now on the layers' values are on that
+  /// device.
   SharedQueue UseLayersOn(Device device, int index);
 
-  /// Returns when all messages of the transfer have arrived and are as they were sent. Throws
-  /// RankLost, Corrupt.
+  /// Waits until all messages of the transfer have arrived, and verifies their headers. Throws
+  /// RankLost or Corrupt.
   void Wait(Pending& pending);
-  /// Polls a transfer, between steps of a computation.
+  /// Advances a transfer without waiting. For calls between steps of a computation.
   void Progress(Pending& pending);
-  /// Throws RankLost where another rank has given up.
+  /// Throws RankLost if another rank has given up.
   void CheckAlarms(Phase phase);
-  /// Raises the alarm: this rank gives up for a reason of its own.
+  /// Raises the alarm: tells other ranks that this rank gives up.
   void GiveUp() noexcept { transport_.RaiseAlarm(); }
 
-  /// Returns every rank's record, rank ascending, this one's included. All have equally many bytes.
+  /// Returns every rank's record, this rank's included, by ascending rank. All records have equal
+  /// lengths.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
-  /// Every rank's record, rank ascending, of which rank r's has bytes[r] bytes.
+  /// Returns every rank's record by ascending rank. The record of rank r has bytes[r] bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
                                       std::span<const std::int64_t> bytes);
-  /// The largest of all ranks' numbers (not negative), place by place; ceil(log2 size) steps.
+  /// Replaces each number by the largest of all ranks' numbers at its index. Numbers are not
+  /// negative. Takes ceil(log2 size) steps.
   void Max(Phase phase, std::span<std::uint32_t> numbers);
   void Max(Phase phase, std::span<float> numbers);
 
  private:
-  /// `counts_as_values`: its bytes are packed values (Traffic), not headers.
+  /// `counts_as_values`: whether the bytes of the messages are counted as encoded values (Traffic)
+  /// or as headers.
   Pending Begin(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in,
                 bool counts_as_values);
   template <class T>
   void MaxOf(Phase phase, std::span<T> numbers);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
-  /// Returns the other ranks that have given up, in words; empty if there are none.
+  /// Returns a text that names the other ranks that have given up; empty if there are none.
   [[nodiscard]] std::string HeardAlarm();
-  /// Returns the ranks to name as lost: the suspects that are not alive, else all ranks that are
-  /// not alive. If nothing is known (`alive` is empty): the keeper of the alarms, or the only other
-  /// rank, else none.
+  /// Returns the ranks to name as lost: suspects that are not alive, or else all ranks that are not
+  /// alive. If `alive` is empty, nothing is known; then returns the rank that keeps the alarms, or
+  /// in a group of two the suspects, or none.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
-  /// Raises the alarm, listens which ranks are alive, and throws RankLost. `suspects`: the ranks
-  /// that this one waits for.
+  /// Raises the alarm, listens for a while to learn which ranks are alive, and throws RankLost.
+  /// `suspects`: the ranks that this rank waits for.
   [[noreturn]] void Fail(Phase phase, const std::string& why, const std::vector<int>& suspects);
 
   Transport& transport_;

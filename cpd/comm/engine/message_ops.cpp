@@ -20,14 +20,15 @@ constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of th
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// The codes of a plane of messages.
+/// Returns the kind of codes (in a ReduceCall) of a plane of messages with this content.
 Codes CodesOf(Content content, std::size_t plane) {
   if (content == Content::contributions) return Codes::wire;
   if (content == Content::results) return Codes::result;
   return plane == 0 ? Codes::plane0 : Codes::plane1;
 }
 
-/// The codecs of owners' sums; with `in_fp32` all have codes for NaN.
+/// Returns the codecs of owners' sums. With `in_fp32`, codecs without a code for NaN are replaced
+/// by codecs that have one.
 std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool in_fp32) {
   std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
   for (std::size_t l = 0; l < codecs.size() && in_fp32; ++l) {
@@ -103,13 +104,13 @@ ReduceCall MessageOps::MakeCall() const {
   return call;
 }
 
-/// Memory for values on the queue's device, which blocks use one after the other.
+/// Memory for values on the queue's device. Each set of blocks reuses the memory of the set before.
 class MessageOps::Scratch {
  public:
   explicit Scratch(const SharedQueue& queue) : queue_(queue) {}
-  /// Begins the next blocks.
+  /// Makes all memory free for the next blocks.
   void Reset() { used_ = 0; }
-  /// Memory for n values until Reset.
+  /// Returns memory for n values, valid until Reset.
   float* Take(std::int64_t n) {
     if (used_ == memory_.size()) memory_.emplace_back();
     auto& [size, values] = memory_[used_++];
@@ -148,7 +149,7 @@ void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   }
 }
 
-/// Blocks of a part, in the messages that are read and in the message that is written.
+/// Blocks of a part, with the messages to read and the message to write.
 struct MessageOps::Work {
   Blocks blocks;
   Scratch& scratch;
@@ -172,9 +173,9 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
   if (to != nullptr) written.End(*to);
 }
 
-/// One call of `reduce` for blocks of a part. Messages that it cannot read are decoded to values
-/// before it. Values that it writes in place of a message are encoded after it. These values lie in
-/// memory in the blocks' order, plane by plane.
+/// One call of `reduce` for blocks of a part. Before the call, messages that `reduce` cannot read
+/// are decoded to values. After the call, values that `reduce` wrote in place of a message are
+/// encoded. These values lie in memory in the blocks' order, plane by plane.
 class MessageOps::Step {
  public:
   Step(const MessageOps& ops, ReduceTask task, const Work& work)
@@ -204,7 +205,8 @@ class MessageOps::Step {
   [[nodiscard]] ReduceCall& call() { return call_; }
   [[nodiscard]] ReduceSegment& segment(std::size_t i) { return segments_[i]; }
 
-  /// Makes `reduce` read messages of one content. A missing contribution means this rank's own.
+  /// Makes `reduce` read messages of one content. A missing message of contributions stands for
+  /// this rank's own contributions.
   void Read(Content content, std::span<const CodedPart> messages) {
     if (ops_.is_direct(content)) {
       Locate(content, messages[0]);  // all have the same places
@@ -225,9 +227,9 @@ class MessageOps::Step {
       values += message.planes() * count_;
     }
   }
-  /// Has `reduce` read values, indexed by position.
+  /// Makes `reduce` read values, indexed by position in the part.
   void Read(const float* values) { from_.push_back(BytesOf(values + blocks_[0].position)); }
-  /// Has `reduce` write values, indexed by position.
+  /// Makes `reduce` write values, indexed by position in the part.
   void WriteTo(float* values) {
     call_.to = reinterpret_cast<std::uint8_t*>(values + blocks_[0].position);
   }
@@ -242,7 +244,7 @@ class MessageOps::Step {
     call_.from_count = static_cast<std::int32_t>(from_.size());
     ops_.queue_->reduce(call_);
   }
-  /// Runs, and writes a message.
+  /// Runs `reduce` and writes a message with its result.
   void Run(Content content, CodedPart& message) {
     if (ops_.is_direct(content)) {
       Locate(content, message);
@@ -263,16 +265,16 @@ class MessageOps::Step {
  private:
   static constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
 
-  /// A block's first value in the memory of values.
+  /// Returns the index of a block's first value in the memory of values.
   [[nodiscard]] std::int64_t PlaceOf(const Block& block) const {
     return block.position - blocks_[0].position;
   }
-  /// Memory for the values of messages, with all planes.
+  /// Returns memory for the values of `messages` messages, with all their planes.
   float* Values(Content content, std::size_t messages = 1) {
     const std::size_t planes = messages * ops_.codecs(content).planes();
     return scratch_.Take(static_cast<std::int64_t>(planes) * count_);
   }
-  /// Sets the places at which a message's blocks begin.
+  /// Sets the offsets at which the blocks of a message begin.
   void Locate(Content content, const CodedPart& message) {
     for (std::size_t q = 0; q < ops_.codecs(content).planes(); ++q) {
       const std::size_t codes = Index(CodesOf(content, q));
@@ -281,7 +283,8 @@ class MessageOps::Step {
       }
     }
   }
-  /// Encodes sums: without loss, or as the owner's results (Codec::ForResults).
+  /// Encodes sums. Results of a codec (Codec::ForResults) are encoded with loss, all other sums
+  /// without loss.
   void Encode(Content content, int plane, const Block& block, const float* sums,
               CodedPart& message) const {
     const Reduction& reduction = ops_.reduction_;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Computes on messages: encodes a rank's contributions, folds what came, decodes results.
+// Computes on messages: encodes a rank's contributions, adds received contributions (fold), and
+// decodes results.
 //
-// Every device does this by the same steps: a codec decodes messages to values (DecodeOn), the
-// operation `reduce` folds them, and a codec encodes the sums (EncodeOn). `reduce` itself reads and
-// writes the codes of packed formats. A CPU takes a codec's blocks one by one, on threads, so that
-// a block's values stay in the caches; all other work is queued for whole parts.
+// Every device takes the same steps: a codec decodes messages to values (DecodeOn), the operation
+// `reduce` adds the values in order, and a codec encodes the sums (EncodeOn). `reduce` itself reads
+// and writes the codes of packed formats. A CPU computes a codec's blocks one by one, on threads,
+// and a block's values stay in the caches. All other work is queued for whole parts.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ struct Layers {
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
   std::vector<float> scales;         ///< the measured scales; empty: none
-  std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
+  std::vector<CodecState*> states;   ///< after Begin; empty: the codec has no states
   std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
 
@@ -42,9 +43,10 @@ enum class Content : std::uint8_t { contributions, running_sums, results };
 /// One rank's operations on the messages of a call.
 class MessageOps {
  public:
-  /// Layers and values are in the memory of the queue's device. Without a queue nothing is
-  /// computed: messages have sizes alone. `in_fp32`: what would be packed travels in fp32, since
-  /// some values may have no code in the formats. `progress` is called now and then.
+  /// Layers and values are in the memory of the queue's device. With a null `queue` nothing is
+  /// computed, and messages have only sizes. `in_fp32`: whether values that would be packed travel
+  /// in fp32, because some may have no code in the formats. `progress` is called repeatedly during
+  /// long computations.
   MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32, SharedQueue queue,
              std::function<void()> progress);
   MessageOps(const MessageOps&) = delete;
@@ -53,37 +55,40 @@ class MessageOps {
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
 
-  /// Returns whether messages of this content always take their most bytes.
+  /// Returns whether messages of this content always have their maximum size.
   [[nodiscard]] bool is_fixed(Content content) const { return codecs(content).is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(Content content, const Part& part) const {
     return cpd::MostBytes(part, codecs(content));
   }
 
-  /// Encodes this rank's contributions. Here and below `to` has its most bytes at first, and in the
-  /// end those that were used.
+  /// Encodes this rank's contributions. In Pack and in the functions below, `to` has its maximum
+  /// size before the call and its actual size after the call.
   void Pack(const Part& part, Message& to) const;
-  /// The whole reduction of a part. from[r] is the message that Pack made on rank r; this rank's
-  /// own may be null. Results are written to `to`.
+  /// Computes the whole reduction of a part and writes the results to `to`. from[r] is the message
+  /// that Pack made on rank r. The entry of this rank may be null.
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// The sum of this rank's group, to `to`: from[m] is member m's message, this rank's own null.
+  /// Computes the sum of this rank's group and writes it to `to`. from[m] is the message of member
+  /// m; the entry of this rank is null.
   void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Adds this rank's own contribution as term k of the sum across units. The running state is in
-  /// `from` (null for k = 0). The new state, or after the last term the result, is written to `to`.
+  /// Adds this rank's own contribution as term k of the sum across units. `from`: the running sum's
+  /// state, null for k = 0. Writes the new state to `to`, or after the last term the result.
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
-  /// Memory for n values, indexed by position, for the functions below.
+  /// Allocates memory for n values, indexed by position in the part, for the functions below.
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
-  /// Hop with terms `values`, indexed by position.
+  /// Like Hop, but the terms are `values`, indexed by position in the part.
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const;
-  /// Decodes results to values indexed by position, and encodes such values, neither unscaled.
+  /// LoadResults decodes results to values, and StoreResults encodes values as results. Values are
+  /// indexed by position in the part and remain scaled.
   void LoadResults(const Part& part, const Message& from, float* values) const;
   void StoreResults(const Part& part, const float* values, Message& to) const;
-  /// Writes results to the layers: scale undone, divided.
+  /// Writes results to the layers, with the scale undone and the sum divided if the reduction
+  /// averages.
   void Unpack(const Part& part, const Message& from) const;
-  /// Writes another rank's contributions of a format, as decoded, to out + offset[layer].
+  /// Decodes another rank's packed contributions and writes them to out + offset[layer].
   void UnpackWire(const Part& part, const Message& from,
                   std::span<const std::int64_t> offset) const;
-  /// The losses of each layer's cast.
+  /// Returns the losses of the cast of each layer's contributions.
   [[nodiscard]] std::vector<Losses> CountLosses() const;
 
  private:
@@ -91,7 +96,7 @@ class MessageOps {
   class Step;
   struct Work;
   using Blocks = std::span<const Block>;
-  /// A message to read; null: none.
+  /// A message to read; null for a missing message.
   struct Source {
     Content content;
     const Message* message;
@@ -100,22 +105,24 @@ class MessageOps {
   [[nodiscard]] const Codecs& codecs(Content content) const {
     return codecs_[static_cast<std::size_t>(content)];
   }
-  /// Returns whether contributions travel as fp32 values: with in_fp32, unless their codec has
-  /// bytes for NaN.
+  /// Returns whether contributions travel as fp32 values. This is so if `in_fp32` is set and the
+  /// codec has no bytes for NaN.
   [[nodiscard]] bool as_values() const {
     const SharedCodec& wire = reduction_.spec().wire;
     return in_fp32_ && (wire == nullptr || !wire->has_nan());
   }
-  /// Returns whether codecs' blocks are computed one by one, on threads.
+  /// Returns whether a codec's blocks are computed one by one, on threads of the host.
   [[nodiscard]] bool by_blocks() const { return !casts_ && queue_->on_host(); }
-  /// Returns whether `reduce` itself reads and writes messages of this content, not a codec.
+  /// Returns whether `reduce` itself reads and writes the codes of messages with this content. If
+  /// false, a codec decodes and encodes these messages.
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
-  /// Calls body(blocks, scratch) for all blocks of a part.
+  /// Calls body(blocks, scratch) until all blocks of a part have been passed.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
-  /// Reads messages and writes one, which may be null: body(work) for all blocks.
+  /// Reads the messages `from` and writes the message `to`, which may be null: calls body(work)
+  /// until all blocks have been passed.
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;
@@ -123,11 +130,12 @@ class MessageOps {
                 Message& to) const;
   void HopFrom(const Part& part, std::int64_t k, const Message* from, const float* values,
                Message& to) const;
-  /// On devices other than the CPU this rank's contributions are encoded before they are folded.
+  /// Returns a message with this rank's encoded contributions on devices other than the CPU; null
+  /// on the CPU, which needs no message of its own.
   [[nodiscard]] std::unique_ptr<Message> OwnMessage(const Part& part) const;
 
   [[nodiscard]] Piece OwnPiece(const Block& block) const;
-  /// Writes a block of this rank's contributions, as all ranks decode them.
+  /// Writes a block of this rank's contributions as all ranks decode them.
   void Round(const Block& block, float* terms, SegmentCounts* counts = nullptr) const;
 
   const Reduction& reduction_;
@@ -136,15 +144,16 @@ class MessageOps {
   bool in_fp32_;
   SharedQueue queue_;
   std::function<void()> progress_;
-  bool casts_;                    // contributions are a packed format's
-  std::array<Codecs, 3> codecs_;  // by Content
-  ReduceCall call_;               // what all calls have
+  bool casts_;                    // contributions are packed codes of a format
+  std::array<Codecs, 3> codecs_;  // indexed by Content
+  ReduceCall call_;               // the members that all calls share
 };
 
-/// The plan of a level's sum and of its rounding to the result.
+/// Returns the plan of a level's sum and of the rounding of that sum to the result.
 SumPlan SumPlanOf(const Level& level);
 
-/// Layers divided by `divisor`, once in binary32 (Unscale), in new memory of the queue's device.
+/// Returns the layers divided by `divisor`, rounded once to binary32 (Unscale), in new memory of
+/// the queue's device.
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
                                               std::span<const TensorView> x, float divisor);
 

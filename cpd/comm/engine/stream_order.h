@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order between the stream of a reduction and the streams of its layers.
+// Orders the stream of a reduction against the streams of its layers.
 #pragma once
 
 #include <set>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults on purpose, for tests: a hook on entering each phase, and a link that can be dropped.
+// Injects faults for tests: a hook that is called on entering each phase, and a link that can be
+// dropped.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,20 @@
 
 namespace cpd {
 
-/// Called on this process's ranks as they enter a phase; it may end or stop the process, or break
-/// the transport. `chunk` counts from 0 (0 for handshake and exponents).
+/// A function that is called whenever a rank of this process enters a phase. It may end or stop the
+/// process, or break the transport. `chunk` counts from 0; it is 0 in the phases handshake and
+/// exponents.
 using FaultHook = std::function<void(Phase phase, std::int64_t chunk, Transport& transport)>;
 /// Sets the hook; an empty function removes it.
 CPD_API void SetFaultHook(FaultHook hook);
 
-/// Calls the hook, where there is one: for the library.
+/// Calls the hook if one is set. The library calls this function on entering each phase.
 void Enter(Phase phase, std::int64_t chunk, Transport& transport);
 
-/// Wraps a transport so that Break can drop its link: from then on nothing is sent or received,
-/// alarms included, and transfers do not fail.
+/// Wraps a transport whose link can be dropped by Break. After Break nothing is sent or received,
+/// not even alarms. Transfers then wait without failing.
 CPD_API std::unique_ptr<Transport> Breakable(std::unique_ptr<Transport> transport);
-/// Throws Error for a transport that Breakable did not make.
+/// Drops the link of a transport that Breakable made; throws Error for any other transport.
 CPD_API void Break(Transport& transport);
 
 }  // namespace cpd

@@ -11,7 +11,8 @@
 namespace cpd {
 namespace {
 
-/// The table that `file` exports as `symbol`; throws MachineError for one of another version.
+/// Returns the table that `file` exports as `symbol`. Throws MachineError for a table of another
+/// version.
 template <class Library>
 const Library& Load(const std::string& file, const char* symbol, int mode,
                     const std::string& needs) {
@@ -36,7 +37,7 @@ const NcclLibrary& Nccl() {
 }  // namespace
 
 std::unique_ptr<Transport> MpiTransport(double timeout) {
-  // Open MPI's plugins look for the symbols of libmpi among the global ones.
+  // RTLD_GLOBAL: Open MPI's plugins look for the symbols of libmpi among the global symbols.
   static const MpiLibrary& library = Load<MpiLibrary>(
       "libcpd_mpi.so", "cpd_mpi_library", RTLD_NOW | RTLD_GLOBAL,
       "MPI needs libcpd_mpi, which cannot be loaded (was CPD built with Open MPI?)");

@@ -18,7 +18,8 @@
 namespace cpd {
 namespace {
 
-/// One side of a message between two ranks. Both sides keep it alive, for either may give up first.
+/// A sender's or a receiver's end of a message. Both ranks share ownership of it, because either
+/// may give up first.
 struct End {
   const void* from = nullptr;  // a sender's
   void* to = nullptr;          // a receiver's
@@ -28,8 +29,8 @@ struct End {
   bool abandoned = false;
 };
 
-/// The state that all ranks of a group share. Senders and receivers of one (from, to, tag) are
-/// matched in order; the second to come copies the bytes.
+/// The state that all ranks of a group share. Sends and receives with equal (from, to, tag) are
+/// matched in order. The rank that completes a match copies the bytes.
 class Hub {
  public:
   explicit Hub(int size) : size_(size), alarms_(static_cast<std::size_t>(size)) {}
@@ -47,7 +48,8 @@ class Hub {
     }
     if (queue.senders.empty() && queue.receivers.empty()) queues_.erase({from, to, tag});
   }
-  /// Throws TransportError where a message of another length has come from `peer`.
+  /// Returns whether the end's message is done. Throws TransportError if a message of another
+  /// length came from `peer`.
   bool IsDone(const End& end, int peer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (end.done && end.came >= 0 && end.came != end.bytes) {
@@ -72,7 +74,8 @@ class Hub {
     return alarms_;
   }
 
-  /// The hub of a subgroup: made by the first of its ranks that asks, the same for all of them.
+  /// Returns the hub of a subgroup: the first of its ranks that asks makes the hub, and all of its
+  /// ranks get the same one.
   std::shared_ptr<Hub> Subgroup(const std::vector<int>& ranks, int asking) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [members, hub, taken] : subgroups_) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as threads of one process. (Thousands of ranks without threads: virtual.h.)
+// Ranks that are threads of one process. For thousands of ranks without threads see virtual.h.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace cpd {
 
-/// The transports of a group of `size` ranks, rank ascending; each may be used from a thread of its
-/// own. Throws Error where size < 1.
+/// Returns the transports of a group of `size` ranks, by ascending rank. Each transport may be used
+/// from its own thread. Throws Error if size < 1.
 CPD_API std::vector<std::unique_ptr<Transport>> LocalTransports(int size);
 
 }  // namespace cpd

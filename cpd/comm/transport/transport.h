@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves bytes between ranks. A transport never reads or adds values: arithmetic is
-// reduction.h's. Everything is nonblocking and polled, so that the caller keeps the deadlines
-// (link.h).
+// Transports, which move bytes between ranks. A transport never reads or adds values; reduction.h
+// has the arithmetic. All calls are nonblocking and transfers are polled, so the caller (link.h)
+// can enforce deadlines.
 #pragma once
 
 #include <cstdint>
@@ -16,41 +16,44 @@
 
 namespace cpd {
 
-/// A message to a peer. The memory stays as it is until the transfer is done.
+/// A message to a peer. Its memory must stay unchanged until the transfer is done.
 struct Outgoing {
   int peer = 0;
   const void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
-/// Memory for a message of exactly so many bytes from a peer.
+/// Memory for a message of exactly `bytes` bytes from a peer.
 struct Incoming {
   int peer = 0;
   void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
-/// Messages under way. Destroying it before Poll has returned true abandons them: their memory must
-/// then stay for as long as the process lives.
+/// The messages of one transfer, under way. If this object is destroyed before Poll has returned
+/// true, the messages are abandoned. Their memory must then stay valid until the process ends.
 class CPD_API Transfer {
  public:
   Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   virtual ~Transfer();
-  /// Advances the messages without waiting; true when every incoming one has arrived and the memory
-  /// of every outgoing one is free. Throws TransportError where the transport reports a failure.
+  /// Advances the messages without waiting. Returns true when every incoming message has arrived
+  /// and the memory of every outgoing message is free. Throws TransportError if the transport
+  /// reports a failure.
   virtual bool Poll() = 0;
-  /// The peers whose message has not arrived, or that have not taken ours; ascending.
+  /// Returns, ascending, the peers from which a message has not arrived or that have not taken a
+  /// message of this rank.
   [[nodiscard]] virtual std::vector<int> Waiting() const = 0;
 };
 
-/// Seconds until a silent rank is lost, by default.
+/// The default number of seconds after which a silent rank is lost.
 constexpr double kDefaultTimeout = 300;
-/// Seconds for which a rank that gives up listens which others are alive, for this timeout.
+/// Returns the seconds for which a rank that gives up listens to learn which other ranks are alive.
+/// `timeout`: in seconds.
 constexpr double Grace(double timeout) { return timeout < 4 ? timeout / 4 : 1; }
 
-/// Tags are 0 … kTags - 1.
+/// The number of tags. A message's tag is 0 … kTags - 1.
 constexpr int kTags = 1 << 15;
 
 class CPD_API Transport {
@@ -60,48 +63,50 @@ class CPD_API Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport();
 
-  /// `local`, `mpi`, `nccl`, `gloo`, …
+  /// Returns the transport's name: `local`, `mpi`, `nccl`, `gloo`, …
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// The number of ranks that run on this host: they share its cores.
+  /// Returns the number of the group's ranks on this host, which share the host's cores.
   [[nodiscard]] virtual int ranks_on_host() const = 0;
-  /// The memory of messages: Device::cuda for a transport between GPUs.
+  /// Returns the kind of memory that messages must be in: Device::cuda for a transport between
+  /// GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }
-  /// The device's index, where messages are in a device's memory.
+  /// Returns the index of the device whose memory holds messages; 0 for host memory.
   [[nodiscard]] virtual int device_index() const { return 0; }
 
-  /// Starts messages; at most one to and one from each peer, none to itself. Messages between two
-  /// ranks are matched by `tag`, equal tags in the order in which they were started. Every rank
-  /// starts its transfers in the same order. An empty message need not travel, but both sides name
-  /// it or neither does.
+  /// Starts a transfer: at most one message to each peer and one from each peer, none to this rank.
+  /// Messages between two ranks are matched by `tag`; messages with equal tags are matched in the
+  /// order in which they were started. Every rank starts its transfers in the same order. An empty
+  /// message need not be sent, but either both sides list it or neither side does.
   virtual std::unique_ptr<Transfer> Start(std::span<const Outgoing> out,
                                           std::span<const Incoming> in, int tag) = 0;
 
-  /// Reports to every rank that can be reached that this one is alive and has given up.
+  /// Tells every rank that can be reached that this rank is alive and has given up.
   virtual void RaiseAlarm() noexcept = 0;
-  /// Returns the ranks that have raised their alarm, this one included; does not wait. Empty if the
-  /// transport cannot know.
+  /// Returns, for each rank, whether it has raised its alarm, this rank included. Does not wait.
+  /// Empty if the transport cannot know.
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
-  /// Returns the rank whose process keeps the alarms: if Alarms() stays empty, that rank is lost.
-  /// -1: none of these ranks, or unknown.
+  /// Returns the rank whose process stores the alarms. If Alarms() stays empty, that rank is lost.
+  /// -1 if none of these ranks stores the alarms, or if this is unknown.
   [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
-  /// A transport among some of the ranks (ascending, this one among them), called by these alone;
-  /// works after an alarm. `timeout` in seconds. Throws Error, TransportError, and RankLost with
-  /// the numbers, in this transport, of those who did not come in time.
+  /// Returns a transport among some of this transport's ranks, `ranks`, which are ascending and
+  /// include this rank. Only these ranks call Subgroup. The call also works after an alarm.
+  /// `timeout`: in seconds. Throws Error, TransportError, or RankLost with the ranks that did not
+  /// call in time, by their numbers in this transport.
   virtual std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) = 0;
 
-  /// Ends every rank of the job, where the transport can (MPI_Abort); else this process.
+  /// Ends every rank of the job if the transport can (MPI_Abort), and this process otherwise.
   [[noreturn]] virtual void Abort(const std::string& reason) noexcept = 0;
 };
 
-/// For implementations of a transport. Throws Error where a peer is not another rank, or `tag` is
-/// not a tag.
+/// For implementations of a transport: throws Error if a peer is not another rank of the group, or
+/// `tag` is out of range.
 CPD_API void CheckStart(const Transport& transport, std::span<const Outgoing> out,
                         std::span<const Incoming> in, int tag);
-/// Throws Error unless the ranks are ascending, in 0 … size() - 1, and this one is among them.
-/// Returns this one's index in `ranks`.
+/// Returns this rank's index in `ranks`. Throws Error unless the ranks are ascending, in 0 … size()
+/// - 1, and include this rank.
 CPD_API int CheckSubgroup(const Transport& transport, std::span<const int> ranks);
 
 }  // namespace cpd

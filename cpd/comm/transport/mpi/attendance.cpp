@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kGivenUp = 'g';
 
-/// The number that an environment variable holds; -1 where it holds none.
+/// Returns the number that an environment variable holds; -1 if it holds no number or is not set.
 int NumberFrom(const char* variable) {
   const char* text = std::getenv(variable);
   int number = -1;
@@ -22,7 +22,7 @@ int NumberFrom(const char* variable) {
   return number;
 }
 
-/// A write lock on the whole file.
+/// Returns the description of a write lock on a whole file.
 struct flock WholeFile() {
   struct flock lock{};
   lock.l_type = F_WRLCK;

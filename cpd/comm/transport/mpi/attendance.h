@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Records which ranks of a host have reached the start of MPI. MPI_Init returns when all ranks of
-// the job have called it, and does not report for whom it waits. So each rank makes a file, locked
-// while its process lives, in the folder that the launcher keeps for the job on every host. Without
-// such a folder (launchers other than those with PMIx), nothing is known.
+// the job have called it, and does not report for which ranks it waits. So each rank makes a file,
+// and holds a lock on it while its process lives. The files are in the folder that the launcher
+// keeps for the job on every host. Without such a folder (only launchers with PMIx have one)
+// nothing is known.
 #pragma once
 
 #include <string>
@@ -13,15 +14,16 @@ namespace cpd {
 
 class Attendance {
  public:
-  /// Marks this rank as here, for as long as its process lives.
+  /// Marks this rank as present while its process lives.
   Attendance();
 
-  /// Reports to the ranks that wait that this one has given up.
+  /// Tells the ranks that wait that this rank has given up.
   void GiveUp() const noexcept;
   /// Returns whether another rank of this host has given up.
   [[nodiscard]] bool HasGivenUp() const;
-  /// Returns the ranks that have not come, or whose processes have ended without giving up;
-  /// ascending. Empty if that is unknown, as for ranks on other hosts.
+  /// Returns, ascending, the ranks that have not reached the start of MPI, and those whose
+  /// processes ended without giving up. Empty if this is unknown, as it is if the job has ranks on
+  /// other hosts.
   [[nodiscard]] std::vector<int> Absent() const;
   [[nodiscard]] int size() const { return size_; }
 

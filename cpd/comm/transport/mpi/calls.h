@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MPI's calls, and what all their callers share: the only file that includes mpi.h. Where MPI was
-// started with MPI_THREAD_SERIALIZED, one thread at a time may use it.
+// Helpers for calls of MPI. Only this file includes mpi.h. If MPI was started with
+// MPI_THREAD_SERIALIZED, only one thread at a time may use MPI.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +21,8 @@
 
 namespace cpd::mpi {
 
-/// Set when a rank was lost or messages were abandoned: MPI_Finalize may then never return.
+/// Set when a rank was lost or messages were abandoned: MPI_Finalize might then never return, and
+/// is not called.
 inline std::atomic<bool> g_lost{false};
 
 using Clock = std::chrono::steady_clock;
@@ -54,8 +55,8 @@ inline bool IsRunning() {
   return started != 0 && ended == 0;
 }
 
-/// Receives on a communicator, one from each peer. The destructor cancels those that have not
-/// arrived, without the peers.
+/// One pending receive from each peer on a communicator. The destructor cancels receives that have
+/// not arrived; peers take no part in that.
 template <class Message>
 class Mailbox {
  public:
@@ -87,8 +88,8 @@ class Mailbox {
         MPI_Irecv(&messages_[i], sizeof(Message), MPI_BYTE, world_[i], tag_, comm_, &requests_[i]),
         "MPI_Irecv");
   }
-  /// Calls arrived(i, message) for each message that has arrived; a receive that failed counts as
-  /// not arrived.
+  /// Calls arrived(i, message) for each message that has arrived. Receives that failed count as not
+  /// arrived.
   template <class Function>
   void Poll(Function arrived) {
     const MpiCall call;

@@ -24,7 +24,7 @@ int TakeContext(Job& job, int context) {
 
 constexpr std::uint64_t kHashBegin = 0xcbf29ce484222325U;
 
-/// One step of FNV-1a.
+/// Adds a value to an FNV-1a hash.
 std::uint64_t Hashed(std::uint64_t hash, std::uint32_t value) {
   return (hash ^ value) * 0x100000001b3U;
 }
@@ -35,7 +35,7 @@ std::uint64_t HashOf(std::span<const int> ranks) {
   return hash;
 }
 
-/// A hash of this host's name.
+/// Returns a hash of this host's name.
 std::uint64_t HostHash() {
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;
@@ -52,7 +52,7 @@ std::uint64_t HostHash() {
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout) {
   const Clock::time_point deadline = After(timeout);
-  // Sends may outlive this call.
+  // Never freed: MPI may still read it after this call has returned.
   auto* mine = new Join{HashOf(world), job.next_context, HostHash()};
   std::vector<Join> joins(world.size());
   std::vector<bool> joined(world.size(), false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes a group of ranks: by messages among them alone, so that no dead rank can delay them.
+// Makes a group of ranks by messages among its members alone. A dead rank outside the group cannot
+// delay them.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +19,17 @@ struct Join {
   std::uint64_t host;     ///< a hash of its name
 };
 
-/// Sends this rank's Join to all members and returns theirs. `world`: their ranks in MPI. `names`:
-/// the numbers, in a group of `size`, by which RankLost names late ranks.
+/// Sends this rank's Join to all members of a new group and returns the Joins of all members.
+/// `world`: the members' ranks in MPI_COMM_WORLD. `names`: the numbers, in a group of `size` ranks,
+/// by which RankLost names members that did not answer within `timeout` seconds.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 
-/// Returns the context of a new group: the greatest that its members propose.
+/// Returns the context (the number in the tags) of a new group, which is the greatest context that
+/// a member proposes.
 int ContextOf(Job& job, const std::vector<Join>& joins);
 
-/// For each rank, the least rank on its host.
+/// Returns, for each member of a group, the lowest index of a member on the same host.
 std::vector<int> HostsOf(const std::vector<Join>& joins);
 
 }  // namespace cpd::mpi

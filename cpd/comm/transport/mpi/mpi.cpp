@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages over MPI. All transports of a process share two duplicates of MPI_COMM_WORLD and differ
-// by tags: the tag of a message is the transport's number (its context) and the caller's tag. A
-// group of survivors is then made by messages among them alone: no collective call that a dead rank
-// could hold up, and nothing sent to an older group can be taken for a message of the new one.
+// Messages over MPI. All transports of a process share two duplicates of MPI_COMM_WORLD. The tag of
+// a message consists of its transport's number (its context) and the caller's tag.
+//
+// So a group of survivors is made by messages among the survivors alone. There is no collective
+// call, which a dead rank could hold up. A message to an older group cannot be taken for a message
+// of the new group, because the tags differ.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -24,30 +26,31 @@
 namespace cpd::mpi {
 namespace {
 
-/// MPI counts in int: longer messages are sent in parts. Between hosts short messages are too: a
-/// part below 64 KiB, with MPI's own header, leaves at once over TCP. A longer part waits for the
-/// receiver's answer.
+/// MPI counts bytes in int, so longer messages are sent in pieces. Between hosts, short messages
+/// are sent in pieces, too: over TCP, a piece below 64 KiB, including MPI's own header, leaves at
+/// once, while a longer piece waits for the receiver's answer.
 constexpr std::int64_t kLongPiece = std::int64_t{1} << 30;
 constexpr std::int64_t kShortPiece = std::int64_t{60} << 10;
 constexpr std::int64_t kMostShortPieces = 64;
 
-/// The bytes of a message's pieces: equal on both sides, which know where the other runs and how
-/// long the message is.
+/// Returns the bytes of each piece of a message. Both sides get the same number, because both know
+/// the length of the message and whether they share a host.
 std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
   const bool same_host =
       job.host[static_cast<std::size_t>(world)] == job.host[static_cast<std::size_t>(job.rank)];
   return same_host || bytes > kMostShortPieces * kShortPiece ? kLongPiece : kShortPiece;
 }
 
-/// Messages under way. A message's peer is a rank of the transport; `world` is that rank in MPI.
+/// The messages of one Start, under way. `peer` is a rank of the transport; `world` is that rank's
+/// number in MPI.
 class MpiTransfer final : public Transfer {
  public:
   ~MpiTransfer() override {
     if (left_ != 0) g_lost = true;  // requests and memory are abandoned
   }
 
-  /// Starts receiving. Memory for the requests is reserved first, so that each that starts is on
-  /// the list.
+  /// Starts to receive a message. Reserves memory for all requests first; then no request that has
+  /// started can be missing from the list.
   void Receive(const Job& job, const Incoming& in, int world, int tag) {
     const std::int64_t piece = PieceOf(job, world, in.bytes);
     MakeRoom((in.bytes + piece - 1) / piece);
@@ -146,7 +149,7 @@ class MpiTransfer final : public Transfer {
 
 class MpiGroup final : public Transport {
  public:
-  /// `world`: the ranks' places in MPI_COMM_WORLD; this process's is among them.
+  /// `world`: the numbers in MPI_COMM_WORLD of the group's ranks, this process included.
   MpiGroup(Job& job, std::vector<int> world, int context)
       : job_(job),
         world_(std::move(world)),
@@ -195,7 +198,7 @@ class MpiGroup final : public Transport {
         sends.push_back(request);
       }
     }
-    // MPI makes progress only inside its calls: this is long enough for a connection to be made.
+    // MPI makes progress only inside its calls. 0.2 s are enough to make a connection.
     constexpr double patience = 0.2;
     const Clock::time_point deadline = After(patience);
     for (int done = 0; done == 0 && Clock::now() < deadline;) {

@@ -28,8 +28,8 @@ void EndAtExit() {
   if (IsRunning() && !g_lost) MPI_Finalize();
 }
 
-/// Open MPI writes to sockets whose other end may be dead; that must not end this process. Python
-/// ignores the signal anyway.
+/// Ignores SIGPIPE: Open MPI writes to sockets whose other end may be dead, and this must not end
+/// the process. Python ignores the signal anyway.
 void IgnoreBrokenPipes() {
   struct sigaction now{};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
@@ -38,7 +38,8 @@ void IgnoreBrokenPipes() {
   }
 }
 
-/// The error of a start that failed, which all later calls throw; none while it has not.
+/// Returns the error of a start of MPI that failed, which all later calls throw; empty if no start
+/// has failed.
 std::optional<RankLost>& FailedStart() {
   static std::optional<RankLost> failure;
   return failure;
@@ -54,8 +55,8 @@ std::optional<RankLost>& FailedStart() {
   throw RankLost(failure);
 }
 
-/// Calls look(); where that throws, calls tell(), by which the other ranks learn it, and the start
-/// has failed in this process.
+/// Calls look(). If look() throws, marks the start of MPI as failed in this process and calls
+/// tell(), which informs the other ranks.
 template <class Look, class Tell>
 void OrTell(Look look, Tell tell) {
   try {
@@ -68,8 +69,8 @@ void OrTell(Look look, Tell tell) {
   }
 }
 
-/// The state of MPI_Init_thread, which runs in a thread of its own: it waits for all ranks of the
-/// job, and never returns where one has died.
+/// The state of MPI_Init_thread, which runs in a separate thread: it waits for all ranks of the
+/// job, and never returns if one of them has died.
 struct Start {
   std::atomic<bool> done{false};
   int code = MPI_SUCCESS;
@@ -120,7 +121,7 @@ void StartMpi(double timeout) {
   IgnoreBrokenPipes();
 }
 
-/// The greatest tag that this MPI allows.
+/// Returns the greatest tag that this MPI allows.
 int LastTag() {
   int* most = nullptr;
   int found = 0;
@@ -129,10 +130,10 @@ int LastTag() {
   return found != 0 ? *most : kTags - 1;
 }
 
-/// Lets ranks that make the job's communicators report that they have given up. There is no other
-/// communicator yet, so they send messages on MPI_COMM_WORLD, with a tag that nothing else uses,
-/// and only if a rank is lost. Until the communicators are made, errors of MPI_COMM_WORLD are
-/// returned, not fatal.
+/// Lets a rank tell the others that it has given up, while the ranks make the job's communicators.
+/// No other communicator exists yet, so these messages use MPI_COMM_WORLD with a tag that nothing
+/// else uses. They are sent only if a rank is lost. Until the communicators are made, errors of
+/// MPI_COMM_WORLD are returned, not fatal.
 class Farewells {
  public:
   explicit Farewells(const Job& job)
@@ -152,7 +153,8 @@ class Farewells {
     return heard_;
   }
 
-  /// Gives up, listens for Grace(timeout) which other ranks do, and throws RankLost with the rest.
+  /// Gives up. Listens for Grace(timeout) seconds which other ranks give up, and throws RankLost
+  /// with the ranks that stayed silent.
   [[noreturn]] void Fail(const std::string& why, double timeout) {
     Tell();
     const Clock::time_point deadline = After(Grace(timeout));
@@ -168,7 +170,7 @@ class Farewells {
     FailStart(why, lost, size_);
   }
 
-  /// Sends the other ranks the message that this one gives up.
+  /// Tells the other ranks that this rank gives up.
   void Tell() {
     static const std::uint8_t message = 1;  // stays while sends are under way
     for (int peer = 0; peer < size_; ++peer) {
@@ -187,8 +189,8 @@ class Farewells {
   Mailbox<std::uint8_t> mailbox_;
 };
 
-/// Makes a duplicate of MPI_COMM_WORLD, with all ranks; `copy` must be static, as MPI may write it
-/// after this rank has given up.
+/// Makes a duplicate of MPI_COMM_WORLD together with all ranks. `copy` must be static, because MPI
+/// may write it after this rank has given up.
 void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time_point deadline) {
   MPI_Request request = MPI_REQUEST_NULL;
   Check(MPI_Comm_idup(MPI_COMM_WORLD, copy, &request), "MPI_Comm_idup");
@@ -208,7 +210,7 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
   Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
-/// Makes the job, with all ranks of MPI_COMM_WORLD. Throws RankLost.
+/// Makes the job together with all ranks of MPI_COMM_WORLD. Throws RankLost.
 Job* MakeJob(double timeout) {
   static Job job;  // MPI may write it even where this fails
   const Clock::time_point deadline = After(timeout - Grace(timeout));

@@ -10,7 +10,7 @@
 
 namespace cpd::mpi {
 
-/// The state that the transports of this process share, until the process ends.
+/// The MPI state that the transports of this process share until the process ends.
 struct Job {
   MPI_Comm data = MPI_COMM_NULL;     ///< tag: context * kTags + the caller's
   MPI_Comm control = MPI_COMM_NULL;  ///< tag: context for alarms, join_tag for joining a group
@@ -21,12 +21,12 @@ struct Job {
   std::vector<int> host;  ///< of each rank: the least rank on its host
 };
 
-/// The job's ranks in MPI_COMM_WORLD, ascending.
+/// Returns the job's ranks in MPI_COMM_WORLD, ascending.
 std::vector<int> AllOf(const Job& job);
 
-/// Returns the job of this process. Starts MPI if it does not run, and makes the job, with all
-/// ranks of MPI_COMM_WORLD, if there is none. Throws RankLost (in all later calls, too), Error,
-/// TransportError.
+/// Returns the job of this process. If MPI does not run, starts MPI. If there is no job yet, makes
+/// the job together with all ranks of MPI_COMM_WORLD. Throws RankLost, Error or TransportError.
+/// After one RankLost, all later calls throw RankLost, too.
 Job& TheJob(double timeout);
 
 }  // namespace cpd::mpi

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last resort against a call of MPI's that never returns.
+// Ends a process that is stuck in a call of MPI that never returns. This is the last resort.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,9 @@
 
 namespace cpd {
 
-/// Marks a call into MPI that moves messages; none of them waits. Open MPI 4.1 can deadlock in one
-/// when a peer dies during a long send over TCP: the calling thread spins inside MPI, holding its
-/// locks, and no exception, signal or other call ends that.
+/// Marks, while it exists, a call into MPI that moves messages. Such calls do not wait. Open MPI
+/// 4.1 can still deadlock in one if a peer dies during a long send over TCP: the calling thread
+/// spins inside MPI and holds MPI's locks. No exception, signal or other call ends that.
 class MpiCall {
  public:
   MpiCall() { ++inside_; }
@@ -21,9 +21,10 @@ class MpiCall {
   MpiCall(const MpiCall&) = delete;
   MpiCall& operator=(const MpiCall&) = delete;
 
-  /// Starts the watchdog thread at the first call: it ends a process that stays inside one call for
-  /// the longest timeout (seconds) so far, and at least 30 s, with status 1 and a line on stderr.
-  /// By then every wait that MPI returns from has ended in an error.
+  /// The first call starts the watchdog thread. The thread ends the process, with status 1 and a
+  /// line on stderr, if the process stays inside one call of MPI for the longest `timeout`
+  /// (seconds) so far, and at least 30 s. Every wait from which MPI returns ends in an error before
+  /// that time.
   static void Watch(double timeout);
 
  private:

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages over NCCL, between GPUs: the only file that includes nccl.h. libnccl is loaded when it
-// is needed, so that this library loads without it. Each Start is one NCCL group on the stream. The
-// communicator is nonblocking: between ncclGroupEnd and the moment when NCCL has queued the group,
-// nothing else may be asked of it, so that transfers wait in a queue, which Poll moves on. NCCL
-// matches messages by their order, which the transport's contract makes the same on all ranks; tags
-// are not needed.
+// Messages over NCCL, between GPUs. Only this file includes nccl.h. libnccl is loaded when it is
+// needed, so this library loads without libnccl.
+//
+// Each Start is one NCCL group on the stream. The communicator is nonblocking: from ncclGroupEnd
+// until NCCL has queued the group, no other call of NCCL is allowed. Transfers therefore wait in a
+// queue, and Poll advances the queue. NCCL matches messages by their order, which the transport's
+// contract makes equal on all ranks. So tags are not needed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -32,10 +33,10 @@ namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 
-/// The first version with nonblocking communicators.
+/// The oldest version of NCCL that has nonblocking communicators.
 constexpr int kOldest = 21400;
 
-/// The functions of libnccl.
+/// Pointers to the functions of libnccl.
 struct Api {
   decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetErrorString) get_error_string;
@@ -51,8 +52,9 @@ struct Api {
   decltype(&ncclRecv) receive;
 };
 
-/// Opens CPD_NCCL_LIBRARY, else the libnccl that the process has loaded (torch brings one), else
-/// the loader's, else the library that was found when CPD was built.
+/// Opens libnccl. Tries CPD_NCCL_LIBRARY, or if it is not set: the libnccl that the process has
+/// loaded (torch brings one), the one that the loader finds, and the one that was found when CPD
+/// was built.
 void* OpenLibrary() {
   constexpr const char* name = "libnccl.so.2";
   const char* given = std::getenv("CPD_NCCL_LIBRARY");
@@ -111,7 +113,8 @@ const Api& Nccl() {
   throw TransportError(std::string(call) + ": " + Nccl().get_error_string(result), -1);
 }
 
-/// Throws TransportError for a failure; ncclInProgress, of a nonblocking communicator, is not one.
+/// Throws TransportError for a failure. A nonblocking communicator's ncclInProgress is not a
+/// failure.
 void Check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) Fail(result, call);
 }
@@ -122,8 +125,8 @@ void CheckCuda(cudaError_t status, const char* call) {
   }
 }
 
-/// Makes a device the thread's current one during this object's life; -1: does nothing. Where that
-/// fails, CUDA's next call reports it.
+/// Makes a device the thread's current device while this object exists; does nothing for -1. If
+/// CUDA cannot switch the device, CUDA's next call reports the error.
 class WithDevice {
  public:
   explicit WithDevice(int device) noexcept {
@@ -143,7 +146,7 @@ class WithDevice {
   int before_ = -1;
 };
 
-/// A nonblocking stream; null with host memory, or where none is wanted.
+/// A new nonblocking stream. It is null if messages are in host memory or `is_wanted` is false.
 class OwnStream {
  public:
   OwnStream(int device, bool is_wanted) : device_(device) {
@@ -165,7 +168,7 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// The messages of one Start.
+/// The messages of one call of Transport::Start.
 struct Group {
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
@@ -175,10 +178,11 @@ struct Group {
   cudaEvent_t event = nullptr;  ///< after it on the stream; null with host memory
 };
 
-/// A communicator and the groups that it has not queued yet. Transfers share it with the transport.
+/// A communicator and the groups of messages that NCCL has not queued yet. Transfers share it with
+/// the transport.
 class Channel {
  public:
-  /// Throws TransportError where the group is not complete in time.
+  /// Throws TransportError if not all ranks have joined within `timeout` seconds.
   Channel(const NcclId& id, int rank, int size, int device, void* stream, double timeout)
       : device_(device), own_(device, stream == nullptr) {
     const WithDevice current(device_);
@@ -196,7 +200,7 @@ class Channel {
         "NCCL: not all of " + std::to_string(size) + " ranks joined the group in time", -1);
   }
 
-  /// Finalizes the communicator where everything that was started is done; aborts it otherwise.
+  /// Finalizes the communicator if all transfers are done, and aborts it otherwise.
   ~Channel() {
     constexpr double patience = 10;  // for the other ranks, which finish too
     if (comm_ != nullptr && outstanding_ == 0) {
@@ -238,7 +242,7 @@ class Channel {
     return true;
   }
 
-  /// Aborts the work in progress. The group of ranks cannot be used afterwards.
+  /// Aborts all transfers. The group of ranks cannot be used afterwards.
   void Break() noexcept {
     ncclComm_t comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return;
@@ -254,7 +258,8 @@ class Channel {
     return asked == ncclSuccess ? state : asked;
   }
 
-  /// Throws TransportError for any but success and progress.
+  /// Returns the communicator's state. Throws TransportError for a state other than success and in
+  /// progress.
   ncclResult_t State() {
     if (comm_ == nullptr) throw TransportError("NCCL: the group was given up", -1);
     const ncclResult_t state = RawState();
@@ -262,7 +267,8 @@ class Channel {
     return state;
   }
 
-  /// Waits while the state is ncclInProgress, at most `timeout` seconds, and returns the state.
+  /// Waits while the state is ncclInProgress, for up to `timeout` seconds, and returns the last
+  /// state.
   [[nodiscard]] ncclResult_t AwaitIdle(double timeout) const noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr double most = 1e9;
@@ -278,7 +284,7 @@ class Channel {
     return state;
   }
 
-  /// Passes waiting groups to NCCL as far as it is ready for them.
+  /// Passes waiting groups to NCCL until NCCL is busy.
   void Advance() {
     const WithDevice current(device_);
     while (State() == ncclSuccess && !waiting_.empty()) {
@@ -334,7 +340,8 @@ class NcclTransfer final : public Transfer {
 
   bool Poll() override { return channel_->Poll(*group_); }
 
-  /// All peers, until the group is done: NCCL does not say which are missing.
+  /// Returns all peers until the group is done, because NCCL does not report which peers are
+  /// missing.
   [[nodiscard]] std::vector<int> Waiting() const override {
     std::vector<int> peers;
     if (group_->done) return peers;
