@@ -24,7 +24,7 @@ struct Cost {
   bool exact = true;
 };
 
-/// What the caller knows about layers in addition to their sizes.
+/// Facts about layers that the caller may know in addition to their sizes.
 struct KnownLayers {
   std::span<const std::int64_t> rows{};  ///< as in TensorOptions
   /// The largest magnitude of each layer over all ranks; infinite or NaN if a value is. Empty:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declarations that the files of one ISA share: its lane types, the kernels (operations.def) and
-// their entries. No standard library: the linker could choose an
-// inline function compiled with ISA flags for other objects.
+// Declarations shared by the source files of one ISA: the lane types, the kernels (operations.def)
+// and the kernels' entries. Do not include the standard library here: the linker could use an
+// inline function that was compiled with ISA flags for other objects too.
 #pragma once
 
 #include "cpd/backend/kernel_table.h"
@@ -44,7 +44,7 @@ constexpr int kGemmColumns = 16;
 
 #define CPD_BODY __attribute__((noinline))  // computed between the environment's set and restore
 
-/// Kernel calls since the program started.
+/// The number of kernel calls since the program started.
 extern std::uint64_t g_calls;
 
 /// A kernel's entry: counts the call and runs the kernel in the default environment.
