@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude. The limit is found digit by digit from counts of all values. A
-// span is some tiles: what it selects is counted, the counts are summed over the spans before it,
-// and so each value that is kept gets its rank by index, whatever the order of blocks and threads.
+// Selects the values of largest magnitude on a GPU. The limit is the least selected magnitude. It
+// is found digit by digit, from counts of all values. A span is a sequence of tiles. The selected
+// values of each span are counted, and the counts of all earlier spans are added up. So each
+// selected value gets its rank in the order of indices, independently of the order in which blocks
+// and threads run.
 //
-// Memory. A value of v is read by three counts of digits, by the counts of spans and when it is
-// rounded, 20 bytes, and its term is written, 4. With a residual, the first count reads x and the
-// residual and writes v, and rounding writes the next residual: 12 bytes more. Counting losses
-// then reads x once more; counting bytes reads v, and so does gathering what another codec rounds.
+// Memory traffic for each value: 20 bytes to read v (three counts of digits, the counts of spans,
+// rounding) and 4 bytes to write the term. With a residual, 12 bytes more: the first count reads x
+// and the residual and writes v, and rounding writes the next residual. Counting losses reads x
+// once more. Counting bytes reads v once more, as does gathering values that another codec rounds.
 #include "cpd/numeric/scaled/gap_codes.h"
 #include "cpd/numeric/scaled/largest_limit.h"
 #include "kernels/cuda/message_tile.cuh"
