@@ -2,8 +2,8 @@
 //
 // Allocates the memory that kernels need for themselves from torch's caching allocator. Then torch
 // counts that memory, frees cached memory before it runs out, and gives captured graphs memory of
-// their own. torch's allocator assigns memory to torch's current stream, so other streams (those of
-// reductions) are not supported.
+// their own. torch's allocator assigns memory to torch's current stream, so it does not serve other
+// streams, which reductions use.
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcpd_torch: registers the operators torch.ops.cpd.*, one for each row of the table. Uses torch's
-// stable ABI (TORCH_TARGET_VERSION 2.11), so that one library supports CPU and CUDA builds of torch
-// from 2.11 on. Converts tensors to TensorViews and calls the library; contains no arithmetic. Fake
-// kernels, derivatives and batching rules are in python/cpd/_torch/table.py. In Python, cpd::Error
-// (a std::invalid_argument) becomes ValueError, cpd::MachineError RuntimeError, and cpd::NoMemory
-// MemoryError.
+// libcpd_torch: registers the operators torch.ops.cpd.*, one for each row of the table. Uses
+// torch's stable ABI (TORCH_TARGET_VERSION 2.11), so that one library supports CPU and CUDA builds
+// of torch from 2.11 on. Converts tensors to TensorViews and calls the library; contains no
+// arithmetic. Fake kernels, derivatives and batching rules are in python/cpd/_torch/table.py. In
+// Python, cpd::Error (a std::invalid_argument) becomes ValueError, cpd::MachineError RuntimeError,
+// and cpd::NoMemory MemoryError.
 #include <algorithm>
 #include <cstdint>
 #include <string>
