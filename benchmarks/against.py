@@ -171,7 +171,7 @@ def _cells(row: Measured) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Version:
-    """A built source tree."""
+    """A source tree that has been built."""
 
     label: str
     tree: Path

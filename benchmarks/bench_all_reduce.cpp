@@ -222,7 +222,7 @@ class Benchmark {
     return settings_.parts.find(part) != std::string::npos;
   }
 
-  /// Reduces once and checks the result.
+  /// Reduces the gradients once and checks the bits of the result.
   void Check(const std::string& name, const Reduce& spec, const cpd::TensorOptions& layers = {}) {
     std::fill(model_.out.begin(), model_.out.end(), 0.0F);
     (void)reducer_.Run(model_, spec, layers);

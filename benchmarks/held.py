@@ -66,7 +66,7 @@ def usable(feature: str, environment: Mapping[str, str]) -> bool:
 
 def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
     """Returns the names of rows whose sgemm is faster than AVX2's fused multiply-adds on registers.
-    Such an sgemm cannot be limited to AVX2."""
+    In these rows sgemm was not limited to AVX2."""
     most = MARGIN * LANES["avx2"] * rates["avx2/fma"]
     sgemms = (row for row in rows if row.get("against") == "torch sgemm")
     return [row["name"] for row in sgemms if row["baseline"] > most]

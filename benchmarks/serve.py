@@ -22,7 +22,7 @@ from pathlib import Path
 
 
 def serve(tree: Path, arguments: list[str]) -> None:
-    """Answers requests until standard input ends."""
+    """Reads requests from standard input and answers them, until standard input ends."""
     # Modules print to standard output, and programs read standard input. Neither may mix with the
     # requests and replies, so both streams are redirected.
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

@@ -67,7 +67,7 @@ inline Settings Parse(int argc, char** argv) {
   return settings;
 }
 
-/// Aligned memory, all pages of which have been written.
+/// Aligned memory. All pages have been written once, so that timing does not include page faults.
 class Memory {
  public:
   explicit Memory(std::size_t bytes)

@@ -36,7 +36,7 @@ OptionalView Beside(const Tensor& x, const OptionalTensor& given, const char* na
   return Input(given);
 }
 
-/// The format of a cast, its axis and the cast of its elements.
+/// The destination of a cast: the scaled format, its axis, and the rounding of the elements.
 struct To {
   using Entries = Types<Text, std::int64_t, Text>;
   static constexpr const char* kSchema = "str scaled, int axis, str how";

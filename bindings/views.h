@@ -19,7 +19,7 @@ struct CudaValues {
   TensorView view;
 };
 
-/// Returns the view of a NumPy array or of CudaValues. Throws Error for other objects.
+/// Returns the view of x, which must be a NumPy array or CudaValues.
 TensorView LayerView(const pybind11::object& x);
 
 /// Binds the Python exception for NoDeviceMemory.

@@ -89,7 +89,7 @@ class Natural {
 
   bool is_zero() const { return size_ == 0; }
 
-  /// The number of binary digits; 0 for zero.
+  /// Returns the number of binary digits; 0 for zero.
   int bit_length() const {
     if (size_ == 0) return 0;
     return 32 * size_ - std::countl_zero(limbs_[static_cast<std::size_t>(size_) - 1]);
@@ -132,7 +132,7 @@ class Natural {
     return sum;
   }
 
-  /// a - b; requires a >= b.
+  /// Returns a - b. Requires a >= b.
   friend Natural operator-(const Natural& a, const Natural& b) {
     Natural difference;
     std::int64_t borrow = 0;
@@ -255,7 +255,7 @@ template <class Integer, class Function>
   return function(a.significand << (a.exponent - b.exponent), b.significand);
 }
 
-/// |a| <=> |b| for finite numbers.
+/// Compares |a| with |b|. Both numbers must be finite.
 template <class Integer>
 [[gnu::always_inline]] inline std::strong_ordering compare_magnitude(const Number<Integer>& a,
                                                                      const Number<Integer>& b) {

@@ -17,7 +17,7 @@
 
 namespace cpd::reference {
 
-/// The outcome of a rounding: a code, flags, and the corners of the result.
+/// The outcome of a rounding: the code of the result, exception flags, and corner-case flags.
 struct Outcome {
   std::uint32_t code = 0;
   std::uint8_t flags = 0;

@@ -47,7 +47,7 @@ struct Spec {
   }
   bool is_p3109() const { return encoding == Encoding::p3109 || encoding == Encoding::p3109finite; }
 
-  /// The largest finite magnitude code.
+  /// Returns the largest magnitude code that stands for a finite value.
   [[gnu::always_inline]] std::uint64_t max_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -345,7 +345,8 @@ Number<Integer> infinite_result(const Spec& spec, bool negative, Overflow overfl
 }
 
 /// Returns the result of a negative number in an unsigned format, if the number does not round to
-/// zero. In a P3109 format, a finite number gives 0 if it is rounded toward zero or up.
+/// zero: NaN with Overflow::ieee in a format that has NaN, else 0. In a P3109 format, a finite number
+/// also gives 0 if it is rounded toward zero or up.
 template <class Integer>
 Number<Integer> negative_result(const Spec& spec, const Number<Integer>& x, const Options& o) {
   const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;

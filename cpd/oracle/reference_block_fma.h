@@ -56,7 +56,7 @@ inline std::vector<float> in_order(std::span<const std::int64_t> order, std::spa
 /// Returns the exponent of x, or emin if the exponent is lower. x must be finite and not zero.
 inline int block_exponent(const Exact& x, int emin) { return std::max(top_exponent(x), emin); }
 
-/// One term of a block: its exact value, and the exponent by which it is aligned.
+/// One term of a block: its exact value, and the exponent by which the aligned adder shifts it.
 struct BlockTerm {
   Exact value;
   int exponent = 0;
@@ -132,7 +132,7 @@ inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOpe
   return terms;
 }
 
-/// Returns whether |x| cut to the format's precision exceeds the format's largest value.
+/// Returns whether |x|, cut to the format's precision, exceeds the format's largest value.
 inline bool passes_largest(const Spec& spec, const Exact& x) {
   const Exact largest = grid_value(spec, spec.max_code());
   const int quantum = block_exponent(largest, spec.emin()) - spec.man;

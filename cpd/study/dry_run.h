@@ -14,7 +14,7 @@
 
 namespace cpd {
 
-/// A transfer: the messages that a rank starts at once.
+/// A transfer: the messages that a rank starts at the same time.
 struct Moves {
   struct Message {
     int peer = 0;

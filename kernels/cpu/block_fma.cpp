@@ -161,7 +161,7 @@ CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int
   return wide_rows;
 }
 
-/// Adds one block in binary32 lanes.
+/// Adds one block of products to a tile's sums, in binary32 lanes.
 template <class R>
 CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -178,7 +178,7 @@ CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
-/// Adds one block in binary64 lanes.
+/// Adds one block of products to a tile's sums, in binary64 lanes.
 template <class R>
 CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -217,7 +217,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// Adds one block of a unit with scales.
+/// Adds one block of products of a unit with scales to a tile's sums.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -332,7 +332,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Adds `count` values of k to one tile, block by block.
+/// Adds the products of `count` values of k to one tile, block by block.
 template <class AddBlock>
 CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count, AddBlock add_block) {
   for (int64_t k = 0; k < count; k += step.count) {

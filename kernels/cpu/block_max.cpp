@@ -18,8 +18,8 @@ CPD_FN Signed<V> counted(V x) {
   return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
 }
 
-/// Returns, for each lane, the largest |x| among its elements. x consists of whole groups of pages
-/// (pages.h).
+/// Returns, for each lane, the largest |x| of the elements that the lane reads. x consists of whole
+/// groups of pages (pages.h).
 template <bool kWithNan>
 CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
   constexpr int64_t kVectors = kLine / Lanes<F>::count;

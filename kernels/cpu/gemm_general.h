@@ -101,8 +101,8 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
   }
 }
 
-/// How many vectors of a row are interleaved to hide latency; one where random words need the
-/// registers.
+/// The number of vectors of a row that are interleaved to hide latency. The number is 1 if random
+/// words need the registers.
 template <class R, class V>
 constexpr int kSideBySide = R::mode == Rounding::nearest_even && Lanes<V>::count > 1
                                 ? static_cast<int>(least(4, kGemmColumns / Lanes<V>::count))
@@ -152,7 +152,7 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
   });
 }
 
-/// Computes a tile with the caller's random integers.
+/// Computes a tile of stochastic sums with the random integers that the caller gives.
 CPD_FN void given_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile) {
   using General = Rule<Rounding::stochastic, Form::general>;
   if (plan.exact_products) return sum_tile<General, D, true, true>(&plan, &block, &tile);

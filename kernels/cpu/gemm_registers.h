@@ -167,7 +167,7 @@ class RegisterTile {
                                                                                        : kRows;
   static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
-  /// True: a sum in binary32 is tried first.
+  /// True if a sum is first tried in binary32, which is right if the sum is exact there.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
   /// If a sum in binary32 is not exact, a sum in two parts is tried next. It takes half the

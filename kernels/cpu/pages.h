@@ -99,7 +99,7 @@ class PageValues {
       __builtin_prefetch(y_ + block + page * kPage, 1);
     }
   }
-  /// Stores values i, i + 1, … of the block of one page.
+  /// Stores the lanes of v as values i, i + 1, … of the given block in page `page`.
   template <class V>
   CPD_FN void put(std::int64_t block, std::int64_t page, std::int64_t i, V v) {
     if (head_ == 0) {
@@ -116,8 +116,8 @@ class PageValues {
   }
 
  private:
-  /// Writes a block of one page, which begins at value `i` of the page, to `to`. In `row` the
-  /// block's values follow the last line of the block before.
+  /// Writes one page's block to `to`. The block begins at value `i` of the page. `row` has the last
+  /// line of the previous block, followed by the values of this block.
   CPD_FN void leave(float* row, float* to, std::int64_t i) const {
     if (i == 0) copy_few(to, row + kLine, head_);
     for (std::int64_t k = i == 0 ? kLine : 0; k < kBlock; k += kLine) {
@@ -145,12 +145,14 @@ class PageValues {
   alignas(64) float rows_[kPages][kLine + kBlock];
 };
 
-/// The random integers of a loop: the caller's, or generated ones, which are drawn a block ahead so
-/// that arithmetic overlaps the memory accesses. For modes that are not stochastic there are none.
+/// The random integers of a loop: the caller's, or generated ones. Integers are generated one block
+/// ahead, so that arithmetic overlaps the memory accesses. If rounding is not stochastic, there are
+/// no integers.
 template <class R>
 class PageIntegers {
  public:
-  /// The integers of `n` values, whole groups, of which the first has the index `first`.
+  /// Prepares the integers of `n` elements; the first element has the index `first`. n must be a
+  /// multiple of kGroup.
   CPD_FN PageIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                       const std::uint32_t* given)
       : bits_(plan.random_bits),
@@ -163,13 +165,13 @@ class PageIntegers {
     for (std::int64_t page = 0; page < kPages; ++page) draw(0, page);
   }
 
-  /// The integers of a block of one page.
+  /// Returns the random integers of a block in one page.
   CPD_FN const std::uint32_t* of(std::int64_t block, std::int64_t page) const {
     if (!kFresh || given_ != nullptr) return given_ + block + page * kPage;
     return run_[block / kBlock % 2][page];
   }
 
-  /// Draws the integers of the next block of one page.
+  /// Generates the random integers of the next block in one page.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
     const std::int64_t next = next_block(block);
@@ -191,7 +193,8 @@ class PageIntegers {
   alignas(64) std::uint32_t run_[2][kPages][kFresh ? kBlock : 1];
 };
 
-/// for_lines over a block, with the lines' random integers: calls visit(page, i, random).
+/// Calls visit(page, i, random) as for_lines does, for one block and with the random integers of
+/// each line.
 template <class R, class Visit>
 CPD_FN void for_lines(PageIntegers<R>& integers, std::int64_t block, Visit visit) {
   constexpr std::int64_t kPart = kBlock / kPages;

@@ -149,7 +149,7 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
 template <class V>
 using BitsOf = typename Narrow<V>::U32;
 
-/// The way to store values: plain stores in their type, non-temporal stores, or bf16 cut toward zero.
+/// The way to store values: by plain stores, by non-temporal stores, or as bf16 cut toward zero.
 enum class Put : uint8_t { plain, streaming, cut };
 
 /// Stores values in binary32, or in bf16 rounded to nearest-even (Put::cut: toward zero). Every NaN

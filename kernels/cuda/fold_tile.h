@@ -77,8 +77,8 @@ class ElementPlanes {
  private:
   using R = Rule<mode, Form::general>;
 
-  /// Adds terms by a fast path. Returns false and adds no term if the fast path does not give the
-  /// exact result of the steps.
+  /// Adds terms by a fast path. Returns false and adds no term if the fast path may give another
+  /// sum than the steps that the scheme defines.
   template <bool kKahan>
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
@@ -234,8 +234,8 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
   }
 }
 
-/// Calls run.operator()<mode, T, kGiven>() with the template arguments of sum_of_element for
-/// `call`.
+/// Calls run.operator()<mode, T, kGiven>() with the rounding mode, the type of the sums, and
+/// whether the caller gives the random integers of `call`.
 template <class Run>
 void with_sum(const SumCall& call, Run run) {
   const auto run_with = [&]<Rounding mode, bool kGiven>() {

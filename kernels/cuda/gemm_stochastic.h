@@ -15,7 +15,7 @@
 
 namespace cpd::cuda {
 
-/// The steps of one sum.
+/// The operands and random bits for the steps of one sum.
 struct StochasticSteps {
   const GemmPlan& plan;
   std::uint64_t seed, stream, index;  ///< the element's

@@ -175,9 +175,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// Returns the maximum of `most` over the four warps along a block. This warp has number `along`
-  /// of the four, which are number `beside` among their neighbors. All threads of the thread block
-  /// must call it.
+  /// Returns the maximum of `most` over the four warps along a block. This warp is number `along`
+  /// of the four. The warps of a square form four such lines; this line has number `beside`. All
+  /// threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;
@@ -281,8 +281,8 @@ struct ColumnBlocks {
   }
 };
 
-/// Calls run.operator()<type, kLength>() for blocks of columns in a tensor whose rows are aligned
-/// to Packs.
+/// Calls run.operator()<type, kLength>() with the type and the block length of the call. Supports
+/// blocks of columns in a tensor whose rows are aligned to Packs.
 template <class Run>
 void with_packed_columns(const ScalesCall& of, int length, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
@@ -291,8 +291,8 @@ void with_packed_columns(const ScalesCall& of, int length, Run run) {
     run.template operator()<type, 128>();
   });
 }
-/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns. `packed`: the tensor's
-/// rows are aligned to Packs.
+/// Calls run.operator()<type, kPacked, kLength>() with the type and the block length of the call.
+/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs.
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   if (packed) {
