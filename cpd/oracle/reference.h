@@ -345,8 +345,8 @@ Number<Integer> infinite_result(const Spec& spec, bool negative, Overflow overfl
 }
 
 /// Returns the result of a negative number in an unsigned format, if the number does not round to
-/// zero: NaN with Overflow::ieee in a format that has NaN, else 0. In a P3109 format, a finite number
-/// also gives 0 if it is rounded toward zero or up.
+/// zero: NaN with Overflow::ieee in a format that has NaN, else 0. In a P3109 format, a finite
+/// number that is rounded toward zero or up also gives 0.
 template <class Integer>
 Number<Integer> negative_result(const Spec& spec, const Number<Integer>& x, const Options& o) {
   const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;

@@ -41,8 +41,8 @@ CPD_FN std::int64_t tile_count(const MatrixProduct& product, std::int64_t batch,
   return batch * tiles_along(product.rows, side) * tiles_along(product.columns, side);
 }
 
-/// Returns the position of tile number `tile`. Tiles are numbered along rows first, then columns,
-/// then the batch, so that thread blocks that run together share columns.
+/// Returns the position of tile number `tile`. Tile numbers ascend down the rows first, then across
+/// the columns, then through the batch, so that thread blocks that run together share columns.
 CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int side) {
   const std::int64_t down = tiles_along(product.rows, side);
   const std::int64_t across = tiles_along(product.columns, side);
