@@ -53,7 +53,8 @@ CPD_FN HalfPair<Word> fma(HalfPair<Word> a, HalfPair<Word> b, HalfPair<Word> c) 
   __builtin_trap();
 #endif
 }
-/// `b` is the same in many calls, which then share its negation.
+/// Returns c - a * b, rounded once, for each lane. If many calls have the same b, they share its
+/// negation.
 template <class Word>
 CPD_FN HalfPair<Word> negative_fma(HalfPair<Word> a, HalfPair<Word> b, HalfPair<Word> c) {
   return fma<Word>(a, __hneg2(b.word), c);

@@ -83,8 +83,8 @@ CPD_FN void put_scales(const QuantizedCall& call, std::int64_t first, std::int64
   }
 }
 
-/// Returns scale number b of a message's block. Records value i in *damaged if the scale is negative
-/// or, for inverted scales, not finite.
+/// Returns scale number b of a message's block. Records value i in *damaged if the scale is
+/// negative or, for inverted scales, not finite.
 CPD_DEVICE float take_scale(const ThreadBlock& block, const QuantizedCall& call,
                             const std::uint8_t* from, std::int64_t b, std::int64_t i,
                             unsigned long long* damaged) {

@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
                      });
 }
 
-/// The outputs of encoding four values at a time. `packed` receives codes of 4 or 8 bits and must be
-/// aligned for has_four_codes. *first_nan receives the least index of a NaN without a code.
+/// The outputs of encoding four values at a time. `packed` receives codes of 4 or 8 bits and must
+/// be aligned for has_four_codes. *first_nan receives the least index of a NaN without a code.
 struct CodesOut {
   std::uint8_t* packed;
   unsigned long long* first_nan;
