@@ -18,7 +18,7 @@ struct Cost {
   /// gather, and 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical, with W ranks in groups of k. 0
   /// if there are no values.
   std::int64_t steps = 0;
-  std::int64_t bytes_sent = 0;  ///< encoded values, of this rank; where not exact, at most
+  std::int64_t bytes_sent = 0;  ///< by this rank; an upper bound unless exact
   std::int64_t bytes_received = 0;
   /// True if the bytes do not depend on the values, for all values that CostOf assumes.
   bool exact = true;
@@ -46,8 +46,8 @@ CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std
 struct Round {
   std::int64_t steps = 0;
   std::int64_t bytes = 0;   ///< of the longest message of each step
-  std::int64_t across = 0;  ///< messages of a step that leave one host, or reach it, at most
-  std::int64_t within = 0;  ///< messages of a step that stay in one host, at most
+  std::int64_t across = 0;  ///< most messages of a step that leave or reach one host
+  std::int64_t within = 0;  ///< most messages of a step that stay in one host
 };
 
 /// Returns the steps that TimeOf counts, for a model with two levels: rank r is on host r /

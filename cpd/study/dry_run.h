@@ -21,7 +21,7 @@ struct Moves {
     std::int64_t bytes = 0;  ///< of packed values; a message of 0 bytes is not sent
   };
   std::vector<Message> out, in;
-  bool is_most = false;  ///< sizes vary with the values: these are the most
+  bool is_most = false;  ///< sizes depend on the values: these are upper bounds
 };
 
 class CPD_API DryRun {

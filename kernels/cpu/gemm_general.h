@@ -101,8 +101,9 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
   }
 }
 
-/// The number of vectors of a row that are interleaved to hide latency. The number is 1 if random
-/// words need the registers.
+/// The number of vectors of a row that are interleaved to hide latency. Only rounding to
+/// nearest-even interleaves more than one vector: stochastic rounding needs the registers for
+/// random words.
 template <class R, class V>
 constexpr int kSideBySide = R::mode == Rounding::nearest_even && Lanes<V>::count > 1
                                 ? static_cast<int>(least(4, kGemmColumns / Lanes<V>::count))
