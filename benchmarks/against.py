@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This tree next to another revision, by turns: `./dev bench --against REV [NAME]`.
+"""Compares this tree with another revision: `./dev bench --against REV [NAME]`.
 
-The other revision is built in a git worktree, build/against/<commit>, with this tree's CMake
-options. Each version's own benchmarks (serve.py) check the bits and measure the rows. In a round
-two fresh processes, one a version, measure each row TURNS times alternately; the round's ratio is
-that of their best rates. A row is slower if the median ratio is below 0.97 and all rounds agree.
-Rows that the first rounds call slower or faster are measured CONFIRMING more rounds, or until a
-round disagrees.
+Builds the other revision in a git worktree, build/against/<commit>, with this tree's CMake options.
+Each version's own benchmarks (serve.py) check the bits and measure the rows. In each round, two
+fresh processes, one for each version, measure each row alternately, TURNS times each. The ratio of
+a round is the ratio of the two best rates.
+
+A row is slower if the median ratio is below 0.97 and all rounds agree. If the first rounds find
+that a row is slower or faster, the row is measured in up to CONFIRMING more rounds, until a round
+disagrees.
 """
 
 from __future__ import annotations
@@ -32,27 +34,30 @@ from timing import Row
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = Path(__file__).resolve().parent / "serve.py"
 WORST = 0.97
-"""A median ratio below this is slower, one above its inverse faster."""
+"""A row is slower if its median ratio is below this number, and faster if it is above its inverse.
+"""
 LEAST_ROUNDS = 3
 CONFIRMING = 6
-"""Further rounds of rows that the first rounds call slower or faster."""
+"""The number of additional rounds for rows that the first rounds found slower or faster."""
 TURNS = 3
-"""Measurements of a row by each version in a round."""
+"""The number of measurements of a row by each version in a round."""
 IMPORTS = 5
-"""Fresh processes that a round times `import cpd` in; the round's value is their median."""
+"""The number of fresh processes that run `import cpd` in a round. The round's value is the median
+of their times."""
 OPTIONS = ("CPD_NATIVE", "CPD_CUDA", "CMAKE_CUDA_ARCHITECTURES", "CMAKE_BUILD_TYPE")
-"""CMake's options that both versions are built with."""
+"""The CMake options with which both versions are built."""
 
 
 class FailedError(Exception):
-    """Raised where a version cannot be built or measured; the text says why."""
+    """Raised if a version cannot be built or measured. The message gives the reason."""
 
 
 # ---- rows and verdicts ---------------------------------------------------------------------------
 
 
 def verdict(ratios: Sequence[float]) -> str:
-    """Judges a row by its rounds' ratios (how many times as fast this tree is)."""
+    """Judges a row by the ratios of its rounds. A ratio is the speed of this tree divided by the
+    other revision's."""
     middle = statistics.median(ratios)
     if middle < WORST and max(ratios) < 1:
         return "slower"
@@ -66,7 +71,7 @@ def agree(ratios: Sequence[float]) -> bool:
 
 @dataclass
 class Measured:
-    """A row of both versions: one value per round of the other revision and one of this tree."""
+    """A row of both versions, with one value of each version for each round."""
 
     name: str
     unit: str
@@ -75,7 +80,7 @@ class Measured:
 
     @property
     def ratios(self) -> list[float]:
-        """Returns how many times as fast this tree is, by round."""
+        """Returns the ratio of each round: how many times as fast this tree is."""
         pairs = zip(self.other, self.this, strict=True)
         return [times_as_fast(self.unit, a, b) for a, b in pairs]
 
@@ -88,7 +93,7 @@ class Measured:
         return verdict(self.ratios)
 
     def add(self, other: Sequence[float], this: Sequence[float]) -> None:
-        """Adds a round: the best of each version's turns."""
+        """Adds a round, given the values of all turns. Stores the best value of each version."""
         best = functools.partial(_best, self.unit)
         self.other.append(best(other))
         self.this.append(best(this))
@@ -99,20 +104,22 @@ def _best(unit: str, values: Sequence[float]) -> float:
 
 
 def value_of(row: Row, other: Row) -> float:
-    """Returns the best of a row's turns; the median where one of the versions reports no best."""
+    """Returns the best value of a row's turns, or the median if one of the versions reports no best
+    value."""
     return float(row["best"] if "best" in row and "best" in other else row["value"])
 
 
 @dataclass
 class Found:
-    """Rows that both versions have, and rows of one alone."""
+    """The rows that both versions have, and notes on the rows of one version alone."""
 
     rows: list[Measured] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     def note_rows(self, label: str, others: dict[str, Row], own: dict[str, Row]) -> None:
-        """Sorts rows of both versions into those that are compared, and notes."""
+        """Sorts rows into those that both versions have and can be compared, and notes on all
+        others."""
         sides = {label: (others, own), "this tree": (own, others)}
         for name, (having, lacking) in sides.items():
             only = [row for row in having if row not in lacking]
@@ -132,7 +139,8 @@ class Found:
         self.wrong += [text for text in faults if text not in self.wrong]
 
     def text(self, label: str) -> str:
-        """Notes, how many rows are slower, and the table, losses first."""
+        """Returns the notes, the number of slower rows, and the table with the slowest rows
+        first."""
         order = ("slower", "", "faster")
         rows = sorted(self.rows, key=lambda row: (order.index(row.verdict), row.ratio))
         counts = [sum(row.verdict == word for row in rows) for word in order]
@@ -142,7 +150,7 @@ class Found:
         return "\n".join([*lines, "", *aligned([head, *map(_cells, rows)], texts=(0, 1, 7))])
 
     def data(self) -> dict[str, Any]:
-        """Returns the comparison as plain data."""
+        """Returns the comparison as data for JSON."""
         rows = [
             {"name": row.name, "unit": row.unit, "other": row.other, "this": row.this,
              "ratio": round(row.ratio, 4), "verdict": row.verdict}
@@ -163,7 +171,7 @@ def _cells(row: Measured) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Version:
-    """A built source tree."""
+    """A source tree that has been built."""
 
     label: str
     tree: Path
@@ -193,7 +201,7 @@ def commit_of(revision: str, root: Path = ROOT) -> str:
 
 
 def worktree(commit: str, root: Path = ROOT) -> Path:
-    """Returns the folder of a commit's worktree, made where it is missing."""
+    """Returns the folder of a commit's worktree. Creates the worktree if it is missing."""
     tree = root / "build/against" / commit[:12]
     if not (tree / ".git").exists():
         git("worktree", "prune", root=root)
@@ -204,7 +212,7 @@ def worktree(commit: str, root: Path = ROOT) -> Path:
 
 
 def cache_arguments(cache: str) -> list[str]:
-    """-D arguments for the options that CMakeCache.txt holds."""
+    """Returns -D arguments for CMake with the options in the text of a CMakeCache.txt."""
     entries = (line.partition("=") for line in cache.splitlines())
     values = {key.partition(":")[0]: value for key, _, value in entries}
     return [f"-D{name}={values[name]}" for name in OPTIONS if values.get(name)]
@@ -213,7 +221,7 @@ def cache_arguments(cache: str) -> list[str]:
 def build_other(tree: Path, root: Path = ROOT) -> None:
     """Builds a tree by its own `./dev build`, with this tree's CMake options."""
     arguments = cache_arguments((root / "build/release/CMakeCache.txt").read_text())
-    # ./dev sets these for its own tree.
+    # `./dev` sets these variables for its own tree, so they must not be inherited.
     own = ("CCACHE_BASEDIR", "CPD_TIMES", "VIRTUAL_ENV")
     environment = {key: value for key, value in os.environ.items() if key not in own}
     environment["CMAKE_ARGS"] = f"{environment.get('CMAKE_ARGS', '')} {shlex.join(arguments)}"
@@ -223,7 +231,7 @@ def build_other(tree: Path, root: Path = ROOT) -> None:
 
 
 class Server:
-    """A process that measures rows of one version."""
+    """A process that measures rows of one version on request."""
 
     def __init__(self, version: Version, arguments: Sequence[str], log: Path) -> None:
         self._version, self._log = version, log
@@ -235,7 +243,7 @@ class Server:
             )  # fmt: skip
 
     def ask(self, name: str = "") -> list[Row]:
-        """Returns the rows of a name, or every selected one."""
+        """Returns the rows with this name, or every selected row if the name is empty."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -273,9 +281,9 @@ _TIMED_IMPORT = "import time; t = time.process_time(); import cpd; print(time.pr
 
 
 def _import_ms(version: Version) -> float:
-    """Processor time of one fresh process."""
+    """Returns the processor time in milliseconds of `import cpd` in one fresh process."""
     command = [version.python, "-P", "-c", _TIMED_IMPORT]
-    # Each version has a cache of compiled modules of its own, which the first process fills.
+    # Each version has its own cache of compiled Python modules, which the first process fills.
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(version.tree / "build/pycache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
@@ -285,7 +293,8 @@ def _import_ms(version: Version) -> float:
 
 
 def in_turns(turns: int, first: int, *sides: Callable[[], Any]) -> list[list[Any]]:
-    """Results of two sides that alternate; the side that begins changes with each turn."""
+    """Runs the sides alternately and returns their results. The side that begins changes with each
+    turn."""
     results: list[list[Any]] = [[], []]
     for turn in range(turns):
         order = (0, 1) if (first + turn) % 2 == 0 else (1, 0)
@@ -296,7 +305,7 @@ def in_turns(turns: int, first: int, *sides: Callable[[], Any]) -> list[list[Any
 
 @dataclass
 class Rounds:
-    """Two versions, and how their rows are measured."""
+    """Measures rows of two versions in rounds."""
 
     versions: tuple[Version, Version]
     arguments: list[str]  # of run.py
@@ -305,7 +314,7 @@ class Rounds:
     done: int = 0
 
     def servers(self, stack: ExitStack) -> list[Server]:
-        """Fresh processes of both versions."""
+        """Starts fresh processes of both versions."""
         started = []
         for index, version in enumerate(self.versions):
             log = self.logs / f"measured-{('other', 'this')[index]}.log"
@@ -313,7 +322,7 @@ class Rounds:
         return started
 
     def one(self, rows: Sequence[Measured], status: Callable[[str], None]) -> None:
-        """A round of these rows."""
+        """Measures one round of these rows."""
         if not rows:
             return
         self.done += 1
@@ -341,8 +350,9 @@ class Rounds:
 
 
 def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
-    """Measures rows that have a verdict up to CONFIRMING more rounds, each until a round disagrees.
-    A median that a noisy round moves over the limit ends nothing: later rounds may move it back."""
+    """Measures rows that were found slower or faster in up to CONFIRMING more rounds, each row
+    until a round disagrees. A median that a noisy round moves across the limit does not end the
+    measurement, because later rounds may move it back."""
     called = [row for row in rows if row.verdict]
     for _ in range(CONFIRMING):
         called = [row for row in called if agree(row.ratios)]
@@ -353,7 +363,7 @@ def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], No
 
 
 def library_sizes(built: Path) -> dict[str, float]:
-    """MiB of each library, by name."""
+    """Returns the size in MiB of each library, by name."""
     sizes = {}
     for path in sorted(built.glob("lib*/*.so")):
         sizes[f"size/{path.name.partition('.')[0]}"] = path.stat().st_size / 2**20
@@ -361,7 +371,7 @@ def library_sizes(built: Path) -> dict[str, float]:
 
 
 def sass_counts(version: Version, cuobjdump: str) -> dict[str, Any]:
-    """Returns the counts by loop, or {"skipped": reason}."""
+    """Returns the instruction counts by loop, or {"skipped": reason}."""
     environment = os.environ | {"PATH": f"{cuobjdump}{os.pathsep}{os.environ['PATH']}"}
     command = [version.python, SERVER, version.tree, "--sass"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -372,7 +382,7 @@ def sass_counts(version: Version, cuobjdump: str) -> dict[str, Any]:
 
 
 def sources(commands: list[dict[str, str]], built: Path) -> dict[str, list[dict[str, str]]]:
-    """Compile commands of libcpd's own sources and of its CPU kernels."""
+    """Returns the compile commands of libcpd's own sources and of its CPU kernels."""
     groups: dict[str, list[dict[str, str]]] = {"compile/libcpd": [], "compile/kernels": []}
     for entry in commands:
         output = Path(_object(entry))
@@ -384,7 +394,8 @@ def sources(commands: list[dict[str, str]], built: Path) -> dict[str, list[dict[
 
 
 def processor_seconds(entry: dict[str, str]) -> float:
-    """Returns the compiler's command without a cache; it writes no object."""
+    """Returns the processor time of one compilation, without a compiler cache. The compilation
+    writes no object."""
     words = shlex.split(entry["command"])
     words = words[1:] if Path(words[0]).name == "ccache" else words
     words[words.index("-o") + 1] = os.devnull
@@ -399,8 +410,9 @@ def processor_seconds(entry: dict[str, str]) -> float:
 def compile_times(
     versions: Sequence[Version], found: Found, status: Callable[[str], None]
 ) -> list[Measured]:
-    """Sums over the sources that both versions have, which compile by turns. What the first round
-    calls slower or faster is measured LEAST_ROUNDS times, or until a round disagrees."""
+    """Returns the summed compile times of the sources that both versions have. The versions compile
+    each source alternately. If the first round finds a row slower or faster, it is measured
+    LEAST_ROUNDS times, or until a round disagrees."""
     rows = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]
@@ -423,18 +435,20 @@ def compile_times(
 
 
 def _object(entry: dict[str, str]) -> str:
-    """Returns the path of what a compile command makes."""
+    """Returns the path of the object that a compile command writes."""
     words = shlex.split(entry["command"])
     return words[words.index("-o") + 1]
 
 
 def constants(other: dict[str, Any], this: dict[str, Any], unit: str) -> list[Measured]:
-    """Rows of figures that are no times; a figure of one version alone is not among them."""
+    """Returns rows for figures that are not times. Figures that only one version has are
+    omitted."""
     return [Measured(name, unit, [other[name]], [this[name]]) for name in other if name in this]
 
 
 def add_constants(found: Found, versions: tuple[Version, Version]) -> None:
-    """Library sizes, and counts of the GPU's instructions where both can be had."""
+    """Adds rows for library sizes and, if both versions can report them, for counts of GPU
+    instructions."""
     other, this = (library_sizes(version.built) for version in versions)
     found.rows += constants(other, this, "MiB")
     for version, having, lacking in ((versions[0], other, this), (versions[1], this, other)):
@@ -454,7 +468,7 @@ def add_constants(found: Found, versions: tuple[Version, Version]) -> None:
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
-    """Returns the arguments of run.py that select and size the rows."""
+    """Returns the arguments of run.py that select the rows and set their sizes."""
     words = [options.name] if options.name else []
     words += ["--all"] if options.all else []
     words += ["--floats", str(options.floats), "--values", str(options.values)]
@@ -462,7 +476,7 @@ def words_of(options: argparse.Namespace) -> list[str]:
 
 
 def prepared(options: argparse.Namespace, console: Console) -> tuple[Version, Version]:
-    """Returns both versions, built, with their benchmark programs."""
+    """Builds both versions and their benchmark programs, and returns them."""
     import measure
 
     commit = commit_of(options.against)
@@ -478,8 +492,8 @@ def prepared(options: argparse.Namespace, console: Console) -> tuple[Version, Ve
 
 
 def check_name(options: argparse.Namespace, own: Version) -> None:
-    """Raises FailedError for a name that no row of this tree contains, before the other version is
-    built."""
+    """Raises FailedError if no row of this tree has a name that contains the given one. Called
+    before the other version is built."""
     if not options.name:
         return
     with Server(own, words_of(options), ROOT / "build/against.log") as server:
@@ -489,7 +503,7 @@ def check_name(options: argparse.Namespace, own: Version) -> None:
 
 def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
                  console: Console) -> Found:  # fmt: skip
-    """Returns all rows of both versions."""
+    """Measures the rows of both versions and returns them."""
     comparison = Found()
     rounds = Rounds(versions, words_of(options), ROOT / "build/against", comparison)
     with console.status("bits") as shown:
@@ -513,7 +527,7 @@ def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compares; 1 where bits are wrong."""
+    """Compares the versions. Returns 1 if bits are wrong, else 0."""
     console = Console()
     try:
         versions = prepared(options, console)

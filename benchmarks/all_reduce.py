@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduce of ResNet-50's gradients over MPI, four ranks: rows all_reduce/….
-
-`1gbps`: each rank is a host of its own (a network namespace) behind links of 1 Gb/s; `loopback`:
-all on this machine, without limits. bench_all_reduce.cpp checks bits, then times by turns.
-"""
+"""Measures all-reduces of ResNet-50's gradients over MPI with four ranks: rows `all_reduce/…`. In
+the setting `1gbps`, each rank is a host of its own (a network namespace) behind links of 1 Gb/s. In
+`loopback`, all ranks are on this machine without limits. bench_all_reduce.cpp checks the bits and
+then times CPD and MPI alternately."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ class Setting:
         return f"all_reduce/{self.name}"
 
     def wanted(self, selection: Selection) -> list[str]:
-        """Parts with a selected row."""
+        """Returns the parts of the program that have a selected row."""
         return [
             part
             for part, rows in self.parts.items()
@@ -104,7 +103,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def launch(arguments: list[str], program: list[str]) -> Iterator[Row]:
-    """Yields the rows that the program prints, as they come."""
+    """Runs the program and yields the rows that it prints, as soon as each is printed."""
     command = ["mpirun", "--timeout", str(LONGEST), *arguments, *program]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -139,7 +138,7 @@ def _setting_rows(
 
 
 def _with_bar(row: Row, options: argparse.Namespace) -> Row:
-    """Bars hold for the whole list of layers."""
+    """Adds the row's bar. Bars apply only to the full list of layers."""
     bar = BARS.get(row["name"])
     return row if bar is None or options.values < VALUES else row | {"bar": bar}
 
@@ -151,7 +150,7 @@ def _why_not(program: Path) -> str:
 
 
 def rows(options: argparse.Namespace, programs: Path) -> Iterator[Row]:
-    """Yields the selected ones; what cannot run with the reason."""
+    """Yields the selected rows. A row that cannot run is yielded with the reason."""
     program = programs / "bench_all_reduce"
     for setting in (LIMITED, FREE):
         parts = setting.wanted(options.selection)

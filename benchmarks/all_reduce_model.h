@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients that bench_all_reduce reduces, and whether the bits of a result are right.
+// Generates the gradients that bench_all_reduce reduces, and checks the bits of the results.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +29,12 @@ using cpd::TensorView;
 
 // --- data ----------------------------------------------------------------------------------------
 
-/// The gradients of all ranks, each of which any rank can make.
+/// Generates the gradients of all ranks. Any rank can generate the gradients of any other rank.
 class Gradients {
  public:
   explicit Gradients(std::uint64_t seed) : seed_(seed) {}
 
-  /// Normally distributed, with the layer's own deviation.
+  /// Fills x with normally distributed values. Each layer has a standard deviation of its own.
   void Fill(int rank, std::size_t layer, std::span<float> x) {
     const std::vector<float>& pool = PoolOf(rank);
     const float scale = std::ldexp(1.0F, -static_cast<int>(Hash(layer, 1) % 12)) * 0.01F;
@@ -64,7 +64,8 @@ class Gradients {
   std::vector<float> pool_;
 };
 
-/// ResNet-50's layers, or with the same proportions fewer values.
+/// Returns the sizes of ResNet-50's layers, or smaller sizes in about the same proportions with
+/// about `values` values in all.
 inline std::vector<std::int64_t> SizesFor(std::int64_t values) {
   std::vector<std::int64_t> sizes;
   for (const auto& [n, row] : resnet50::Tensors()) {
@@ -75,7 +76,8 @@ inline std::vector<std::int64_t> SizesFor(std::int64_t values) {
   return sizes;
 }
 
-/// The rows of ResNet-50's layers; a shrunk one that has no such rows is one.
+/// Returns the number of rows of each layer of ResNet-50. A layer that was shrunk and cannot have
+/// that number of rows has one row.
 inline std::vector<std::int64_t> RowsFor(const std::vector<std::int64_t>& sizes) {
   std::vector<std::int64_t> rows;
   for (const auto& [n, row] : resnet50::Tensors()) {
@@ -85,7 +87,7 @@ inline std::vector<std::int64_t> RowsFor(const std::vector<std::int64_t>& sizes)
   return rows;
 }
 
-/// This rank's layers, one behind the other.
+/// The layers of this rank, stored one after the other.
 struct Model {
   std::vector<std::int64_t> sizes;
   std::vector<float> x, out;
@@ -117,7 +119,8 @@ inline Reduce SpecOf(const char* format, cpd::Aps aps) {
   return spec;
 }
 
-/// Contributions by a codec, summed in fp32.
+/// Returns the spec of an all-reduce whose contributions a codec encodes and whose sums are in
+/// fp32.
 inline Reduce SpecOfCodec(const char* text) {
   Reduce spec;
   spec.wire = cpd::MakeCodec(text);
@@ -127,7 +130,7 @@ inline Reduce SpecOfCodec(const char* text) {
 
 // --- bits ----------------------------------------------------------------------------------------
 
-/// Layers that the virtual ranks also reduce: as many as fit.
+/// Selects layers that the virtual ranks also reduce: as many as fit into memory.
 inline std::vector<std::int64_t> SomeOf(const std::vector<std::int64_t>& sizes) {
   std::int64_t left = 600'000;
   std::vector<std::int64_t> some;
@@ -152,8 +155,8 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
   }
 }
 
-/// Returns whether this rank's result is what the virtual ranks give in a first call. `rows`: of
-/// the layers, or empty.
+/// Returns whether this rank's result has the bits that the virtual ranks give in a first call.
+/// `rows`: the rows of the layers, or empty.
 inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const Reduce& spec,
                                std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
@@ -177,7 +180,8 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
   return same;
 }
 
-/// Describes what is wrong with a result that all ranks have; empty if nothing is.
+/// Describes what is wrong with a result that all ranks have. Returns an empty text if nothing is
+/// wrong.
 inline std::string CheckBits(const Model& model, Gradients& gradients, const Reduce& spec,
                              std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of bench_all_reduce's ranks, what they measure together, and their rows.
+// The options of bench_all_reduce's ranks, the measurements that the ranks take together, and the
+// rows of results.
 #pragma once
 
 #include <mpi.h>
@@ -82,7 +83,7 @@ inline int World() {
 }
 inline void Barrier() { MPI_Barrier(MPI_COMM_WORLD); }
 
-/// Place by place, of all ranks.
+/// Returns the element-wise maximum over all ranks of an array.
 template <std::size_t kCount>
 std::array<double, kCount> Largest(std::array<double, kCount> values) {
   MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(kCount), MPI_DOUBLE, MPI_MAX,
@@ -97,7 +98,7 @@ inline double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Of all threads of this process, in the kernel too.
+/// Returns the CPU time of all threads of this process, in user and kernel mode, in seconds.
 inline double CpuSeconds() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -109,7 +110,7 @@ inline double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Bytes that a network interface of this process's namespace has sent and received.
+/// The bytes that a network interface of this process's namespace has sent and received.
 struct Counters {
   double sent = 0, received = 0;
 };
@@ -126,7 +127,7 @@ inline Counters ReadCounters(const std::string& interface) {
 
 // --- rows ----------------------------------------------------------------------------------------
 
-/// One JSON object, on rank 0.
+/// Prints one JSON object, on rank 0 only.
 class Line {
  public:
   explicit Line(const std::string& name) : text_("{\"name\": \"" + name + "\"") {}

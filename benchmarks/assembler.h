@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops of vector operations on registers, written as machine code at run time, so that any mixture
-// can be timed: 16 lanes of AVX-512 (EVEX prefixes) or 8 of AVX2 (VEX). x86-64 alone.
-// Encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
+// Generates loops of vector operations on registers as machine code at run time, so that any
+// mixture of operations can be timed. Vectors have 16 lanes of AVX-512 (EVEX prefixes) or 8 lanes
+// of AVX2 (VEX). Only for x86-64. Encodings: Intel 64 and IA-32 Architectures Software Developer's
+// Manual, volume 2.
 #pragma once
 
 #if defined(__x86_64__)
@@ -20,7 +21,7 @@
 
 namespace assembler {
 
-/// An instruction on 32-bit lanes: first = first or second operand … (three registers).
+/// An instruction on 32-bit lanes with three registers: first = first or second operand ….
 struct Operation {
   std::string_view name;
   int map;     ///< of opcodes: 1 is 0F, 2 is 0F 38, 3 is 0F 3A
@@ -35,8 +36,9 @@ struct Operation {
   bool bf16 = false;   ///< of AVX-512 BF16
 };
 
-/// Multiplications, additions, integer operations of 32 bits, products of 32 by 32 bits; `down`:
-/// rounded down by the instruction; `pairs`: two products of bf16 numbers added to each lane.
+/// Operations: multiplications, additions, 32-bit integer operations, and products of two 32-bit
+/// integers. `down`: the instruction itself rounds down. `pairs`: adds two products of bf16 numbers
+/// to each lane.
 inline constexpr std::array kOperations = {
     Operation{"product", 1, 0, 0x59},
     Operation{"fma", 2, 1, 0xB8, true},
@@ -57,8 +59,9 @@ enum class Isa { avx2, avx512 };
 
 constexpr int Lanes(Isa isa) { return isa == Isa::avx512 ? 16 : 8; }
 
-/// A loop of a sequence of operations. Targets take turns; sources are constants, so that only
-/// those that read their target wait for one another, in as many chains as there are such targets.
+/// A loop over a sequence of operations. The target registers are used in turn; the source
+/// registers are constants. So only an operation that reads its target waits for another operation,
+/// and there are as many dependency chains as such targets.
 class Loop {
  public:
   Loop(Isa isa, std::span<const Operation* const> sequence) : isa_(isa) {
@@ -113,7 +116,8 @@ class Loop {
     Bytes({o.opcode, 0xC0 | (reg & 7) << 3 | (second & 7)});
     if (o.immediate >= 0) Bytes({o.immediate});
   }
-  /// All register fields are inverted. With embedded rounding the length's bits are the mode's.
+  /// Emits an instruction's prefix. All register fields are inverted. With embedded rounding, the
+  /// bits for the vector length hold the rounding mode.
   void Prefix(int map, int pp, bool wide, int reg, int vvvv, int rm, int rounding) {
     const auto inverted = [](int r, int bit, int place) { return (~r >> bit & 1) << place; };
     const int v = (~vvvv & 15) << 3;

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `model/<model>/autocast/<recipe>`: a step under torch.autocast(bfloat16).
+"""Measures the rows `model/<model>/autocast/<recipe>`: a training step under
+torch.autocast(bfloat16).
 
-`plain` is the unconverted model's step next to its float32 step. `mxfp8`, whose products bfloat16
-holds, is next to the unconverted step under autocast. The others are next to a step without casts
-whose products are those that the recipe's operands need: bfloat16 elements with a float32 result,
-which the scales multiply afterwards (`FLOAT32`), or plain float32 operands (`WIDE`), where a scale
-differs within a sum.
+Each row is compared to another step. `plain` is the unconverted model's step, compared to its
+float32 step. `mxfp8`, whose products bfloat16 represents exactly, is compared to the unconverted
+step under autocast. Other recipes are compared to a step without casts whose products have the
+types that the recipe's operands need: bfloat16 elements with a float32 result, which is then
+multiplied by the scales (`FLOAT32`), or float32 operands (`WIDE`) if a scale changes within a sum.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from cpd._torch.native import Factor, product_of_factors
 
 PLAIN, FLOAT32, WIDE = "unconverted", "float32 results", "float32 operands"
 PEERS = {"mxfp8": PLAIN, "te-current": FLOAT32, "nvfp4": FLOAT32, "deepseek-v3": WIDE}
-"""The peer that each recipe's row is measured against."""
+"""The step that each recipe's row is compared to."""
 BAR = 0.85
-"""The least share of the peer's rate."""
+"""The least fraction of the compared step's rate that the row must reach."""
 
 
 def step(model: nn.Module, x: Tensor) -> Tensor:
-    """One forward and backward pass under torch.autocast; returns the loss."""
+    """Runs one forward and backward pass under torch.autocast. Returns the loss."""
     model.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = model(x)
@@ -45,12 +46,12 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a b in bfloat16, of bfloat16 operands, summed and scaled in float32."""
+    """Returns the bfloat16 product of bfloat16 operands, summed and scaled in float32."""
     return product_of_factors(Factor(a, torch.ones(())), Factor(b), bias, torch.bfloat16)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer of such products."""
+    """A linear layer whose products are computed by `_product`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,7 +69,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Conv2d(torch.autograd.Function):
-    """A convolution of such products, without bias."""
+    """A convolution without bias whose products have float32 results."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, moves: Moves) -> Tensor:
@@ -108,7 +109,7 @@ class Float32Conv2d(nn.Conv2d):
 
 
 def peer(plain: nn.Module, which: str) -> nn.Module:
-    """Returns the model that a recipe's step is measured against."""
+    """Returns the model to which a recipe's step is compared."""
     model = copy.deepcopy(plain)
     if which == FLOAT32:
         for module in model.modules():
@@ -130,8 +131,8 @@ def rows(
     work: int,
     options: Namespace,
 ) -> Iterator[Row]:
-    """Yields the selected rows of a model; `converted`: a copy that computes by a recipe;
-    `in_float32`: a step without autocast."""
+    """Yields the selected rows of a model. `converted` returns a copy of the model that computes by
+    a recipe; `in_float32` runs a step without autocast."""
     full = f"model/{name}/autocast/plain"
     if options.selection.wants(full):
         sides = Side(lambda: step(plain, x), work), Side(lambda: in_float32(plain, x), work)

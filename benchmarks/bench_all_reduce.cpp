@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All-reduce over MPI against MPI_Allreduce of the same values in fp32, in the same processes by
-// turns. First the bits: rank 0's result against the virtual ranks on some of the layers, all
-// ranks' against one another. A time is that of the slowest rank. Started by
-// benchmarks/all_reduce.py with mpirun; rank 0 prints one JSON object a line. Exits 1 where bits
-// are wrong.
+// Measures CPD's all-reduce over MPI against MPI_Allreduce of the same values in fp32, alternately
+// in the same processes. Checks the bits first: rank 0's result must equal the virtual ranks' on
+// some of the layers, and all ranks must have the same result. A time is the time of the slowest
+// rank. benchmarks/all_reduce.py starts the program with mpirun. Rank 0 prints one JSON object on
+// each line. The exit status is 1 if bits are wrong.
 //
 //   bench_all_reduce [--values N] [--repeats R] [--seed S] [--parts LIST] [--setting NAME]
 //                    [--interface NAME] [--gbps RATE] [--chunk VALUES]
 //
-// --values: ResNet-50's layers shrunk to about so many values. --parts: of formats, codecs,
-// exchanges and figure11. --setting: the part of the rows' names after all_reduce/. --interface,
-// --gbps: the network interface whose counters are compared with what was counted, and its rate.
+// --values: shrinks ResNet-50's layers to about that number of values. --parts: a list of formats,
+// codecs, exchanges and figure11. --setting: the part of the rows' names after all_reduce/.
+// --interface: the network interface whose counters are compared with the bytes that CPD counts;
+// --gbps: the rate of that interface.
 #include <mpi.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ namespace {
 
 // --- the two sides -------------------------------------------------------------------------------
 
-/// One turn, the most of all ranks.
+/// One measurement of a side, with the maximum over all ranks.
 struct Sample {
   double seconds = 0, cpu = 0;
   double bytes = 0;  ///< in one direction, by the interface's counters
@@ -59,7 +60,7 @@ struct Side {
   }
 };
 
-/// Runs a side once on all ranks. `counters` become this rank's own of the turn.
+/// Runs a side once on all ranks. Stores this rank's own traffic in `counters`.
 Sample Turn(const Side& side, const Settings& settings, Counters& counters) {
   Barrier();
   const Counters before = ReadCounters(settings.interface);
@@ -79,7 +80,7 @@ Sample Turn(const Side& side, const Settings& settings) {
   return Turn(side, settings, counters);
 }
 
-/// CPD's all-reduce of a model.
+/// Runs CPD's all-reduce of a model.
 class Reducer {
  public:
   Reducer(const Settings& settings, std::int64_t chunk)
@@ -90,7 +91,8 @@ class Reducer {
                                  const cpd::TensorOptions& layers = {}) {
     return communicator_.AllReduce(model.x_views, model.out_views, spec, false, layers).traffic;
   }
-  /// The last tensors by themselves, losslessly, after the others; the bytes sent.
+  /// Reduces the last `exempt` tensors separately, without loss, after the other tensors. Returns
+  /// the bytes that this rank sends.
   [[nodiscard]] std::int64_t RunExempt(Model& model, const Reduce& spec, std::size_t exempt,
                                        const cpd::TensorOptions& layers) {
     const std::size_t rest = model.sizes.size() - exempt;
@@ -104,9 +106,10 @@ class Reducer {
   [[nodiscard]] Side SideOf(Model& model, const Reduce& spec) {
     return {cpd::ToString(spec.format), [this, &model, spec] { (void)Run(model, spec); }, {}};
   }
-  /// The least quotient, over ranks and directions, of what was counted and what the interface
-  /// counted, either by the other; 0 without an interface. It counts the headers of Ethernet, IP
-  /// and TCP too: once for each of the segments of up to 64 KiB that the kernel hands it.
+  /// Returns how well the bytes that CPD counts agree with the bytes that the network interface
+  /// counts: the smaller quotient of the two numbers, and the least one over all ranks and both
+  /// directions. Returns 0 without an interface. The interface also counts the headers of Ethernet,
+  /// IP and TCP, once for each segment of up to 64 KiB that the kernel passes to it.
   double AgreementOf(Model& model, const Reduce& spec, Counters& counters) {
     if (settings_.interface.empty()) return 0;
     cpd::Traffic traffic;
@@ -127,9 +130,9 @@ constexpr std::array<const char*, 7> kAlgorithms{
     "default", "linear",         "nonoverlapping", "recursive_doubling",
     "ring",    "segmented_ring", "rabenseifner"};
 
-/// A communicator whose MPI_Allreduce uses one of Open MPI's algorithms
-/// (coll_tuned_allreduce_algorithm; it needs coll_tuned_use_dynamic_rules). MPI_COMM_NULL where
-/// this MPI has none such.
+/// Returns a communicator whose MPI_Allreduce uses one of Open MPI's algorithms
+/// (coll_tuned_allreduce_algorithm, which needs coll_tuned_use_dynamic_rules). Returns
+/// MPI_COMM_NULL if this MPI has no such setting.
 MPI_Comm CommunicatorWith(int algorithm) {
   int index = 0;
   int count = 0;
@@ -149,7 +152,7 @@ MPI_Comm CommunicatorWith(int algorithm) {
   return with;
 }
 
-/// MPI_Allreduce of the merged layers in fp32, by each of Open MPI's algorithms.
+/// Runs MPI_Allreduce of the merged layers in fp32 by each of Open MPI's algorithms.
 class Mpi {
  public:
   Mpi(const Settings& settings, const Model& model)
@@ -163,8 +166,8 @@ class Mpi {
     if (sides_.empty()) sides_.push_back(SideWith(kAlgorithms[0], MPI_COMM_WORLD));
   }
 
-  /// Two turns of each algorithm after one that warms up, by turns; the default comes first. Once,
-  /// whichever part asks.
+  /// Measures two turns of each algorithm, alternately, after one turn that warms up. The default
+  /// algorithm comes first. Later calls return the first call's measurements.
   const std::vector<Side>& Race() {
     if (!sides_.front().samples.empty()) return sides_;
     for (int turn = -1; turn < 2; ++turn) {
@@ -205,7 +208,7 @@ class Benchmark {
         model_(gradients_, Rank(), SizesFor(settings.values)),
         reducer_(settings, settings.chunk) {}
 
-  /// False where bits are wrong.
+  /// Runs the selected parts. Returns false if bits are wrong.
   bool Run() {
     if (Wants("formats")) Formats();
     if (Wants("codecs")) Codecs();
@@ -219,7 +222,7 @@ class Benchmark {
     return settings_.parts.find(part) != std::string::npos;
   }
 
-  /// Reduces once and checks the result.
+  /// Reduces the gradients once and checks the bits of the result.
   void Check(const std::string& name, const Reduce& spec, const cpd::TensorOptions& layers = {}) {
     std::fill(model_.out.begin(), model_.out.end(), 0.0F);
     (void)reducer_.Run(model_, spec, layers);
@@ -229,12 +232,12 @@ class Benchmark {
     Line(prefix_ + name).Add("wrong", wrong).Print();
   }
 
-  /// Returns what a side takes of its link, from the interface's counters.
+  /// Returns the fraction of its link's rate that a side uses, by the counters of the interface.
   [[nodiscard]] double ShareOf(const Side& side) const {
     return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
   }
 
-  /// `ratio`: how many times faster the row is.
+  /// Prints a row. `ratio` is how many times as fast as the baseline the row is.
   void PrintPair(const std::string& name, const Side& row, const Side& baseline,
                  const std::string& against, const Extras& extras = {}) const {
     std::vector<double> ratios(row.samples.size());
@@ -274,7 +277,8 @@ class Benchmark {
     PrintAgreement("bytes", SpecOf("e4m3", cpd::Aps::on));
   }
 
-  /// Adds MPI's fastest algorithm to the sides and times them all by turns; what it is.
+  /// Adds MPI's fastest algorithm to the sides and times all sides alternately. Returns a
+  /// description of that algorithm.
   std::string TimeAgainstBest(bool prints, std::vector<Side>& sides) {
     if (!mpi_) mpi_.emplace(settings_, model_);
     sides.push_back(BestOf(mpi_->Race(), prints));
@@ -286,8 +290,8 @@ class Benchmark {
     return "fp32 MPI_Allreduce (" + sides.back().what + ")";
   }
 
-  /// Compressors, by turns with MPI; `bound`: how many times fewer bytes a rank sends than the
-  /// least that an all-reduce in fp32 does.
+  /// Measures compressors alternately with MPI. `bound`: the least number of bytes that an
+  /// all-reduce in fp32 sends from a rank, divided by the bytes that the compressor sends.
   void Codecs() {
     struct Case {
       const char* name;
@@ -334,7 +338,7 @@ class Benchmark {
     return best;
   }
 
-  /// The interface's own counters against what was counted.
+  /// Compares the bytes that the interface counts with the bytes that CPD counts.
   void PrintAgreement(const std::string& name, const Reduce& spec) {
     if (settings_.interface.empty()) return;
     Counters counters;
@@ -348,7 +352,7 @@ class Benchmark {
     line.Print();
   }
 
-  /// Seconds that a message of a byte takes to a neighbor.
+  /// Returns the seconds that a message of one byte takes to a neighboring rank.
   static double Latency() {
     constexpr int kMessages = 200;
     std::uint8_t byte = 0;
@@ -367,7 +371,8 @@ class Benchmark {
     return Largest(Rank() < 2 ? each : 0);
   }
 
-  /// The messages of the paper, with the time that the alpha-beta model gives them.
+  /// Measures the exchanges with the paper's message sizes, next to the times that the alpha-beta
+  /// model predicts.
   void ExchangesAgainstModel() {
     const double alpha = Latency();
     const double beta = 8e-9 / settings_.gbps;
@@ -432,8 +437,8 @@ class Benchmark {
 
 // --- Figure 11 -----------------------------------------------------------------------------------
 
-/// Seconds of one call by phase, as this rank enters them; of a call in one chunk, whose phases
-/// follow one another.
+/// Measures the seconds that this rank spends in each phase of one call. The call must use one
+/// chunk, so that its phases follow one another.
 class PhaseClock {
  public:
   PhaseClock() {
@@ -445,8 +450,9 @@ class PhaseClock {
   PhaseClock& operator=(const PhaseClock&) = delete;
   ~PhaseClock() { cpd::SetFaultHook({}); }
 
-  /// handshake, exponents (with the pass over the values before the handshake), exchange (packing,
-  /// messages there and back, unpacking), fold.
+  /// Returns the seconds of four phases: handshake, exponents (with the pass over the values before
+  /// the handshake), exchange (packing, messages in both directions, unpacking), and the ordered
+  /// sum.
   std::array<double, 4> Time(const std::function<void()>& call) {
     const double begin = Now();
     call();
@@ -460,8 +466,8 @@ class PhaseClock {
   std::array<double, 5> entered_{};
 };
 
-/// The APS paper's three layers, reduced one by one and merged: APS with e4m3 against an fp16 ring
-/// without scaling.
+/// Reduces the APS paper's three layers, one by one and merged. Compares APS with e4m3 to an fp16
+/// ring without scaling.
 void Benchmark::Figure11() {
   const std::vector<std::pair<std::string, std::int64_t>> layers{
       {"2048x512", 2048 * 512}, {"512x512x3x3", 512 * 512 * 9}, {"512x2048", 512 * 2048}};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations on one thread against libc's memcpy, by turns in one run. First the bits:
-// blocks from the whole array against the oracle, on every backend. Prints one JSON object a line;
-// exits 1 where bits are wrong.
+// Measures single operations on one thread against libc's memcpy, alternately in one run. Checks
+// the bits first: blocks spread over the whole array against the oracle, on every backend. Prints
+// one JSON object on each line. The exit status is 1 if bits are wrong.
 //
 //   bench_arithmetic [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -75,7 +75,8 @@ timing::Element ElementOf(const Row& row) {
   return {bytes, bytes};
 }
 
-/// Operands of like size; those of quotients and roots are positive.
+/// Fills the operands with values of similar magnitude. The operands of quotients and square roots
+/// are positive.
 void Fill(const Row& row, std::uint64_t seed, const Arrays& a) {
   const bool positive = row.operation == Operation::div || row.operation == Operation::sqrt;
   for (float* operand : {a.x, a.y, a.z}) {
@@ -100,7 +101,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   return std::bit_cast<std::uint32_t>(a.out[i]) == std::bit_cast<std::uint32_t>(wanted);
 }
 
-/// Runs the row on every backend: the oracle on each one's result, and all results the same.
+/// Runs the row on every backend. Checks each result against the oracle, and that all results are
+/// equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto is_right = [&](std::int64_t i, std::uint32_t random) {
     return IsRight(row, a, i, random);

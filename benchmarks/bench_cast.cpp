@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast, encode and decode on one thread against libc's memcpy between the same kind of arrays
-// (64-byte aligned, touched), by turns in one run. First the bits: samples against the slow oracle,
-// whole arrays between backends. Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures casts, encoding and decoding on one thread against libc's memcpy between arrays of the
+// same kind (64-byte aligned, all pages touched), alternately in one run. Checks the bits first:
+// samples against the slow oracle, and that all backends give the same arrays. Prints one JSON
+// object on each line. The exit status is 1 if bits are wrong.
 //
 //   bench_cast [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -40,8 +41,8 @@ using timing::Settings;
 
 enum class Mix { normal, subnormal, special };
 
-/// One value of the mix: all normal in the format; 10 % subnormal in it or overflowing; 1 % NaN or
-/// Inf.
+/// Returns one random value of the mix: only values that are normal in the format; or 10 % of
+/// values that are subnormal or overflow; or 1 % NaN and Inf.
 float Draw(const Format& format, Mix mix, std::mt19937_64& bits) {
   const std::uint64_t r = bits();
   const double fraction = 1.0 + std::ldexp(static_cast<double>(r >> 40), -24);
@@ -83,13 +84,14 @@ struct Row {
   Mix mix = Mix::normal;
   std::string backend;  ///< empty: the one in use
   std::optional<double> bar;
-  /// True if x and y are transposed matrices of kTurned columns in memory.
+  /// True if x and y are the transposes of matrices with kTurned columns in memory.
   bool turned_x = false, turned_y = false;
 };
 
 constexpr std::int64_t kTurned = 4096;
 
-/// n elements as a matrix, contiguous or the transpose of one of kTurned columns.
+/// Returns a view of n elements as a matrix: contiguous, or the transpose of a matrix with kTurned
+/// columns.
 cpd::TensorView Matrix(const float* memory, std::int64_t n, bool turned) {
   const std::vector<std::int64_t> shape{kTurned, n / kTurned};
   cpd::TensorView view = View(memory, DType::f32, shape);
@@ -99,13 +101,14 @@ cpd::TensorView Matrix(const float* memory, std::int64_t n, bool turned) {
   }
   return view;
 }
-/// Where element i is in memory.
+/// Returns the index in memory of element i.
 std::int64_t PlaceOf(std::int64_t i, std::int64_t n, bool turned) {
   const std::int64_t columns = n / kTurned;
   return turned ? i / columns + i % columns * kTurned : i;
 }
 
-/// The arrays of a row: x -> y (cast), x -> codes (encode), codes -> y (decode).
+/// The arrays of a row: a cast reads x and writes y, encoding reads x and writes codes, decoding
+/// reads codes and writes y.
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -138,7 +141,7 @@ timing::Element ElementOf(const Row& row) {
 
 // --- bits ----------------------------------------------------------------------------------------
 
-/// Returns whether element i is what the oracle says; `random` is its integer.
+/// Returns whether element i is what the oracle gives; `random` is the element's random integer.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
   namespace reference = cpd::reference;
   const Format& f = row.format;
@@ -161,7 +164,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   return false;
 }
 
-/// Runs the row on every backend: the oracle on each one's result, and all results the same.
+/// Runs the row on every backend. Checks each result against the oracle, and that all results are
+/// equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const bool to_codes = row.operation == Operation::encode;
   const auto bytes = to_codes ? static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))
@@ -179,7 +183,7 @@ std::string CheckBits(const Row& row, const Arrays& a) {
 
 // --- time ----------------------------------------------------------------------------------------
 
-/// GB/s of the row and of memcpy, by turns.
+/// Times the row and memcpy alternately. Returns rates in GB/s.
 timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
   const auto size = sizeof(float) * static_cast<std::size_t>(a.n);
   const timing::Side work{[&] { Run(row, a); }, ElementOf(row).counted * static_cast<double>(a.n)};
@@ -193,7 +197,7 @@ RoundingOptions Stochastic(int random_bits) {
   return {.mode = Rounding::stochastic, .random_bits = random_bits};
 }
 
-/// An (e, m) drawn at random, among those with normal numbers.
+/// Returns a random format (e, m) that has normal numbers.
 Format DrawFormat(std::mt19937_64& bits) {
   return cpd::MakeFormat(2 + static_cast<int>(bits() % 7), static_cast<int>(bits() % 24));
 }
@@ -276,7 +280,7 @@ std::vector<Row> Rows(std::uint64_t seed) {
 
 // --- the program ---------------------------------------------------------------------------------
 
-/// Returns false where bits are wrong.
+/// Measures a row. Returns false if bits are wrong.
 bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {
   Fill(row.format, row.mix, settings.seed, a.n, const_cast<float*>(a.x));
   if (row.operation == Operation::decode)

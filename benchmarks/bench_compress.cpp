@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressors on one thread against libc's memcpy of the floats, by turns in one run; those whose
-// bytes have no fixed width against 1 GB/s of floats. A call is all that a rank does for a layer:
-// begin, measure, encode, commit. First the bits: bytes of every backend the same, and Decode of
-// them what Round gives. Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures compressors on one thread against libc's memcpy of the floats, alternately in one run. A
+// compressor whose number of bytes varies is compared to 1 GB/s of floats. A call does all that a
+// rank does for a layer: begin, measure, encode, commit. Checks the bits first: all backends must
+// give the same bytes, and Decode must return what Round gives. Prints one JSON object on each
+// line. The exit status is 1 if bits are wrong.
 //
 //   bench_compress [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -39,8 +40,10 @@ struct Row {
   std::optional<double> bar;
 };
 
-/// The bars: without random bits half of memcpy; with N of them as a stochastic cast's,
-/// 3/4 of that where values are read twice; with a residual, which moves three times the bytes.
+/// The required rates, as fractions of memcpy's rate. kPlain: for a codec without random bits.
+/// kResidual: for a codec with a residual, which moves three times the bytes. TwoPasses: for a
+/// codec that reads values twice, 3/4 of the rate required of a stochastic cast with that number of
+/// random bits.
 constexpr double kPlain = 0.5;
 constexpr double kResidual = 0.3;
 constexpr double TwoPasses(int random_bits) {
@@ -86,7 +89,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a benchmark row: n inputs and outputs, and room for the codes of all its blocks.
+/// The arrays of a row: n inputs and outputs, and memory for the codes of all blocks.
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -94,7 +97,7 @@ struct Arrays {
   std::uint8_t* bytes;
 };
 
-/// Pieces of a layer and where their bytes are.
+/// The pieces of a layer and the positions of their bytes.
 struct Pieces {
   Pieces(const cpd::Codec& codec, std::int64_t n)
       : n(n),
@@ -105,7 +108,7 @@ struct Pieces {
   std::int64_t n, piece, most;
 };
 
-/// A rank's layer from call to call: its residual, and the bytes of its pieces.
+/// A rank's layer across calls: its residual, and the bytes of its pieces.
 class Layer {
  public:
   Layer(const Row& row, const Arrays& arrays)
@@ -128,7 +131,7 @@ class Layer {
       codec_.Decode(BytesOf(k), std::min(pieces_.piece, a_.n - begin), 0, 1, a_.y + begin);
     }
   }
-  /// The values that Decode should give for the bytes of the next Encode.
+  /// Computes the values that Decode must return for the bytes of the next Encode.
   void Round(float* y) {
     const cpd::Piece layer = Begun();
     for (std::int64_t k = 0; k < pieces_.count(); ++k) {
@@ -136,8 +139,8 @@ class Layer {
       codec_.Round(piece, state_.get(), a_.x + piece.begin, y + piece.begin);
     }
   }
-  /// Bytes an element that the last Encode, or Decode, had to move: values, a residual there and
-  /// back, once more the values where they are measured first, and codes.
+  /// Returns the bytes for each element that the last Encode or Decode had to move: values, a
+  /// residual that is read and written, the values once more if they are measured first, and codes.
   [[nodiscard]] double Moved(bool decodes) const {
     const auto codes = static_cast<double>(std::reduce(used_.begin(), used_.end()));
     const double again = codec_.measured() == cpd::Measured::nothing ? 0 : 4;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of an all-reduce on one thread: the ordered fold of 256 ranks' terms against a plain
-// fp32 sum over the same array, packing and unpacking with a scale against memcpy, the checksum
-// against the plain sum. First the bits: samples against the slow oracle, whole arrays between
-// backends. Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures the parts of an all-reduce on one thread: the ordered sum of 256 ranks' terms and the
+// checksum against a plain fp32 sum over the same array, and packing and unpacking with a scale
+// against memcpy. Checks the bits first: samples against the slow oracle, and that all backends
+// give the same arrays. Prints one JSON object on each line. The exit status is 1 if bits are
+// wrong.
 //
 //   bench_fold [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <array>
@@ -31,7 +32,8 @@ constexpr std::int64_t kRanks = 256;
 constexpr std::int64_t kPiece = 4096;  ///< elements that all ranks' terms are folded for at once
 constexpr int kShift = 3;
 
-/// x: 256 ranks' floats, one after the other; `other` as large; `small` a rank's.
+/// The arrays of a row. x has the floats of 256 ranks, one rank after the other; `other` has the
+/// same size; `small` has the size of one rank.
 struct Arrays {
   std::int64_t n;
   float* x;
@@ -61,7 +63,7 @@ std::uint32_t g_checksum;
 
 constexpr std::int64_t kTogether = 16;  ///< ranks of which one call takes the terms
 
-/// The sums of elements begin … begin + count - 1; terms(k) gives rank k's.
+/// Sums elements begin … begin + count - 1. terms(k) must return the terms of rank k.
 template <class Terms>
 void FoldPiece(const Row& row, std::int64_t begin, std::int64_t count, float* state, float* sums,
                Terms terms) {
@@ -108,7 +110,7 @@ void Run(const Row& row, const Arrays& a) {
   }
 }
 
-/// fold_packed counts its terms in fp32, so that rows compare.
+/// fold_packed counts its terms as fp32 values, so that its rate can be compared to other rows.
 timing::Element ElementOf(const Row& row) {
   const double code = row.format.bits() / 8.0;
   if (row.operation == Operation::pack || row.operation == Operation::unpack)
@@ -118,7 +120,7 @@ timing::Element ElementOf(const Row& row) {
 
 // --- data ----------------------------------------------------------------------------------------
 
-/// Values of about 2^exponent, of either sign.
+/// Fills x with values of magnitude about 2^exponent, of both signs.
 void FillFloats(std::uint64_t seed, int exponent, std::int64_t n, float* x) {
   std::mt19937_64 bits(seed);
   const std::int64_t period = std::min<std::int64_t>(n, (std::int64_t{1} << 20) + 17);
@@ -155,7 +157,7 @@ bool Same(float p, float q) {
   return std::bit_cast<std::uint32_t>(p) == std::bit_cast<std::uint32_t>(q);
 }
 
-/// The oracle's sum of element i.
+/// Returns the oracle's sum of element i.
 float SumOf(const Row& row, const Arrays& a, std::int64_t i) {
   namespace reference = cpd::reference;
   std::array<float, kRanks> terms{};
@@ -165,7 +167,7 @@ float SumOf(const Row& row, const Arrays& a, std::int64_t i) {
   return reference::sum(reference::order_of(row.accumulator), terms);
 }
 
-/// Returns whether element i is what the oracle says.
+/// Returns whether element i is what the oracle gives.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
   namespace reference = cpd::reference;
   const Format& f = row.format;
@@ -184,7 +186,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
       const auto* codes = reinterpret_cast<const std::uint8_t*>(a.x);
       const reference::Exact value = reference::value_of(spec, timing::CodeAt(codes, f.bits(), i));
       const float scaled = reference::round({}, times(value, -kShift));
-      // The quotient of two binary32 numbers may be rounded twice where it is a normal one.
+      // Rounding the quotient of two binary32 numbers to binary64 and then to binary32 gives the
+      // correctly rounded quotient if it is a normal number.
       return Same(a.floats()[i], static_cast<float>(static_cast<double>(scaled) /
                                                     static_cast<double>(row.divisor)));
     }
@@ -194,8 +197,9 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
   return false;
 }
 
-/// Blocks from the whole result against the oracle; the first wrong index, or -1. (The oracle knows
-/// the random bits of no row here: stochastic ones are compared between backends.)
+/// Checks blocks that are spread over the whole result against the oracle. Returns the first wrong
+/// index, or -1. The oracle does not know the random bits of these rows, so stochastic results are
+/// only compared between backends.
 std::int64_t FirstWrong(const Row& row, const Arrays& a) {
   const bool is_random = row.options.mode == Rounding::stochastic ||
                          row.accumulator.rounding.mode == Rounding::stochastic;
@@ -212,7 +216,7 @@ std::int64_t FirstWrong(const Row& row, const Arrays& a) {
   return -1;
 }
 
-/// The bytes of a row's result.
+/// Returns the bytes of a row's result.
 std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
   const auto floats = sizeof(float) * static_cast<std::size_t>(a.n);
   switch (row.operation) {
@@ -229,7 +233,8 @@ std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
   return {};
 }
 
-/// Runs the row on every backend: the oracle on each one's result, and all results the same.
+/// Runs the row on every backend. Checks each result against the oracle, and that all results are
+/// equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto check = [&] {
     Run(row, a);
@@ -286,7 +291,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// Returns false where bits are wrong.
+/// Measures a row. Returns false if bits are wrong.
 bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings& settings) {
   Prepare(row, a, settings.seed);
   const std::string wrong = CheckBits(row, a);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms on one thread against libc's memcpy between the same kind of arrays, by turns
-// in one run. First the bits: samples against the documented steps, whole arrays between backends.
-// Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures Hadamard transforms on one thread against libc's memcpy between arrays of the same kind,
+// alternately in one run. Checks the bits first: samples against the documented steps, and that all
+// backends give the same arrays. Prints one JSON object on each line. The exit status is 1 if bits
+// are wrong.
 //
 //   bench_hadamard [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -65,7 +66,8 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Transform(x, row.transform, row.slow ? 0 : 1, false, y);
 }
 
-/// Group g of binary32 values by the steps; only without signs and the rounding into bf16.
+/// Transforms group g of binary32 values by the documented steps. Supports only transforms without
+/// signs and without rounding to bf16.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   const std::int64_t size = row.transform.size;
   const std::int64_t step = row.slow ? a.n / size : 1;
@@ -91,7 +93,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   return true;
 }
 
-/// Runs the row on every backend: the steps on each one's result, and all results the same.
+/// Runs the row on every backend. Checks each result against the documented steps, and that all
+/// results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto bytes = cpd::SizeOf(row.dtype) * static_cast<std::size_t>(a.n);
   const bool plain = row.dtype == DType::f32 && row.transform == Hadamard{row.transform.size};

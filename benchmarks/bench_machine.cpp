@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measures what the machine allows: vector operations a second on registers, one kind after the
-// other and in mixtures, for each instruction set that runs here; bandwidths of memory. Prints one
-// JSON object a line: `machine/<isa>/<kind>` and `machine/<isa>/<mixture>` in 10^9 operations a
-// second, the most of its turns; `machine/<operation>` in GB/s, the median.
+// Measures the limits of the machine: the rate of vector operations on registers, of each kind and
+// in mixtures, for each instruction set that runs here; and the bandwidth of memory. Prints one
+// JSON object on each line: `machine/<isa>/<kind>` and `machine/<isa>/<mixture>` in 10^9 operations
+// a second, the maximum of all turns; and `machine/<operation>` in GB/s, the median.
 //
 //   bench_machine [--mix "mul=3 add=2 integer=2"]... [timing.h's options]
 //
-// A mixture's kinds: those of assembler.h, and mul (product, fma), add (sum, max), integer
-// (integer_sum, logic), directed (fma_down, sum_down), each pair by turns.
+// The kinds in a mixture are the operations of assembler.h and four pairs of operations that
+// alternate: mul (product, fma), add (sum, max), integer (integer_sum, logic), directed (fma_down,
+// sum_down).
 #include <cmath>
 #include <limits>
 #include <map>
@@ -51,7 +52,7 @@ using Sequence = std::vector<const Operation*>;
 
 constexpr int kBody = 192;  ///< operations of a loop's body; they fit any cache of decoded ones
 
-/// The operations of one kind of a mixture; none where the name is unknown.
+/// Returns the operations of one kind of a mixture, or none if the name is unknown.
 std::vector<std::string> Parts(const std::string& kind) {
   static const std::map<std::string, std::vector<std::string>> kPairs = {
       {"mul", {"product", "fma"}},
@@ -63,13 +64,13 @@ std::vector<std::string> Parts(const std::string& kind) {
   return pair == kPairs.end() ? std::vector{kind} : pair->second;
 }
 
-/// Returns true if this CPU has the operation in such vectors.
+/// Returns true if this CPU has the operation in vectors of this instruction set.
 bool Has(Isa isa, const Operation& operation) {
   if (operation.bf16 && __builtin_cpu_supports("avx512bf16") == 0) return false;
   return isa == Isa::avx512 || !operation.evex_only;
 }
 
-/// Counts by operation, from "mul=3 add=2".
+/// Parses a mixture, for example "mul=3 add=2": a count for each kind.
 std::vector<std::pair<const Operation*, double>> Counts(const std::string& text) {
   std::vector<std::pair<const Operation*, double>> counts;
   std::istringstream words(text);
@@ -87,7 +88,7 @@ std::vector<std::pair<const Operation*, double>> Counts(const std::string& text)
   return counts;
 }
 
-/// kBody operations in these shares, each kind spread evenly.
+/// Returns kBody operations in the proportions of the mixture, with each kind spread evenly.
 Sequence Spread(const std::vector<std::pair<const Operation*, double>>& counts) {
   double all = 0;
   for (const auto& [operation, count] : counts) all += count;
@@ -102,7 +103,7 @@ Sequence Spread(const std::vector<std::pair<const Operation*, double>>& counts) 
   return sequence;
 }
 
-/// One kind or mixture, and its shortest turn, of about 1 ms.
+/// One kind or mixture, and its shortest turn, which lasts about 1 ms.
 class Kind {
  public:
   Kind(std::string name, Isa isa, const Sequence& sequence)
@@ -145,7 +146,7 @@ std::vector<std::unique_ptr<Kind>> Kinds(const std::vector<std::string>& mixture
   return kinds;
 }
 
-/// All take turns, so that a clock that changes meets all alike.
+/// All mixtures take turns, so that a change of the clock rate affects all alike.
 void PrintIssue(const std::vector<std::string>& mixtures, int repeats) {
   const auto kinds = Kinds(mixtures);
   for (int r = 0; r < 3 * repeats; ++r) {
@@ -162,7 +163,7 @@ void PrintIssue(const std::vector<std::string>&, int) {}
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// Writes n bytes by non-temporal stores, where the machine has them.
+/// Writes n bytes, by non-temporal stores if the machine has them.
 void Write(std::uint8_t* y, std::size_t n) {
 #if defined(__SSE__)
   auto* const floats = reinterpret_cast<float*>(y);

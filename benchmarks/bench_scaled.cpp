@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats on one thread against libc's memcpy between arrays of the input's size, by turns
-// in one run. First the bits: sampled blocks against the documented steps, whole arrays between
-// backends. Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures scaled formats on one thread against libc's memcpy between arrays of the input's size,
+// alternately in one run. Checks the bits first: sampled blocks against the documented steps, and
+// that all backends give the same arrays. Prints one JSON object on each line. The exit status is 1
+// if bits are wrong.
 //
 //   bench_scaled [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -84,7 +85,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a row; codes and scales are large enough for every row.
+/// The arrays of a row. The arrays for codes and scales are large enough for every row.
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -130,7 +131,8 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Decode(codes, row.scaled, row.axis, scales, outer, y);
 }
 
-/// Bytes an element: a scale of the whole tensor wants the values twice.
+/// Returns the bytes that a row moves for each element. A scale for the whole tensor requires
+/// reading the values twice.
 timing::Element ElementOf(const Row& row, std::int64_t n) {
   using Kind = cpd::BlockShape::Kind;
   const bool of_tensor = row.scaled.block.kind == Kind::tensor ||
@@ -141,7 +143,8 @@ timing::Element ElementOf(const Row& row, std::int64_t n) {
   return {8, 4 + other + (of_tensor && row.operation != Operation::decode ? 4 : 0)};
 }
 
-/// Block g of an MX cast along rows: the power of two by its definition, elements by cpd::Cast.
+/// Computes block g of an MX cast along rows: the power of two by its definition, the elements by
+/// cpd::Cast.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   const std::int64_t size = row.scaled.block.columns;
   std::vector<float> v(a.x + g * size, a.x + (g + 1) * size);
@@ -159,7 +162,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   return true;
 }
 
-/// Runs the row on every backend: sampled blocks by their steps, and all results the same.
+/// Runs the row on every backend. Checks sampled blocks against the documented steps, and that all
+/// results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   // Blocks along memory.
   const bool is_mx = row.operation == Operation::cast && row.axis == (row.turned ? 0 : 1) &&

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts of 2^10 to 2^28 floats, of 3 * 2^k, of odd numbers and from unaligned addresses, on one
-// thread against libc's memcpy of the same arrays, by turns in one run: no size may fall off. First
-// the bits: samples against the slow oracle, and up to 2^22 floats whole arrays between backends.
-// Prints one JSON object a line; exits 1 where bits are wrong.
+// Measures casts of 2^10 to 2^28 floats, of 3 * 2^k floats, of odd numbers of floats and from
+// unaligned addresses, on one thread against libc's memcpy of the same arrays, alternately in one
+// run. No size should be much slower than the others. Checks the bits first: samples against the
+// slow oracle and, up to 2^22 floats, that all backends give the same arrays. Prints one JSON
+// object on each line. The exit status is 1 if bits are wrong.
 //
 //   bench_sizes [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 //
-// The largest have 4 N floats.
+// The largest arrays have 4 N floats.
 #include <bit>
 
 #include "benchmarks/timing.h"
@@ -59,7 +60,7 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Cast(View(a.x, DType::f32, row.n), E4m3(), {}, View(a.y, DType::f32, row.n));
 }
 
-/// Some elements against the oracle; the first wrong index, or -1.
+/// Checks some elements against the oracle. Returns the first wrong index, or -1.
 std::int64_t FirstWrong(const Row& row, const Arrays& a) {
   namespace reference = cpd::reference;
   const reference::Spec spec = reference::spec_of(E4m3());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the benchmark programs check a row's bits before its time counts.
+// Checks the bits of a row's result. The benchmark programs do so before they time the row.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,9 @@
 
 namespace timing {
 
-/// Runs a row on every backend; returns what is wrong, or nothing. `check` runs it and returns what
-/// its result differs from; `result` gives that result, whose bytes are to be the same on all.
+/// Runs a row on every backend. Returns a text that says what is wrong, or an empty text. `check`
+/// runs the row and returns how its result differs from the expected one. `result` returns the
+/// result as bytes, which must be equal on all backends.
 inline std::string CheckBackends(const std::function<std::string()>& check,
                                  const std::function<std::span<const std::uint8_t>()>& result) {
   std::vector<std::uint8_t> first;
@@ -38,8 +39,8 @@ inline std::string TheOracleAt(std::int64_t wrong) {
   return wrong < 0 ? "" : "the oracle at " + std::to_string(wrong);
 }
 
-/// The first of n elements, in blocks of 256 from the whole array, that is_right(i, random integer)
-/// denies, or -1.
+/// Tests n elements in blocks of 256 that are spread over the whole array. Returns the first index
+/// i for which is_right(i, random integer) is false, or -1.
 inline std::int64_t FirstWrong(const cpd::RoundingOptions& options, std::int64_t n,
                                const std::function<bool(std::int64_t, std::uint32_t)>& is_right) {
   constexpr std::int64_t kBlock = cpd::kBlock;

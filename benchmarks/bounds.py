@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes what the machine allows a row, and the row's share of it.
+"""Computes the rate that the machine allows for a row (its bound), and the row's fraction of the
+bound.
 
-`bound` is in the row's unit; `bound_is` says what it is:
-- issue: the rate at which the machine issues the operations of the row's loop (operations.toml), on
-  registers;
-- bytes: those that must move, at the speed of memcpy, or of a plain sum where nothing is written;
-- link: the bytes that a host must send, at its link's rate;
-- products: the model's matrix products alone;
-- peer: none can be given; it is what the row is measured against.
+`bound` has the row's unit. `bound_is` names the kind of bound:
+- issue: the rate at which the machine issues the operations of the row's loop (operations.toml) on
+  registers.
+- bytes: the rate at which the bytes that must move are copied by memcpy or, if nothing is written,
+  are read by a plain sum.
+- link: the rate at which the host's link sends the bytes that the host must send.
+- products: the rate of the model's matrix products alone.
+- peer: no bound is known; the row is compared to its baseline.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Counts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Mixture:
-    """Operations for one vector of elements."""
+    """The operations of a row's loop for one vector of elements."""
 
     name: str
     rows: tuple[str, ...]
@@ -45,7 +47,8 @@ class Mixture:
     on_avx2: Counts  # instead, where it is not empty
 
     def on(self, isa: str) -> dict[str, float]:
-        """Counts with the operations that the instruction set has."""
+        """Returns the counts of the operations, in terms of operations that the instruction set
+        has."""
         counts = dict(self.on_avx2 if isa == "avx2" and self.on_avx2 else self.counts)
         if isa == "avx2":
             for what, times in (("directed", counts.pop("directed", 0)), ("philox", self.words)):
@@ -78,12 +81,13 @@ def mixtures() -> tuple[Mixture, ...]:
 
 
 def texts() -> list[str]:
-    """Every mixture that bench_machine is to measure, once."""
+    """Returns every mixture that bench_machine must measure, once each, as arguments."""
     return list(dict.fromkeys(m.text(isa) for isa in LANES for m in mixtures()))
 
 
 def mixture_of(row: Row) -> Mixture | None:
-    """Returns the mixture of the row's loop. `like` names a row of the same operations."""
+    """Returns the mixture of the row's loop, or None. An entry's `like` names another row with the
+    same operations."""
     name = row.get("like", row["name"]).removeprefix(f"{row.get('backend')}/")
     return next((m for m in mixtures() if any(fnmatchcase(name, p) for p in m.rows)), None)
 
@@ -95,7 +99,9 @@ def threads_of(row: Row) -> int:
 
 
 def issue_bound(row: Row, machine: Machine) -> float | None:
-    """Returns 10⁹ elements a second, times the MACs or bytes that the row counts per element."""
+    """Returns the rate at which the machine issues the loop's operations, in 10⁹ elements a second,
+    multiplied by the MACs or bytes that the row counts for each element. Returns None if the
+    mixture was not measured."""
     mixture, isa = mixture_of(row), row.get("backend", "")
     if mixture is None or isa not in LANES:
         return None
@@ -107,7 +113,7 @@ def issue_bound(row: Row, machine: Machine) -> float | None:
 
 
 def bytes_bound(row: Row, machine: Machine) -> float | None:
-    """GB/s in the row's counting."""
+    """Returns the rate in GB/s, in the row's way of counting, at which the necessary bytes move."""
     threads = threads_of(row)
     if row["against"] in READS:
         memory = row["baseline"]
@@ -119,8 +125,8 @@ def bytes_bound(row: Row, machine: Machine) -> float | None:
 
 
 def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
-    """Returns the least bound that can be given, and its kind; None if this run measured too little
-    for a bound."""
+    """Returns the lowest known bound and its kind, or None if this run measured too little for a
+    bound."""
     if row["unit"] == "GB/s":
         both = (bytes_bound(row, machine), "bytes"), (issue_bound(row, machine), "issue")
         return min(((value, kind) for value, kind in both if value is not None), default=None)
@@ -135,10 +141,8 @@ def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
 
 
 def with_bound(row: Row, machine: Machine) -> Row:
-    """Returns the row with its bound and its share, where they can be given.
-
-    Those that it has stay.
-    """
+    """Returns the row with its bound and its fraction of the bound, if they are known. Values that
+    the row already has are preserved."""
     if "skipped" in row or "wrong" in row:
         return row
     if "bound" not in row:
@@ -155,5 +159,5 @@ def is_low(row: Row) -> bool:
 
 
 def is_missed(row: Row) -> bool:
-    """Returns whether the row is below its bar."""
+    """Returns whether the row's ratio is below the required one (its bar)."""
     return "bar" in row and bool(row["ratio"] < row["bar"])

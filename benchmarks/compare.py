@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two stored runs, row by row: `./dev bench --compare A B`.
+"""Compares two stored runs row by row: `./dev bench --compare A B`.
 
-B/A is how many times as fast B is: rates B/A, times and bytes A/B. The runs were made at different
-times, perhaps on different machines, so the table judges no row. `--against` (against.py) does,
-from turns in one run; both share this module's table.
+B/A is how many times as fast B is: B/A for rates, A/B for times and bytes. The two runs were
+measured at different times, perhaps on different machines, so the table does not judge rows.
+`--against` (against.py) does judge rows, because it measures both versions alternately in one run.
+Both commands use the table of this module.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from timing import Row
 
 Run = dict[str, Any]
 LESS_IS_BETTER = (*TIMES, "MB", "MiB", "s", "instructions")
-"""Units of which less is better; the others are rates."""
+"""Units for which a smaller value is better. All other units are rates."""
 
 
 class NoRunError(ValueError):
-    """What was named holds no run."""
+    """Raised if a name or path does not lead to a stored run."""
 
 
 # ---- reading ------------------------------------------------------------------------------------
 
 
 def load(text: str) -> Run:
-    """Returns the run of that path, or of that name in results/."""
+    """Returns the run at that path, or the run of that name in results/."""
     paths = [Path(text), store.RESULTS / text, store.RESULTS / f"{text}.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -58,26 +59,27 @@ def load(text: str) -> Run:
 
 
 def times_as_fast(unit: str, a: float, b: float) -> float:
-    """Returns how many times as fast b is as a; of sizes, how many times as small."""
+    """Returns how many times as fast b is as a. For sizes: how many times as small."""
     return a / b if unit in LESS_IS_BETTER else b / a
 
 
 def are_alike(a: Row, b: Row) -> bool:
-    """Returns whether the values of both rows count the same, and can be divided."""
+    """Returns whether the values of both rows have the same unit and meaning, so that they can be
+    divided."""
     alike = all(a.get(key) == b.get(key) for key in ("unit", "counted"))
     return alike and a["value"] > 0 and b["value"] > 0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of both runs."""
+    """A row that both runs have."""
 
     a: Row
     b: Row
 
     @property
     def times(self) -> float:
-        """How many times as fast B is."""
+        """Returns how many times as fast run B is."""
         return times_as_fast(self.a["unit"], self.a["value"], self.b["value"])
 
 
@@ -87,13 +89,14 @@ def in_both(a: Run, b: Run) -> list[Pair]:
 
 
 def pairs(a: Run, b: Run) -> list[Pair]:
-    """Rows that can be compared, by B/A: losses first."""
+    """Returns the rows that can be compared, sorted by B/A with the slowest first."""
     fair = [pair for pair in in_both(a, b) if are_alike(pair.a, pair.b)]
     return sorted(fair, key=lambda pair: pair.times)
 
 
 def differences(a: Run, b: Run) -> dict[str, tuple[str, str]]:
-    """Returns what differs in the headers; of the machine's rates, that of copies."""
+    """Returns the entries that differ between the headers. Of the machine's rates, only the rate of
+    copies is compared."""
     heads = []
     for run in (a, b):
         head = {key: str(value) for key, value in run.items() if key not in ("rows", "machine")}
@@ -117,7 +120,8 @@ def _cells(pair: Pair) -> tuple[str, ...]:
 
 
 def aligned(lines: list[tuple[str, ...]], texts: tuple[int, ...] = (0, 1)) -> Iterable[str]:
-    """Lines of a table: the columns `texts` to the left, figures to the right."""
+    """Yields the lines of an aligned table. Columns in `texts` are left-aligned, all other columns
+    right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
@@ -128,14 +132,15 @@ def aligned(lines: list[tuple[str, ...]], texts: tuple[int, ...] = (0, 1)) -> It
 
 
 def _missing(name: str, run: Run, other: Run) -> Iterable[str]:
-    """How many rows only this run has."""
+    """Yields a line with the number of rows that only this run has, if there are any."""
     count = len({row["name"] for row in run["rows"]} - {row["name"] for row in other["rows"]})
     if count:
         yield f"only {name} has {count} more rows"
 
 
 def text(a: Run, b: Run) -> str:
-    """Returns what differs in the headers, how many rows do, and the table."""
+    """Returns the differences of the headers, the number of rows that only one run has, and the
+    table."""
     compared = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
     lines += [*_missing("A", a, b), *_missing("B", b, a)]
@@ -148,7 +153,7 @@ def text(a: Run, b: Run) -> str:
 
 
 def show(first: str, second: str, wants: Callable[[str], bool]) -> int:
-    """Prints the comparison of the wanted rows."""
+    """Prints the comparison of the selected rows. Returns the exit status."""
     try:
         a, b = (_only(load(name), wants) for name in (first, second))
     except (NoRunError, OSError) as error:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows `cast/fresh/<front end>`: a cast that makes its result, against the same one into `out=`, by
-turns. Bits: both results are the same. What differs is the memory: pages that the system
-clears and maps, and takes back.
-"""
+"""Measures the rows `cast/fresh/<front end>`: a cast that returns a new array, compared to the same
+cast with `out=`, alternately. Both results must have the same bits. The difference is the cost of
+new memory: the system clears and maps its pages, and takes them back."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ FORMAT = cpd.Format("e4m3")
 def front_ends(
     options: Namespace,
 ) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
-    """Name, the call that makes its result, the call with `out=`."""
+    """Yields for each front end its name, the call that returns a new array, and the call with
+    `out=`."""
     rng = np.random.default_rng(options.seed)
     x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), options.floats)
     out = np.empty_like(x)
@@ -33,7 +33,7 @@ def front_ends(
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, on one thread."""
+    """Yields the selected rows, measured on one thread."""
     names = ("cast/fresh/numpy", "cast/fresh/torch")
     if not any(map(options.selection.wants, names)):
         return

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/<scheme>/<format>/<size>`: bits first, then GMAC/s next to torch's sgemm's."""
+"""Measures the rows `gemm/<scheme>/<format>/<size>`. Checks the bits, then compares the rate in
+GMAC/s with torch's sgemm."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SEED, STREAM = 1, 2  # of the stochastic rows' random bits
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to accumulate, given the format of the sums, and its bar against sgemm."""
+    """An accumulator for a given format of the sums, and the least fraction of sgemm's rate that
+    its row must reach (its bar)."""
 
     make: Callable[[str], cpd.Accumulator]
     bar: float | None = None
@@ -111,7 +113,7 @@ def cube(n: int) -> Shape:
 
 
 def cases() -> Iterator[Case]:
-    """Yields all rows of the CPU."""
+    """Yields all cases for the CPU."""
     for n in (512, 1024):
         for f in ("e4m3", "e5m2"):
             for scheme in BARRED:
@@ -156,11 +158,9 @@ def cases() -> Iterator[Case]:
 
 
 def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normally distributed values of the operands' format.
-
-    Their deviation is 1 where sums of K such products, whose own is √K, stay in range (six of it),
-    else so much less that the range is twelve of the sums'.
-    """
+    """Returns normally distributed operands in the operands' format. Their standard deviation is 1
+    if sums of K products, which have the deviation √K, stay in the format's range (six deviations
+    of the sums). Otherwise it is smaller, so that the range is twelve deviations of the sums."""
     m, k, n = case.shape
     f = cpd.Format(case.format)
     in_range = 6 * math.sqrt(k) <= f.max
@@ -175,9 +175,10 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_careful(a: torch.Tensor, b: torch.Tensor, f: cpd.Format) -> None:
-    """Every 64th row of a meets every 512th column of b in products of 0.8 of the format's max, up
-    and down by turns along k: those sums come near the max over and over. They are in about 1 % of
-    the tiles (one in 128 of 8 × 32 sums, one in 512 of 4 × 16)."""
+    """Makes some sums come near the format's maximum repeatedly. Replaces every 64th row of a and
+    every 512th column of b, so that their products are 0.8 of the maximum, with alternating signs
+    along k. Such sums are in about 1 % of the tiles (one in 128 of 8 × 32 sums, one in 512 of 4 ×
+    16)."""
     large = cpd.cast(torch.tensor([math.sqrt(0.8 * f.max)]), f)
     k = torch.arange(64, a.shape[1], 128)
     signs = 1 - 2 * (torch.arange(len(k)) % 2).to(a.dtype)
@@ -190,7 +191,8 @@ def make_careful(a: torch.Tensor, b: torch.Tensor, f: cpd.Format) -> None:
 
 @contextmanager
 def setting(backend: str, threads: int) -> Iterator[None]:
-    """A backend ("": the default), and a number of threads for torch and CPD."""
+    """A context in which CPD uses a backend ("": the default), and torch and CPD use a number of
+    threads."""
     before = os.environ.get("CPD_NUM_THREADS"), torch.get_num_threads()
     os.environ["CPD_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
@@ -207,7 +209,8 @@ def setting(backend: str, threads: int) -> Iterator[None]:
 
 
 def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]:
-    """Returns the work with so many threads; torch's own number stays."""
+    """Returns a function that runs `work` with that number of threads in CPD. torch's number of
+    threads is unchanged."""
 
     def run() -> None:
         os.environ["CPD_NUM_THREADS"] = str(threads)  # read at each call
@@ -218,7 +221,7 @@ def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]
 
 @cache
 def wrong_bits(case: Case, seed: int) -> str:
-    """Describes what is wrong with the product; empty where nothing is."""
+    """Describes what is wrong with the product. Returns an empty text if nothing is wrong."""
     a, b = operands(case, seed)
     with setting("", 1):
         if case.scheme == "blas":
@@ -227,7 +230,7 @@ def wrong_bits(case: Case, seed: int) -> str:
 
 
 def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
-    """Returns whether more threads change a bit."""
+    """Returns whether the number of threads changes a bit of the product."""
     with setting("", 1):
         reference = case.multiply(a, b)
     with setting("", case.threads):
@@ -259,7 +262,7 @@ def cpu_row(case: Case, options: Namespace) -> Row:
 
 
 def missing(case: Case) -> str:
-    """Why the row cannot run here; empty where it can."""
+    """Returns the reason why the row cannot run here, or an empty text if it can."""
     if case.threads > len(os.sched_getaffinity(0)):
         return f"fewer than {case.threads} cores"
     if case.backend and (case.backend not in _core.backends() or case.backend == cpd.backend()):
@@ -273,7 +276,8 @@ def missing(case: Case) -> str:
 
 
 def cuda_row(case: Case, options: Namespace) -> Row:
-    """Measures 4096³ on the first GPU next to its own sgemm (no TF32). Bits: as on the CPU."""
+    """Measures a product of 4096³ on the first GPU, compared to the GPU's own sgemm without TF32.
+    Checks the bits as on the CPU."""
     name = f"cuda/{case.name}"
     host = operands(case, options.seed)
     wrong = gemm_bits.check_cuda(case.multiply, case.accumulator, *host, options.seed)
@@ -299,7 +303,8 @@ def cuda_row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, as they come; `skipped`: why one did not run."""
+    """Yields the selected rows as soon as each is measured. A row with `skipped` gives the reason
+    why it did not run."""
     for case in cases():
         if not options.selection.wants(case.name):
             continue

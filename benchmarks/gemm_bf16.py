@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/bf16-products/<type>/<size>`: products of bf16 numbers summed in float32, as
-native sums of 16-bit layers are on a CPU with AVX-512 BF16. Bits first, then GMAC/s next to torch's
-`mm` of the same operands: those of bfloat16, whose result torch rounds to bfloat16, and those of
-float32 that hold the same numbers."""
+"""Measures the rows `gemm/bf16-products/<type>/<size>`: products of bf16 numbers summed in float32.
+Layers with 16-bit operands and native sums use these products on a CPU with AVX-512 BF16.
+
+Checks the bits, then compares the rate in GMAC/s with torch's `mm` of the same operands: bfloat16
+tensors, whose product torch rounds to bfloat16, and float32 tensors with the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,16 @@ BAR = 1.0
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """Returns the sums in float32; None where the CPU lacks the instruction."""
+    """Returns the product in float32, or None if the CPU lacks the instruction."""
     out = torch.empty(a.shape[0], b.shape[1])
     supported = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
     return out if supported else None
 
 
 def defined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns the sums as defined: exact products, each addition rounded in float32.
-
-    Terms are added from +0 in the order of k, with neighbors exchanged. Multiplication is exact
-    here, so fusing changes no bit.
-    """
+    """Returns the product as defined: exact products, and each addition rounded to float32. Adds
+    the terms from +0 in the order of k, with each pair of neighbors exchanged. Products of bf16
+    numbers are exact in float32, so a fused operation changes no bit."""
     a, b = a.float(), b.float()
     sums = torch.zeros(a.shape[0], b.shape[1])
     for k in range(a.shape[1]):
@@ -60,7 +60,7 @@ def row(name: str, dtype: torch.dtype, size: int, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows; `skipped`: why one did not run."""
+    """Yields the selected rows. A row with `skipped` gives the reason why it did not run."""
     for kind, dtype in TYPES.items():
         for size in SIZES:
             name = f"gemm/bf16-products/{kind}/{size}"

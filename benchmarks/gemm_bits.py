@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a product's bits: sampled sums against exact rationals (tests/python), and the
-backends' results against one another."""
+"""Checks the bits of a product: compares sampled sums with exact rational numbers (tests/python),
+and the results of all backends with each other."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check(
     seed: int,
     right: Right | None = None,
 ) -> str:
-    """Describes what is wrong with the product on some backend; empty where nothing is. `right`:
-    what the oracle gives for an element, by default the plain product's."""
+    """Describes what is wrong with the product on some backend. Returns an empty text if nothing is
+    wrong. `right` returns the expected element; by default, the element of the plain product."""
     first: torch.Tensor | None = None
     for backend in reversed(_core.backends()):
         _core.force_backend(backend)
@@ -57,8 +57,8 @@ def check(
 def check_cuda(
     multiply: Multiply, acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, seed: int
 ) -> str:
-    """Describes what is wrong with the product on the GPU: samples, and its first rows next to the
-    CPU's."""
+    """Describes what is wrong with the product on the GPU. Checks samples, and compares the first
+    rows with the CPU's."""
     out = multiply(a.cuda(), b.cuda()).cpu()
     wrong = _wrong_sample(_plain(acc, a, b, out.shape[1]), a, out, seed)
     if wrong:
@@ -67,7 +67,8 @@ def check_cuda(
 
 
 def check_near(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str:
-    """For sums of any order in fp32: the error bound K · 2^-23 Σ|a·b|."""
+    """Checks sums in fp32 that may be added in any order, against the error bound K · 2^-23 Σ|a·b|.
+    Describes what is wrong."""
     bound = a.shape[1] * 2.0**-23 * (a.double().abs() @ b.double().abs())
     near = (out.double() - a.double() @ b.double()).abs() <= bound
     return "" if near.all() else "is off by more than rounding"
@@ -79,7 +80,7 @@ def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yields the corners, and some places more."""
+    """Yields the indices of the matrix's corners and of some other elements."""
     yield from ((0, 0), (0, n - 1), (m - 1, 0), (m - 1, n - 1))
     draw = random.Random(seed)
     for _ in range(max(4, STEPS // k - 4)):
@@ -105,6 +106,6 @@ def _wrong_sample(right: Right, a: torch.Tensor, out: torch.Tensor, seed: int) -
 
 
 def patterns(x: torch.Tensor) -> list[int]:
-    """Returns the elements' bits."""
+    """Returns the elements' bit patterns."""
     bits: list[int] = (x.contiguous().view(torch.int32).long() & 0xFFFFFFFF).tolist()
     return bits

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python benchmarks/gemm_cost.py [NAME]`: how many times as long as torch's sgemm a product takes,
-for each figure of `cpd/backend/cpu/product_cost.cpp`, next to `Accumulator.slowdown`, which is
-made of them.
+"""Measures how many times as long as torch's sgemm a product takes: `python benchmarks/gemm_cost.py
+[NAME]`.
 
-One thread, by turns. Bits are not checked here: `./dev bench gemm` does it.
+Prints the ratio for each figure of `cpd/backend/cpu/product_cost.cpp`, next to
+`Accumulator.slowdown`, which is computed from these figures. Uses one thread and measures
+alternately. Does not check bits; `./dev bench gemm` does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import cpd
 SIZE = 192
 REPEATS = 5
 STOCHASTIC = "rounding=stochastic random_bits="
-# A figure, and accumulators whose products take it (and the figures of their other parts).
+# Each figure, and accumulators whose products depend on it (and on the figures of their other
+# parts).
 FIGURES = {
     "kRoundingByAddition": ("binary8p1se pairwise",),
     "kGeneralRounding": ("e4m3 sequential rounding=nearest_away",),
@@ -49,7 +51,8 @@ FIGURES = {
 
 
 def operands(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Small integers, which every format above holds and whose sums no format leaves often."""
+    """Returns operands of small integers. Every format above represents them exactly, and few sums
+    overflow."""
     random = torch.Generator().manual_seed(seed)
     a, b = (torch.randint(-1, 2, (SIZE, SIZE), generator=random) * 1.0 for _ in range(2))
     return a, b

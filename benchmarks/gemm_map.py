@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/map/<scheme>/<format>/192`: every scheme in every named format, bits first, then
-next to torch's sgemm. None may be slower than 1/40 of it to nearest, 1/100 stochastic; with AVX2
-half of that."""
+"""Measures the rows `gemm/map/<scheme>/<format>/192`: every scheme in every named format. Checks
+the bits, then compares the rate with torch's sgemm. A product must reach 1/40 of sgemm's rate with
+rounding to nearest and 1/100 with stochastic rounding; half of that with AVX2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cases() -> Iterator[gemm.Case]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, in few turns."""
+    """Yields the selected rows, measured in few turns."""
     few = Namespace(**vars(options) | {"repeats": min(REPEATS, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

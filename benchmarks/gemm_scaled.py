@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/scaled/block<B>/<format>/<size>`: products whose operands have a scale for every B
-values of k, bits first, then GMAC/s next to the same scheme without scales."""
+"""Measures the rows `gemm/scaled/block<B>/<format>/<size>`: products whose operands have one scale
+for every B values of k. Checks the bits, then compares the rate in GMAC/s with the same scheme
+without scales."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ BARS = {128: 0.85, 32: 0.7}  # against the scheme without scales
 
 @dataclass(frozen=True)
 class Case:
-    """One row: a product of gemm.py, and how many values of k share a scale."""
+    """One row: a product of gemm.py, and the number of values of k that share a scale."""
 
     plain: gemm.Case
     block: int
@@ -49,7 +50,7 @@ def cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Operands and their scales."""
+    """The operands and their scales."""
 
     case: Case
     a: torch.Tensor
@@ -66,7 +67,7 @@ class Scaled:
         return cls(case, a, b, *(torch.rand(shape, generator=random) + 0.5 for shape in shapes))
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Returns the product of some of the rows; b is all of it."""
+        """Returns the product of some rows of a with all of b."""
         out = torch.empty(a.shape[0], b.shape[1])
         _core.gemm_scaled(
             a.numpy(),
@@ -80,7 +81,7 @@ class Scaled:
         return out
 
     def right(self, i: int, j: int) -> int:
-        """Returns the oracle's element."""
+        """Returns the oracle's bits of element (i, j)."""
         block = self.case.block
         a, b = (
             gemm_bits.patterns(x.repeat_interleave(block)[: self.a.shape[1]])
@@ -118,7 +119,7 @@ def row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, as they come."""
+    """Yields the selected rows as soon as each is measured."""
     for case in cases():
         if options.selection.wants(case.name):
             yield row(case, options)

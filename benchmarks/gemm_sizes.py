@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/size/…` and `gemm/batch/…`: products of many sizes next to torch's sgemm of the
-same, and 64 products of 64³ in one call next to the scheme's own rate at 512³. Bits first."""
+"""Measures the rows `gemm/size/…` and `gemm/batch/…`. The first are products of many sizes,
+compared to torch's sgemm of the same sizes. The second are 64 products of 64³ in one call, compared
+to the scheme's own rate at 512³. Checks the bits first."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def batch_row(scheme: str, options: Namespace) -> Row:
     large = gemm.Case(scheme, "e4m3", gemm.cube(512))
     wrong = gemm.wrong_bits(case, options.seed)
     together = case.multiply(a, b)
-    # Stochastic draws are numbered through the batch: there only the first product is the lone one.
+    # Random integers are numbered through the whole batch. So with stochastic rounding only the
+    # first product of the batch equals the product on its own.
     alone = BATCH if "stochastic" not in scheme else 1
     for i in range(alone):
         if not wrong and not gemm_bits.equal(together[i], case.multiply(a[i], b[i])):
@@ -58,7 +60,7 @@ def batch_row(scheme: str, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows; the largest in three turns at most."""
+    """Yields the selected rows. The largest products are measured in at most three turns."""
     few = Namespace(**vars(options) | {"repeats": min(3, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a GPU: casts, codes, sums and products of its tensors, next to copies in its memory and
-torch's fp32 product (cuBLAS, without TF32). Bits are compared with the CPU's first, on a part.
-`differ` of an FP8 layer is the share of its results that are not torch._scaled_mm's.
+"""Measures rows on a GPU: casts, codes, sums and products of CUDA tensors. Compares them with
+copies in GPU memory, or with torch's fp32 product (cuBLAS, without TF32). First compares the bits
+on a part of the data with the CPU's. `differ` of an FP8 layer is the fraction of its results that
+differ from torch._scaled_mm's.
 
     gpu.py [--device cuda] [--out FILE] [--repeats N] [--only TEXT] [--small]
 
---device cpu tries the same rows on the CPU. Times are of events on the stream, medians of repeats.
-Exits 1 where bits are wrong.
+--device cpu tries the same rows on the CPU. Times are measured by events on the stream; a row has
+the median of the repeats. Exits 1 if bits are wrong.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Inputs = Callable[[str, int], Tensors]
 
 
 class Case(NamedTuple):
-    """A call, and what one call of it does, in the unit (GB, GMAC, Mtokens)."""
+    """A call, and the amount of work of one call in the row's unit (GB, GMAC, Mtokens)."""
 
     name: str
     call: Callable[..., torch.Tensor]
@@ -88,7 +89,7 @@ def of_dtype(dtype: torch.dtype) -> Callable[[str, int], Tensors]:
 
 
 def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, float]]:
-    """Names, calls, their tensors and the bytes that a value takes to and from memory."""
+    """Yields names, calls, their tensors, and the bytes of memory traffic for each value."""
     drawn = {f"stochastic{bits}": f"e4m3 stochastic random_bits={bits}" for bits in (8, 24)}
     for form in ("e4m3", "e4m3fnuz", "e4m3:nosub"):
         yield f"cast/{form}", lambda x, f=form: cpd.cast(x, f), values, 8
@@ -114,24 +115,24 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
 
 
 def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """Returns a matrix of 4096 columns; fewer, where x is too small for that."""
+    """Returns `x` as a matrix with 4096 columns, or fewer if x is too small."""
     return x.view(-1, 4096 if x.numel() % 4096 == 0 else 257)
 
 
 def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
-    """Returns a gradient as it enters two products, in one pass."""
+    """Casts a gradient for both products that use it, in one pass."""
     _, scaled, element_cast, *_ = parts(form)
     both: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), element_cast, None)
     return both
 
 
 def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
-    """NVFP4 in blocks of a column, stochastic."""
+    """Casts to NVFP4 in blocks of a column with stochastic rounding."""
     return cpd.cast(in_rows(x), "nvfp4 stochastic random_bits=8", axis=0)
 
 
 def folded_16(x: torch.Tensor) -> torch.Tensor:
-    """Sixteen virtual ranks' equal shares of x, reduced."""
+    """Reduces sixteen equal shares of x, one for each virtual rank."""
     ranks = [[share] for share in x.view(16, -1)]
     spec = cpd.Reduce("e4m3", accumulator="e4m3 kahan")
     sums: torch.Tensor = cpd.simulate_all_reduce(ranks, spec)[0]
@@ -172,7 +173,7 @@ def cases(small: bool) -> list[Case]:
 
 
 def fp8_cases(side: int) -> list[Case]:
-    """Returns an FP8 layer, next to the same by torch._scaled_mm."""
+    """Returns cases for an FP8 layer, and for the same layer by torch._scaled_mm."""
     theirs = "gpu/layer/torch._scaled_mm"
     return [
         Case(name, call, activations_and_weights, side, products, "GMAC/s", theirs, checked=False,
@@ -182,7 +183,8 @@ def fp8_cases(side: int) -> list[Case]:
 
 
 def step_cases(small: bool) -> list[Case]:
-    """Training steps, also under autocast. Small ones have width 128."""
+    """Returns cases for training steps, also under autocast. With `small`, layers have width
+    128."""
     count = TOKENS if small else 8192
     steps = [
         Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, count,
@@ -201,7 +203,7 @@ def step_cases(small: bool) -> list[Case]:
 
 
 def is_right(case: Case, device: str) -> bool:
-    """On a small part: the CPU's bits."""
+    """Returns whether the result on a small part of the data has the CPU's bits."""
     size = min(case.size, 160 if case.unit == "GMAC/s" else 256 * 257)
     expected = case.call(*case.inputs("cpu", size))
     actual = case.call(*case.inputs(device, size)).cpu()

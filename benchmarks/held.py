@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times AVX2 on a CPU that has AVX-512: `CPD_BACKEND=avx2 ./dev bench`.
 
-CPD's kernels follow CPD_BACKEND. What they are measured against does not: each library chooses its
-vectors when it is loaded. So the process starts again, before it loads any, with their switches.
+CPD's kernels obey CPD_BACKEND. The libraries that CPD is compared with do not: each chooses its
+instruction set when it is loaded. So the process starts again, before it loads any of these
+libraries, with the environment variables that limit them to AVX2.
 """
 
 from __future__ import annotations
@@ -32,26 +33,28 @@ BITS_OF_LEAF_7 = {"AVX2": 5, "AVX512F": 16, "AVX512VL": 31}  # of EBX
 
 
 def has_avx512(text: str | None = None) -> bool:
-    """Returns whether this CPU has AVX-512. `text`: as in /proc/cpuinfo."""
+    """Returns whether this CPU has AVX-512. `text`: the contents of /proc/cpuinfo; by default, the
+    file is read."""
     if text is None:
         text = CPUINFO.read_text() if CPUINFO.exists() else ""
     return re.search(r"^flags\s*:.*\bavx512f\b", text, re.M) is not None
 
 
 def is_held(environment: Mapping[str, str], text: str | None = None) -> bool:
-    """Returns whether the run times AVX2 on a CPU that has more."""
+    """Returns whether the run times AVX2 on a CPU that has more than AVX2."""
     return environment.get("CPD_BACKEND") == "avx2" and has_avx512(text)
 
 
 def switched(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment with the switches of all libraries; what it has of them gives way."""
+    """Returns the environment with the variables that limit all libraries to AVX2. Replaces the
+    values that the environment has for these variables."""
     tunables = environment.get("GLIBC_TUNABLES", "").split(":")
     others = [t for t in tunables if t and not t.startswith("glibc.cpu.hwcaps=")]
     return {**environment, **SWITCHES, "GLIBC_TUNABLES": ":".join([*others, TUNABLES])}
 
 
 def usable(feature: str, environment: Mapping[str, str]) -> bool:
-    """Returns whether glibc, in a process of this environment, takes the feature for usable."""
+    """Returns whether glibc reports a CPU feature as usable in a process with this environment."""
     lines = subprocess.run(
         [LOADER, "--list-diagnostics"], env=environment, capture_output=True, text=True, check=True
     ).stdout
@@ -62,15 +65,16 @@ def usable(feature: str, environment: Mapping[str, str]) -> bool:
 
 
 def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
-    """Names of rows whose sgemm is faster than AVX2's fused operations are on registers."""
+    """Returns the names of rows whose sgemm is faster than AVX2's fused multiply-adds on registers.
+    In these rows sgemm was not limited to AVX2."""
     most = MARGIN * LANES["avx2"] * rates["avx2/fma"]
     sgemms = (row for row in rows if row.get("against") == "torch sgemm")
     return [row["name"] for row in sgemms if row["baseline"] > most]
 
 
 def start_again_where_needed() -> None:
-    """Starts the process again with the switches of AVX2, if `CPD_BACKEND=avx2` needs them. Prints
-    how memcpy and sgemm are held to AVX2. Exits if memcpy still uses AVX-512."""
+    """Starts the process again with the variables of `switched`, if `CPD_BACKEND=avx2` needs them.
+    Prints how memcpy and sgemm are limited to AVX2. Exits if memcpy still uses AVX-512."""
     if os.environ.get("CPD_BACKEND") != "avx2":
         return
     if not has_avx512():

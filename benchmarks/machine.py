@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine at hand: which CPU it is, and the rates that bench_machine measures."""
+"""Identifies the CPU of this machine and reads the rates that bench_machine measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "0x41": "arm"}
 
 @dataclass(frozen=True)
 class Cpu:
-    """The CPU under which figures are filed."""
+    """The CPU under which results are stored."""
 
     cpu: str  # as the system calls it
     vendor: str
@@ -39,7 +39,8 @@ class Cpu:
 
 
 def this_cpu(text: str | None = None) -> Cpu:
-    """Returns a description of this CPU. `text`: as in /proc/cpuinfo."""
+    """Returns a description of this CPU. `text`: the contents of /proc/cpuinfo; by default, the
+    file is read."""
     if text is None:
         text = CPUINFO.read_text() if CPUINFO.exists() else ""
     pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
@@ -61,7 +62,7 @@ def this_cpu(text: str | None = None) -> Cpu:
 
 
 def rates(program: Path, mixtures: Iterable[str], floats: int, repeats: int) -> dict[str, Any]:
-    """Returns what bench_machine prints: names without `machine/`, and their values."""
+    """Runs bench_machine and returns the values that it prints, by name without `machine/`."""
     command = [str(program), "--floats", str(floats), "--repeats", str(repeats)]
     for text in mixtures:
         command += ["--mix", text]
@@ -71,7 +72,7 @@ def rates(program: Path, mixtures: Iterable[str], floats: int, repeats: int) -> 
 
 
 def header(measured: dict[str, Any]) -> dict[str, Any]:
-    """Returns the head of a file of results."""
+    """Returns the header of a file of results."""
     try:
         import torch
     except ImportError:

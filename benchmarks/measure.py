@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: each selected row's bits, then its times, from the programs and modules that measure it;
-tables, out/bench.json and out/bench/<cpu>.json."""
+"""Performs a run: checks the bits of each selected row and then times it, by the programs and
+modules that measure the rows. Prints tables, and writes out/bench.json and out/bench/<cpu>.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS = (
 
 
 def build(console: Console, tree: Path = BUILD) -> Path:
-    """Compiles the benchmark programs of a build tree; returns their folder."""
+    """Compiles the benchmark programs of a build tree. Returns their folder."""
     with console.status("compiling the benchmarks"):
         command = ["cmake", "--build", str(tree), "--target", "cpd_benchmarks"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def build(console: Console, tree: Path = BUILD) -> Path:
 
 
 def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """Yields the selected rows that a C++ program prints, as they come."""
+    """Yields the selected rows that a C++ program prints, as soon as each is printed."""
     command = [str(program), "--seed", str(options.seed)]
     command += ["--floats", str(options.floats), "--repeats", str(options.repeats)]
     for pattern in options.selection.patterns:
@@ -70,7 +70,7 @@ OTHERS = (
 
 
 def other_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Other people's casts on the same data sizes, for information."""
+    """Measures casts of other libraries on the same sizes of data, for information."""
     if not any(map(options.selection.wants, OTHERS)):
         return
     import ml_dtypes
@@ -107,7 +107,7 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Times rows from Python: casts into fresh memory, matrix products, overhead of calls,
+    """Yields rows that Python measures: casts to new arrays, matrix products, overhead of calls,
     lines of vectors, training steps."""
     try:
         import torch  # noqa: F401
@@ -147,7 +147,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """Yields the selected ones, as they come."""
+    """Yields the selected rows as soon as each is measured."""
     for program in PROGRAMS:
         yield from native_rows(programs / program, options)
     yield from other_rows(options)
@@ -156,7 +156,8 @@ def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def write(console: Console, options: argparse.Namespace, rows: list[Row], run: store.Run) -> None:
-    """out/bench.json, the run's file under its CPU's name and, if asked, benchmarks/results."""
+    """Writes out/bench.json, the run's file under its CPU's name and, if the options ask for it,
+    the file in benchmarks/results."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     measured = [row for row in rows if "skipped" not in row]
     write_text(options.out, json.dumps(measured, indent=1) + "\n")
@@ -170,7 +171,7 @@ def write(console: Console, options: argparse.Namespace, rows: list[Row], run: s
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Returns the whole run; 1 where bits are wrong."""
+    """Measures all selected rows and reports them. Returns 1 if bits are wrong, else 0."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
@@ -197,7 +198,7 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def verdict(console: Console, rows: list[Row]) -> int:
-    """Bars and bits; 1 where bits are wrong."""
+    """Prints missed bars and wrong bits. Returns 1 if bits are wrong, else 0."""
     wrong = [row["name"] for row in rows if "wrong" in row]
     missed = [row["name"] for row in rows if bounds.is_missed(row)]
     barred = sum("bar" in row for row in rows)

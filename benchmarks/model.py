@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `model/<model>/<recipe>`: forward and backward pass of a converted model next to the
-same model unconverted, by turns, on two threads, the small model on one; bits first. Rates are the
-model's own multiplications and additions a second, so that a ratio of 0.74 is 1.35 times the time.
+"""Measures the rows `model/<model>/<recipe>`: the forward and backward pass of a converted model,
+compared to the same model unconverted, alternately. Uses two threads, and one thread for the small
+model. Checks the bits first. Rates count the model's own multiplications and additions, so a ratio
+of 0.74 means 1.35 times the time.
 
-`model/<model>/census` is a step whose products are counted next to one of the same converted model;
-`model/grouped/<recipe>` the products of eight equal groups next to the same as a batch.
+`model/<model>/census` is a step whose products are counted, compared to a step of the same
+converted model. `model/grouped/<recipe>` is the product of eight equal groups, compared to the same
+products as a batch.
 
 `model/<model>/autocast/<recipe>` is a step under torch.autocast(bfloat16) (autocast.py).
 
-`model/gpt/peer/torchao-float8` is `te-current` next to torchao's emulated float8 training, which
-has the same casts; the ratio is how many times faster ours is. Skipped where torchao is not
-installed.
+`model/gpt/peer/torchao-float8` is `te-current`, compared to torchao's emulated float8 training,
+which has the same casts. The ratio is how many times as fast CPD is. The row is skipped if torchao
+is not installed.
 
-ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens; the
-small one has width 96 and takes 8 x 64; the LSTM has width 256 and takes 64 steps of 32 examples.
+ResNet-18 takes 64 images of 32 x 32. The GPT block has width 512 and takes 8 x 256 tokens. The
+small GPT block has width 96 and takes 8 x 64 tokens. The LSTM has width 256 and takes 64 steps of
+32 examples.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ BARS = {
     "te-delayed": None,
     "deepseek-v3": None,
 }
-"""The least share of the unconverted model's rate: 1/1.02, 1/1.35, 1/1.6."""
+"""The least fraction of the unconverted model's rate that each recipe must reach: 1/1.02, 1/1.35 or
+1/1.6."""
 OF_SMALL = {"off": 0.98, "te-current": 0.741, "mxfp8": 0.667}
 OF_LSTM = {"off": 0.98, "bf16": 0.667, "te-current": 0.667, "mxfp8": 0.667}
 CENSUS = 0.769
@@ -54,7 +58,7 @@ GROUPED = {"mxfp8": 0.85, SUMS: 0.85}
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its input."""
+    """A model and the shape of its input."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -62,13 +66,13 @@ class Case:
     bars: dict[str, float | None]
     threads: int = 2
     more: bool = True
-    """True if it has the rows `census` and `chunked`."""
+    """True if the model also has the rows `census` and `chunked`."""
     under_autocast: bool = False
-    """True if it has the rows `autocast/…`."""
+    """True if the model also has the rows `autocast/…`."""
 
 
 class Lstm(nn.Module):
-    """The output of torch's LSTM."""
+    """An LSTM of torch as a module that returns only the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +92,7 @@ CASES = (
 
 
 def step(model: nn.Module, x: Tensor) -> Tensor:
-    """One forward and backward pass; gives the loss."""
+    """Runs one forward and backward pass. Returns the loss."""
     model.zero_grad(set_to_none=True)
     loss = model(x).square().mean()
     loss.backward()
@@ -96,7 +100,8 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
-    """Returns a copy that computes by a recipe; `off`: converted, but left as torch computes."""
+    """Returns a copy of the model that computes by a recipe. `off`: the copy is converted, but
+    computes as torch does."""
     model = copy.deepcopy(plain)
     if name == "off":
         cpd.convert(model, "bf16", rules=[("*", None)], coverage=False)
@@ -106,8 +111,8 @@ def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
 
 
 def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
-    """Describes what is wrong with a converted model's bits: off has torch's own, others repeat
-    theirs."""
+    """Describes what is wrong with the bits of a converted model. With `off`, the bits must be
+    torch's; with other recipes, a second step must repeat them."""
     loss, again = (step(converted(case, plain, name), x) for _ in range(2))
     if not torch.equal(loss, again):
         return "two copies differ"
@@ -117,7 +122,7 @@ def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected ones."""
+    """Yields the selected rows."""
     threads = torch.get_num_threads()
     try:
         for case in CASES:
@@ -153,7 +158,7 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     if not selected:
         return
     shapes = _products(plain, x)
-    # Torch's counter knows no recurrent layers.
+    # torch's counter does not count recurrent layers.
     work = counter.get_total_flops() or 2 * sum(m * k * n for m, k, n in shapes)
     base = Side(lambda: step(plain, x), work)
     products = _native_rate(shapes)
@@ -194,7 +199,7 @@ def _census_row(
 
 
 def _grouped_rows(options: Namespace) -> Iterator[Row]:
-    """Eight groups of 64 rows, k = n = 256."""
+    """Yields rows for grouped products: eight groups of 64 rows, with k = n = 256."""
     a, b = torch.randn(8, 64, 256), torch.randn(8, 256, 256)
     offs = torch.arange(64, 513, 64, dtype=torch.int32)
     for recipe, bar in GROUPED.items():
@@ -237,12 +242,10 @@ def _peer_row(
 
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
-    """Compares a recipe of emulated sums with the matrix products of its layers alone.
-
-    The products are those in linear layers and convolutions, on operands in the same layouts; for
-    convolutions, the operands are unfolded beforehand. The difference is the time of unfolding and
-    of everything that is not a product.
-    """
+    """Compares a step with emulated sums to the matrix products of its layers alone. The products
+    are those of linear layers and convolutions, on operands in the same layouts; the operands of
+    convolutions are unfolded beforehand. The difference is the time of unfolding and of all
+    operations that are not products."""
     model = copy.deepcopy(plain)
     cpd.convert(model, cpd.Recipe(sums=SUMS))
     small = x[: max(1, x.shape[0] // 8)]
@@ -273,7 +276,7 @@ def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Na
 
 
 def _native_rate(products: list[tuple[int, int, int]]) -> Row:
-    """Returns a model's bound: its products alone by torch, in GFLOP/s."""
+    """Measures the bound of a model: its products alone, computed by torch, in GFLOP/s."""
     operands = [_operands(place % 3, shape) for place, shape in enumerate(products)]
 
     def alone() -> None:
@@ -287,16 +290,17 @@ def _native_rate(products: list[tuple[int, int, int]]) -> Row:
 
 
 def _operands(which: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Of forward, whose weight is transposed, of the input's gradient, and of the weight's, whose
-    input is."""
+    """Returns the operands of one of a layer's three products: the forward product, whose weight is
+    transposed; the product for the input's gradient; or the product for the weight's gradient,
+    whose input is transposed."""
     m, k, n = shape
     a = torch.randn(k, m).t() if which == 2 else torch.randn(m, k)
     return a, torch.randn(n, k).t() if which == 0 else torch.randn(k, n)
 
 
 def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
-    """M, k, N of the three products of each linear layer, convolution and weight of an LSTM, those
-    of its state in each time step, in one pass."""
+    """Returns M, k and N of the three products of each linear layer, convolution and weight of an
+    LSTM in one step. The products of an LSTM's state count once for each time step."""
     shapes: list[tuple[int, int, int]] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], y: Any) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts on one machine: network namespaces behind a bridge, their links limited by tc.
+"""Creates hosts on one machine: network namespaces behind a bridge, with links that tc limits.
 
-A host's link is a pair of virtual interfaces. A token-bucket filter at either end limits what the
-host sends and what it receives, headers of Ethernet, IP and TCP included. Needs root and iproute2.
-Everything is named after this process and removed at the end; nothing else is touched.
+A host's link is a pair of virtual interfaces. A token-bucket filter at each end limits the bytes
+that the host sends and receives, including the headers of Ethernet, IP and TCP. Needs root and
+iproute2. Every object that is created has a name with this process's ID, and is removed at the end;
+nothing else is changed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pathlib import Path
 
 INTERFACE = "eth0"  # of each host
 
-# The most that a filter may hold back, as the buffers of a switch: beyond it packets are lost.
+# The largest backlog of a filter, like the buffers of a switch. The filter drops packets beyond it.
 BURST = "128kb"
 QUEUE = "50ms"
 
-# TCP's congestion control: one that every kernel has, and that keeps no rate from one call to the
-# next (bbr does, and paces the next call by it).
+# TCP's congestion control. Every kernel has reno, and reno keeps no rate from one call to the next.
+# (bbr does, and would pace the next call by that rate.)
 CONGESTION = "reno"
 CONGESTION_FILE = "/proc/sys/net/ipv4/tcp_congestion_control"
 
@@ -40,19 +41,20 @@ exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$*"' 
 
 
 class SetUpError(RuntimeError):
-    """Why there can be no such hosts here."""
+    """Raised with the reason why hosts cannot be created here."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts 0, 1, … of a network of their own."""
+    """Hosts 0, 1, … in a network of their own."""
 
     addresses: list[str]
     subnet: str  # of the hosts and of this machine's end of the bridge
     agent: Path  # mpirun's plm_rsh_agent
 
     def mpirun(self, ranks_per_host: int = 1) -> list[str]:
-        """mpirun's arguments for ranks on the hosts, over their links alone."""
+        """Returns mpirun's arguments for ranks on these hosts that communicate only over the hosts'
+        links."""
         hosts = ",".join(f"{address}:{ranks_per_host}" for address in self.addresses)
         settings = {
             "plm_rsh_agent": str(self.agent),
@@ -68,7 +70,7 @@ class Hosts:
 
 
 def why_not() -> str:
-    """Why namespaces cannot be made; empty if they can."""
+    """Returns the reason why namespaces cannot be created, or an empty text if they can."""
     if os.geteuid() != 0:
         return "needs root (network namespaces)"
     for tool in ("ip", "tc", "unshare", "mpirun"):
@@ -78,7 +80,8 @@ def why_not() -> str:
 
 
 def _run(command: str, *last: str) -> str:
-    """`last`: further arguments, in which blanks do not separate."""
+    """Runs a command, which is split at blanks, and returns its output. `last`: further arguments,
+    which are not split."""
     done = subprocess.run([*command.split(), *last], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SetUpError(f"'{' '.join((command, *last))}' failed: {done.stderr.strip()}")
@@ -100,7 +103,8 @@ def _remove_host(name: str) -> None:
 
 
 def _free_subnet() -> str:
-    """Returns the first three numbers of a network reserved for benchmarks (RFC 2544)."""
+    """Returns the first three numbers of an unused subnet in the range that is reserved for
+    benchmarks (RFC 2544)."""
     addresses = _run("ip -o -4 address show")
     for number in range(256):
         subnet = f"198.18.{(os.getpid() + number) % 256}"
@@ -121,8 +125,8 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _leave_in_order(stack: contextlib.ExitStack) -> None:
-    """Signals that would end this process unwind it instead, and so empty the stack; once that
-    has begun (they are blocked by then) they wait."""
+    """Makes signals that would end this process raise an exception instead, so that the stack's
+    clean-up runs. During the clean-up these signals are blocked and wait."""
     for number in ENDING[1:]:
         stack.callback(signal.signal, number, signal.signal(number, _leave))
     stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING)
@@ -130,7 +134,8 @@ def _leave_in_order(stack: contextlib.ExitStack) -> None:
 
 @contextlib.contextmanager
 def hosts(count: int, rate: str) -> Iterator[Hosts]:
-    """`count` hosts whose links carry `rate` (as tc has it: 1gbit) in each direction."""
+    """Creates `count` hosts. Their links carry `rate` (in tc's notation, for example 1gbit) in each
+    direction."""
     reason = why_not()
     if reason:
         raise SetUpError(reason)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `overhead/…`: what a call costs whose arrays are small. Bits first, then µs next to
-torch's own multiplication of 8 elements."""
+"""Measures the rows `overhead/…`: the time of a call whose arrays are small. Checks the bits, then
+compares the time in µs with torch's own multiplication of 8 elements."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def torch_calls() -> Iterator[Call]:
 def eager_calls(
     front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
-    """Yields the operations on the arrays of one library; the bars of three of them."""
+    """Yields the operations on the arrays of one library. `cast`, `into` and `gemm` are the bars of
+    three operations."""
     f, acc, drawing = cpd.Format("e4m3"), cpd.Accumulator("e6m9"), cpd.Cast("e4m3 stochastic")
     eights = [[8.0] * 8] * 8
     values = np.array(GIVEN, np.float32)
@@ -102,7 +103,7 @@ def eager_calls(
 
 
 def fastest(work: Work) -> float:
-    """µs of one call: the least of some short tries."""
+    """Returns the time of one call in µs: the minimum of some short tries."""
     calls = max(1, round(SHORT / max(seconds(work), 1e-6)))
     return min(seconds(work, calls) for _ in range(TRIES)) * 1e6
 
@@ -137,7 +138,7 @@ def row(call: Call, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, on one thread."""
+    """Yields the selected rows, measured on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

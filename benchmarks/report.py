@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that `./dev bench` prints: one for the rows of each kind."""
+"""Prints the tables of `./dev bench`: one table for the rows of each kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _digits(value: object) -> str:
 
 
 def _bound(row: Row) -> tuple[str, str]:
-    """Returns the bound and the row's share of it, marked where it is low."""
+    """Returns the bound and the row's fraction of it. Low fractions are marked."""
     if "share" not in row:
         return "", ""
     share = f"{row['share']:.2f}"
@@ -36,7 +36,8 @@ def _bound(row: Row) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of one table: its title, and columns next to the usual ones (heading, key)."""
+    """The rows of one table: its title, and its columns (heading, key) in addition to the usual
+    ones."""
 
     unit: str
     title: str
@@ -119,7 +120,7 @@ KINDS = (
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """A table for the rows of each kind. A share marked `!` is below 0.7 of the bound."""
+    """Prints a table for the rows of each kind. A fraction marked `!` is below 0.7 of the bound."""
     left = rows
     for kind in KINDS:
         shown = [row for row in left if kind.takes(row)]
@@ -138,7 +139,7 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def _unit(name: str) -> str:
-    """Of a row without a value."""
+    """Returns the unit of a row that has no value."""
     if name.startswith("all_reduce"):
         return "ms"
     if name.startswith("overhead"):

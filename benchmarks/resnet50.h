@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameter tensors of ResNet-50 (He et al. 2016, Table 1; batch norm with weight and bias,
-// 1000 classes), in the order of the network: what its training reduces at every step.
+// The parameter tensors of ResNet-50 (He et al. 2016, Table 1; batch norm with weight and bias;
+// 1000 classes) in the order of the network. Training reduces the gradients of these tensors in
+// every step.
 #pragma once
 
 #include <array>
@@ -13,7 +14,8 @@ namespace resnet50 {
 constexpr std::size_t kLayers = 161;
 constexpr std::int64_t kValues = 25'557'032;
 
-/// A tensor: its values, and how many a row of them has (those of one output; of a vector all).
+/// A tensor: its number of values, and the number of values in a row. A row has the weights of one
+/// output; a vector is one row.
 struct Tensor {
   std::int64_t size = 0, row = 0;
 };

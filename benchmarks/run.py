@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench [NAME]`: checks the bits, then times; prints tables, and writes out/bench.json and
-out/bench/<cpu>.json. Without a NAME it measures the main rows, in about nine minutes on two cores.
+"""Runs the benchmarks: `./dev bench [NAME]`. Checks the bits of each row, then times the row.
+Prints tables, and writes out/bench.json and out/bench/<cpu>.json. Without a NAME, it measures the
+main rows, in about nine minutes on two cores.
 
-Exits 1 where bits are wrong. A missed bar is shown, but is no failure: times depend on the machine.
-With --against it measures this tree and another revision by turns, and shows which rows are slower.
-With --compare it measures nothing: it shows two stored runs row by row, losses first.
-CPD_BACKEND=avx2 on a CPU with AVX-512 also holds memcpy and sgemm to AVX2.
+Exits 1 if bits are wrong. A missed bar is shown but is no failure, because times depend on the
+machine. With --against, it measures this tree and another revision alternately, and shows which
+rows are slower. With --compare, it measures nothing: it shows two stored runs row by row, with the
+rows that lost most first. With CPD_BACKEND=avx2 on a CPU with AVX-512, it also limits memcpy and
+sgemm to AVX2.
 """
 
 from __future__ import annotations

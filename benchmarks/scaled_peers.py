@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows `scaled/peer/…`: a cast to a scaled format next to torchao's emulation of the same one, each
-into fresh memory, by turns; the ratio is how many times faster ours is. Bits first: the values
-equal torchao's, on data away from the corners where its release has older rules. Skipped where
-torchao is not installed."""
+"""Measures the rows `scaled/peer/…`: a cast to a scaled format, compared to torchao's emulation of
+the same format. Both return new arrays and are measured alternately. The ratio is how many times as
+fast CPD is. Checks first that the values equal torchao's. The data avoid the corner cases for which
+torchao's release has older rules. The rows are skipped if torchao is not installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("scaled/peer/torchao/mxfp8", "scaled/peer/torchao/mxfp4")
 
 
 def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """torchao's cast to OCP's MX with that element, and back."""
+    """Returns torchao's cast of `x` to an OCP MX format with this element format, and back."""
     from torchao.prototype.mx_formats.mx_tensor import MXTensor
 
     def run() -> torch.Tensor:
@@ -32,7 +32,7 @@ def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, on one thread."""
+    """Yields the selected rows, measured on one thread."""
     selected = [name for name in NAMES if options.selection.wants(name)]
     if not selected:
         return

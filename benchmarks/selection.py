@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows a run measures, by patterns of their names: the main ones, all, or those that contain
-a text."""
+"""Decides which rows a run measures, by patterns of their names: the main rows, all rows, or the
+rows whose names contain a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRINCIPAL = (
     "model/virtual-nodes-perceptron/one-pass",
     *("all_reduce/1gbps/e4m3", "all_reduce/1gbps/qsgd4", "all_reduce/loopback/e4m3"),
 )
-"""Names of the rows in the README's table."""
+"""The names of the rows in the table of benchmarks/README.md."""
 
 MAIN = (
     *PRINCIPAL,
@@ -54,15 +54,17 @@ MAIN = (
     *("model/gpt/mxfp8", "model/gpt/nvfp4", "model/resnet18/mxfp8", "model/small/mxfp8"),
     *("vectors/mul/bf16/threads2", "vectors/mul/e4m3fn/threads2", "model/lstm/te-current"),
 )
-"""Patterns of the main rows: the README's, and of each kind of loop one for each kind of format."""
+"""The patterns of the main rows: the rows of benchmarks/README.md and, for each kind of loop, one
+row for each kind of format."""
 
 PARTS = ("fold/256", "pack/e4m3", "unpack/e4m3")
-"""What an all-reduce computes: the text `all_reduce` selects these too."""
+"""The rows of the computations within an all-reduce. The text `all_reduce` selects these rows too.
+"""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows whose names match one of the patterns."""
+    """A selection of rows: those whose names match one of the patterns."""
 
     patterns: tuple[str, ...]
 
@@ -70,7 +72,7 @@ class Selection:
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def reaches(self, family: str) -> bool:
-        """Returns whether rows whose names begin with `family` can be among them."""
+        """Returns whether the selection can contain rows whose names begin with `family`."""
         return self.wants(family) or any(p.startswith(family) for p in self.patterns)
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures rows of a source tree by that tree's own benchmarks, on request (against.py).
 
-    serve.py TREE [ARGUMENTS OF run.py]    a request a line: a row's name; an empty line asks for
-                                           every selected row, once. Replies are the rows, one JSON
-                                           object a line, and an empty line after the last.
+    serve.py TREE [ARGUMENTS OF run.py]    reads requests, one on each line: a row's name, or an
+                                           empty line for every selected row once. Replies with the
+                                           rows, one JSON object on each line, and an empty line.
     serve.py TREE --sass                   prints the instruction counts of tests/.../test_sass.py
                                            as JSON, or {"skipped": reason}.
 
 The Python that runs this file must be the tree's own. The tree may be an older version than this
-file: it is driven only through run.parse, selection.Selection and measure.all_rows.
+file, so this file uses only run.parse, selection.Selection and measure.all_rows of the tree.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 
 
 def serve(tree: Path, arguments: list[str]) -> None:
-    """Answers requests until standard input ends."""
-    # What modules print, and what programs read, must not mix with requests and replies.
+    """Reads requests from standard input and answers them, until standard input ends."""
+    # Modules print to standard output, and programs read standard input. Neither may mix with the
+    # requests and replies, so both streams are redirected.
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -48,7 +49,8 @@ def serve(tree: Path, arguments: list[str]) -> None:
 
 
 def sass_counts(tree: Path) -> dict[str, float] | dict[str, str]:
-    """Instructions an element of each hot loop that the tree's test names; why there are none."""
+    """Returns the instructions for each element of each hot loop that the tree's test names, or the
+    reason why there are none."""
     sys.path[0] = str(tree / "tests/python/project")
     try:
         import pytest

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of results, one for each CPU: a header, and rows with the date of their run.
+"""Reads and writes files of results, one for each CPU: a header, and rows with the date of their
+run.
 
-python benchmarks/store.py FILE    merges a run's file (out/bench/<cpu>.json) into results/
+    python benchmarks/store.py FILE    merges a run's file (out/bench/<cpu>.json) into results/
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Run = dict[str, Any]  # header, and `rows`
 
 
 def made(header: dict[str, Any], rows: list[Row]) -> Run:
-    """Returns a run's file; rows that were skipped or wrong are not of it."""
+    """Returns the contents of a run's file. Omits rows that were skipped or have wrong bits."""
     today = datetime.now(UTC).date().isoformat()
     dated = [row | {"date": today} for row in rows if not {"skipped", "wrong"} & set(row)]
     return header | {"rows": dated}
 
 
 def merged(old: Run | None, new: Run) -> Run:
-    """New rows take the places of old ones of the same names; the header is the new one's."""
+    """Merges two runs. New rows replace old rows of the same names; the header is the new run's."""
     rows = {row["name"]: row for row in (old or {"rows": []})["rows"]}
     rows |= {row["name"]: row for row in new["rows"]}
     rates = (old or {}).get("machine", {}) | new.get("machine", {})
@@ -35,7 +36,7 @@ def merged(old: Run | None, new: Run) -> Run:
 
 
 def dumped(run: Run) -> str:
-    """JSON, a row a line."""
+    """Returns the run as JSON with one row on each line."""
     head = json.dumps({key: value for key, value in run.items() if key != "rows"}, indent=1)
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in run["rows"])
     return f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
@@ -49,7 +50,7 @@ def load(path: Path) -> Run | None:
 
 
 def store(name: str, run: Run, folder: Path = RESULTS) -> Path:
-    """Merges a run into the folder's file of that name."""
+    """Merges a run into the file of that name in the folder. Returns the file's path."""
     from cpd._files import write_text  # reading needs no built package
 
     path = folder / name

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables that are made from data: of the README the principal rows, the reasons and the
-operations, in results/README.md all rows, in GPU.md those of GPUs, in python/docs/why.md those of
-other libraries.
+"""Writes the tables that are computed from stored results: in README.md the principal rows and the
+reasons; in OPERATIONS.md the operations; in results/README.md all rows; in GPU.md the rows of GPUs;
+and in python/docs/why.md the comparison with other libraries.
 
-    python benchmarks/table.py            writes them; names rows below 0.7 of their bound, or
-                                          below their bar, that no reason of reasons.toml covers
-    python benchmarks/table.py --check    writes nothing; status 1 where something differs
+    python benchmarks/table.py            writes the tables; prints the names of rows below 0.7 of
+                                          their bound, or below their bar, for which reasons.toml
+                                          states no reason
+    python benchmarks/table.py --check    writes nothing; exits 1 if a table differs
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ PEERS = (
     ("an all-reduce in (4,3), 4 ranks, 1 Gb/s", "MPI in fp32", "all_reduce/1gbps/e4m3", ""),
     ("the same in QSGD's 4 bits", "MPI in fp32", "all_reduce/1gbps/qsgd4", ""),
 )
-"""Rows of other libraries: what is compared, with whom, our row, and theirs or, where that is
-empty, our row's baseline."""
+"""Rows that are compared with other libraries: the description, the other library, the name of
+CPD's row, and the name of the other library's row. If the last name is empty, the other library is
+the baseline of CPD's row."""
 
 
 ON_AVX2 = """\
@@ -78,14 +80,14 @@ def _generation(run: store.Run) -> tuple[int, ...]:
 
 
 def _runs(folder: Path, isa: str) -> list[store.Run]:
-    """Returns the stored runs of an instruction set, the newest CPU last."""
+    """Returns the stored runs of an instruction set, sorted so that the newest CPU is last."""
     runs = [store.load(path) for path in sorted(folder.glob("*.json"))]
     return sorted((run for run in runs if run and run["isa"] == isa), key=_generation)
 
 
 def stored(folder: Path = store.RESULTS) -> Rows:
-    """By vendor, of CPUs with AVX-512: the one of the highest family and model counts; others have
-    the rows that it lacks."""
+    """Returns the stored rows of CPUs with AVX-512, by vendor. The CPU with the highest family and
+    model has priority; older CPUs supply the rows that it lacks."""
     rows: Rows = {}
     for run in _runs(folder, "avx512"):
         for row in run["rows"]:
@@ -94,7 +96,7 @@ def stored(folder: Path = store.RESULTS) -> Rows:
 
 
 def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
-    """Returns the rows of runs with the backend AVX2, by CPU."""
+    """Returns the rows of runs with the AVX2 backend, by CPU."""
     rows: Rows = {}
     for run in _runs(folder, "avx2"):
         cpu = f"{VENDORS.get(run['vendor'], run['vendor'])} {run['family']}-{run['model']}"
@@ -104,18 +106,18 @@ def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
 
 
 def every_column(folder: Path = store.RESULTS) -> Rows:
-    """Those of both."""
+    """Returns the rows of `stored` and of `stored_on_avx2`, by CPU."""
     rows, others = stored(folder), stored_on_avx2(folder)
     return {name: rows.get(name, {}) | others.get(name, {}) for name in {**rows, **others}}
 
 
 def low(rows: Rows) -> list[str]:
-    """Names of rows below bounds.LOW on some CPU."""
+    """Returns the names of rows that are below bounds.LOW of their bound on some CPU."""
     return [name for name, by_cpu in rows.items() if any(map(bounds.is_low, by_cpu.values()))]
 
 
 def missed(rows: Rows) -> list[str]:
-    """Names of rows below their bar on some CPU."""
+    """Returns the names of rows that are below their bar on some CPU."""
     return [name for name, by_cpu in rows.items() if any(map(bounds.is_missed, by_cpu.values()))]
 
 
@@ -124,7 +126,8 @@ def reason_of(name: str) -> Reason | None:
 
 
 def uncovered(rows: Rows) -> list[str]:
-    """Names of low rows, and of those below their bars, without a reason."""
+    """Returns the names of low rows, and of rows below their bars, for which no reason is
+    stated."""
     names = dict.fromkeys([*low(rows), *missed(rows)])
     return [name for name in names if reason_of(name) is None]
 
@@ -133,7 +136,8 @@ def uncovered(rows: Rows) -> list[str]:
 
 
 def _figure(row: Row | None) -> str:
-    """Value, and the share of the bound in brackets; bold below bounds.LOW."""
+    """Returns the value and, in brackets, the fraction of the bound. The text is bold if the
+    fraction is below bounds.LOW."""
     if row is None:
         return "–"
     value = f"{row['value']:.4g}" if row["value"] < 1000 else f"{row['value']:.0f}"
@@ -157,12 +161,12 @@ def _line(name: str, cells: list[Row | None]) -> str:
 
 
 def table(rows: Rows, names: list[str]) -> str:
-    """Row, unit, AMD, Intel, bound, peer."""
+    """Returns a table with the columns row, unit, AMD, Intel, bound and peer."""
     return _table(rows, names, VENDORS, "AMD's ratio, Intel's")
 
 
 def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -> str:
-    """Returns a column for each key of `columns`, under its heading."""
+    """Returns a table with one column for each key of `columns`, under its heading."""
     head = ("row", "unit", *columns.values(), "bound", f"peer: {ratios}")
     lines = [
         _line(name, [rows[name].get(key) for key in columns]) for name in names if name in rows
@@ -171,7 +175,8 @@ def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -
 
 
 def avx2_table(rows: Rows, names: list[str]) -> str:
-    """Returns a line on the columns, and the table; nothing where no run is stored."""
+    """Returns a line that explains the columns, and the table. Returns an empty text if no run is
+    stored."""
     columns = list(dict.fromkeys(cpu for by_cpu in rows.values() for cpu in by_cpu))
     if not columns:
         return ""
@@ -180,7 +185,7 @@ def avx2_table(rows: Rows, names: list[str]) -> str:
 
 
 def reasons_table(rows: Rows) -> str:
-    """Returns the reasons of the rows that are low or below their bars now."""
+    """Returns a table of the reasons for the rows that are currently low or below their bars."""
     lines = []
     for reason in reasons():
         counts = [
@@ -193,7 +198,8 @@ def reasons_table(rows: Rows) -> str:
 
 
 def operations_table() -> str:
-    """Counts for AVX-512; those of random words are in them."""
+    """Returns a table of the counts of operations for AVX-512. The counts include operations for
+    random words."""
     kinds = bounds.KINDS
     lines = []
     for mixture in bounds.mixtures():
@@ -206,8 +212,8 @@ def operations_table() -> str:
 
 
 def peers_table(rows: Rows) -> str:
-    """Returns a table: what is compared, with whom, and of each CPU: ours, theirs, how many times
-    as fast."""
+    """Returns a table of comparisons with other libraries: the description, the library, and for
+    each CPU the value of CPD, the value of the library, and how many times as fast CPD is."""
     lines = []
     for what, whom, ours, theirs in PEERS:
         cells = [_compared(rows[ours].get(v), rows.get(theirs, {}).get(v)) for v in VENDORS]
@@ -228,7 +234,8 @@ def _compared(ours: Row | None, theirs: Row | None) -> str:
 
 
 def gpu_table(folder: Path = store.RESULTS / "gpu") -> str:
-    """Value and, in brackets, the ratio to the row's peer, by GPU."""
+    """Returns a table with each row's value and, in brackets, its ratio to the row's peer, for each
+    GPU."""
     runs = [run for path in sorted(folder.glob("*.json")) if (run := store.load(path))]
     rows: dict[str, dict[str, Row]] = {}
     for run in runs:
@@ -250,7 +257,7 @@ def _of_peer(row: Row | None) -> str:
 
 
 def _put(text: str, mark: str, table: str) -> str:
-    """Returns the text with the table between its marks replaced."""
+    """Returns the text with a new table between the marks."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"
@@ -258,7 +265,7 @@ def _put(text: str, mark: str, table: str) -> str:
 
 
 def rendered() -> dict[Path, str]:
-    """Returns each file as it should be."""
+    """Returns the contents that each file should have."""
     rows, on_avx2 = stored(), stored_on_avx2()
     readme = HERE / "README.md"
     text = _put(readme.read_text(), "rows", table(rows, list(PRINCIPAL)))

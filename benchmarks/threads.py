@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `…/threads2` of streams: two threads next to one thread of the same call, by turns.
-Bits: both results are the same. The rows of products are in gemm.py."""
+"""Measures the rows `…/threads2` of operations on arrays: a call with two threads, compared to the
+same call with one thread, alternately. Both results must have the same bits. gemm.py measures the
+rows of products."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ CODECS = ("int8_rows", "qsgd bits=4 bucket=512", "one_bit", "top_k 0.01")
 
 @dataclass(frozen=True)
 class Call:
-    """One row: the call, and bytes a value that its rate counts and that must move."""
+    """One row: the call, the bytes of each value that its rate counts, and the bytes of each value
+    that must move."""
 
     name: str
     work: Callable[[], Any]
@@ -38,7 +40,7 @@ class Call:
 
 
 def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
-    """Yields the operations on one array."""
+    """Yields the calls of all operations on one array."""
     out, codes = np.empty_like(x), cpd.encode(x, "e4m3")
     drawn = {"seed": 1, "stream": 2}
     yield Call("cast/nearest_even/e4m3", lambda: cpd.cast(x, "e4m3", out=out), 8, 8)
@@ -78,7 +80,7 @@ def names() -> list[str]:
 
 
 def wrong(call: Call) -> str:
-    """Returns whether the threads change a bit."""
+    """Returns whether the number of threads changes a bit."""
     results = []
     for threads in (1, THREADS):
         os.environ["CPD_NUM_THREADS"] = str(threads)
@@ -88,7 +90,7 @@ def wrong(call: Call) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows."""
+    """Yields the selected rows, measured on one and on two threads."""
     selected = [name for name in names() if options.selection.wants(name)]
     if not selected:
         return

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that the benchmark programs share: their options, memory, and rows timed by turns with what
-// they are measured against. A row is one JSON object a line.
+// Functions that the benchmark programs share: options, memory, and timing. A row and the baseline
+// that it is compared to are timed alternately. A row is printed as one line with a JSON object.
 #pragma once
 
 #include <fnmatch.h>
@@ -36,7 +36,7 @@ struct Settings {
   bool list = false;
 };
 
-/// [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
+/// Parses the options [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list].
 inline Settings Parse(int argc, char** argv) {
   Settings settings;
   settings.seed = std::random_device()();
@@ -67,7 +67,7 @@ inline Settings Parse(int argc, char** argv) {
   return settings;
 }
 
-/// Aligned memory that has been touched.
+/// Aligned memory. All pages have been written once, so that timing does not include page faults.
 class Memory {
  public:
   explicit Memory(std::size_t bytes)
@@ -87,7 +87,7 @@ class Memory {
 
 inline volatile float g_plain;  ///< a sum that is never read, so that it is not optimized away
 
-/// Reads the array once, adding lane by lane.
+/// Reads the array once and adds its values lane by lane.
 inline void PlainSum(const float* x, std::int64_t n) {
   using Lanes = float __attribute__((vector_size(64)));
   std::array<Lanes, 4> sums{};
@@ -104,7 +104,7 @@ inline void PlainSum(const float* x, std::int64_t n) {
   g_plain = total;
 }
 
-/// Code number i of packed ones.
+/// Returns code number i of packed codes.
 inline std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i) {
   std::uint32_t code = 0;
   for (int b = 0; b < bits; ++b) {
@@ -114,14 +114,15 @@ inline std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i
   return code;
 }
 
-/// Work, and the bytes that one call of it counts.
+/// A function to time, and the number of bytes that one call counts for the rate.
 struct Side {
   std::function<void()> work;
   double bytes = 0;
 };
 
-/// Medians of both rates and of the turns' ratios, and the ratios' range. `best` is the row's best
-/// rate by the processor's time, in which other processes' turns do not count.
+/// The medians of both rates and of the ratios of all turns, and the range of these ratios. `best`
+/// is the best rate of the row by processor time, which excludes the time that other processes
+/// took.
 struct Timing {
   double rate, baseline, ratio, least, most, best;
 };
@@ -132,14 +133,14 @@ inline double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// The time that the processor has given this thread.
+/// Returns the processor time of this thread in seconds.
 inline double ProcessorSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Turns of a row: rates by the clock, and the best by the processor's time.
+/// The turns of a row: rates by the wall clock, and the best rate by processor time.
 struct Turns {
   std::vector<double> rates;
   double best = 0;
@@ -156,7 +157,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// GB/s of both sides, by turns.
+/// Times the row and the baseline alternately. Returns rates in GB/s.
 inline Timing Time(const Side& row, const Side& baseline, int repeats) {
   Turns turns;
   std::vector<double> baselines;
@@ -170,7 +171,7 @@ inline Timing Time(const Side& row, const Side& baseline, int repeats) {
   return {Median(turns.rates), Median(baselines), Median(ratios), *least, *most, turns.best};
 }
 
-/// GB/s of a row by itself: its ratio is to 1 GB/s.
+/// Times a row without a baseline. Returns rates in GB/s; the ratio is the rate divided by 1 GB/s.
 inline Timing Alone(const Side& row, int repeats) {
   Turns turns;
   for (int r = 0; r < repeats; ++r) turns.Add(row);
@@ -179,7 +180,7 @@ inline Timing Alone(const Side& row, int repeats) {
   return {rate, 1, rate, *least, *most, turns.best};
 }
 
-/// Returns whether a row's name matches one of the patterns.
+/// Returns whether a row's name matches one of the patterns in the settings.
 inline bool Wants(const Settings& settings, const std::string& name) {
   const auto matches = [&](const std::string& pattern) {
     return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
@@ -187,8 +188,8 @@ inline bool Wants(const Settings& settings, const std::string& name) {
   return settings.only.empty() || std::ranges::any_of(settings.only, matches);
 }
 
-/// The rows whose names the settings ask for; none where they ask for the names alone, which are
-/// printed.
+/// Returns the rows whose names match the settings. With --list, prints the names instead and
+/// returns no rows.
 template <class Row>
 std::vector<Row> Chosen(std::vector<Row> rows, const Settings& settings) {
   std::erase_if(rows, [&](const Row& row) { return !Wants(settings, row.name); });
@@ -197,7 +198,7 @@ std::vector<Row> Chosen(std::vector<Row> rows, const Settings& settings) {
   return {};
 }
 
-/// Normally distributed values, the same again after about a million.
+/// Fills x with normally distributed values, which repeat after about a million values.
 inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
   std::mt19937 bits(static_cast<std::uint32_t>(seed));
   std::normal_distribution<float> normal;
@@ -205,7 +206,8 @@ inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = i < drawn ? normal(bits) : x[i - drawn];
 }
 
-/// Bytes an element, in memory: those that a row's rate counts, and those that must move.
+/// Bytes of memory for each element: the bytes that a row's rate counts, and the bytes that must
+/// move.
 struct Element {
   double counted, moved;
 };
@@ -225,7 +227,8 @@ inline void PrintWrong(const std::string& name, const std::string& wrong) {
   std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", name.c_str(), wrong.c_str());
 }
 
-/// main() of a program: `run` returns false where bits are wrong.
+/// Runs the main() of a program. `run` must return false if bits are wrong; the exit status is then
+/// 1.
 inline int Guarded(const char* program, const std::function<bool()>& run) {
   setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
   try {

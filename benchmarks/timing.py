@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of a piece of work and of what it is measured against, by turns."""
+"""Measures the rate of a function and of the baseline that it is compared to, alternately."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 Work = Callable[[], object]
 
-# A turn of either side lasts at least this long, and a row's turns end after LONGEST seconds (once
-# there are LEAST_TURNS of them).
+# A turn of either side lasts at least SHORTEST seconds. A row's turns end after LONGEST seconds,
+# but not before there are LEAST_TURNS turns.
 SHORTEST = 0.01
 LONGEST = 6.0
 LEAST_TURNS = 3
@@ -21,14 +21,14 @@ LEAST_TURNS = 3
 
 @dataclass(frozen=True)
 class Side:
-    """Work, and how much of the unit one call of it does."""
+    """A function to time, and the amount of the unit that one call processes."""
 
     work: Work
     amount: float
 
 
 def seconds(work: Work, calls: int = 1) -> float:
-    """Of one call, the mean over `calls`."""
+    """Returns the seconds of one call: the mean over `calls` calls."""
     begin = time.perf_counter()
     for _ in range(calls):
         work()
@@ -36,7 +36,8 @@ def seconds(work: Work, calls: int = 1) -> float:
 
 
 class Spent(NamedTuple):
-    """Seconds of one call: by the clock, of the calling thread's processor, of all threads'."""
+    """The seconds of one call: by the wall clock, the processor time of the calling thread, and the
+    processor time of all threads."""
 
     clock: float
     thread: float
@@ -44,7 +45,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def of(cls, work: Work, calls: int) -> Spent:
-        """Returns the mean over `calls`."""
+        """Measures `calls` calls of `work` and returns the mean."""
         clocks = (time.perf_counter, time.thread_time, time.process_time)
         begin = [clock() for clock in clocks]
         for _ in range(calls):
@@ -53,23 +54,23 @@ class Spent(NamedTuple):
 
 
 def least(turns: Sequence[Spent]) -> float:
-    """Returns the fastest turn's seconds, without the time that the processor gave to other
-    processes; with several threads, the seconds of the clock."""
+    """Returns the seconds of the fastest turn, without the time that the processor gave to other
+    processes. For work on several threads, returns the seconds by the wall clock."""
     if sum(turn.process for turn in turns) > 1.05 * sum(turn.thread for turn in turns):
         return min(turn.clock for turn in turns)
     return min(turn.thread for turn in turns)
 
 
 def calls_in_a_turn(work: Work) -> int:
-    """Returns the number of calls for which a turn lasts SHORTEST. A first call warms up,
-    untimed."""
+    """Returns the number of calls for which a turn lasts at least SHORTEST seconds. Runs one
+    untimed call first to warm up."""
     work()
     return max(1, round(SHORTEST / max(seconds(work), 1e-6)))
 
 
 def timed(name: str, unit: str, side: Side, against: str, baseline: Side, repeats: int) -> Row:
-    """Returns a row: medians of both rates (10⁹ a second), median and range of the turns' ratios,
-    and the row's best rate. Turns of other processes are left out."""
+    """Returns a row: the medians of both rates (in 10⁹ a second), the median and the range of the
+    turns' ratios, and the row's best rate. The best rate excludes the time of other processes."""
     calls = calls_in_a_turn(side.work), calls_in_a_turn(baseline.work)
     turns: list[Spent] = []
     rates, baselines, ratios = [], [], []

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a training step goes: computation, codec, messages and waiting, measured.
+"""Measures the parts of a training step's time: computation, codec, messages and waiting.
 
-Four ranks, each a host of its own (a network namespace) behind links of 1 Gb/s, train a real model
-by the wires of Grubic et al., EDBT 2018, section 4. Of each step, by rank 0's clock:
+Four ranks train a real model with the wire formats of Grubic et al., EDBT 2018, section 4. Each
+rank is a host of its own (a network namespace) behind links of 1 Gb/s. The parts of a step, by rank
+0's clock:
 
     computation   forward and backward pass
-    waiting       for the slowest rank's
-    codec         casts, codes and sums: the processor's time of the same all-reduce without a
-                  network, of four ranks, divided by four
+    waiting       the time until the slowest rank has finished its computation
+    codec         casts, codes and sums: the processor time of the same all-reduce of four ranks
+                  without a network, divided by four
     messages      the rest of the all-reduce
 
-Medians over the steps. The ranks share this machine's cores, so that computation, codec and
-waiting are longer than on machines of their own; messages go over links that are theirs.
+The results are medians over the steps. The ranks share this machine's cores, so computation, codec
+and waiting take longer than on separate machines; but each rank has links of its own.
 
-Run: ./dev run python benchmarks/training_step.py [--model NAME] [--width N] [--json FILE]
-Needs root, iproute2 and Open MPI, and a build with MPI.
+Run: ./dev run python benchmarks/training_step.py [--model NAME] [--width N] [--json FILE] Needs
+root, iproute2 and Open MPI, and a build with MPI.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _options() -> argparse.Namespace:
 
 
 def _rank(options: argparse.Namespace) -> None:
-    """Trains by one wire after another; rank 0 prints a row for each."""
+    """Trains with one wire format after another. Rank 0 prints a row for each."""
     import torch
 
     import cpd
@@ -90,7 +91,8 @@ def _rank(options: argparse.Namespace) -> None:
 
 
 def _measured(chosen: Any, comm: Any, steps: int) -> dict[str, float]:
-    """Milliseconds of each part of a step, and the bytes that a rank sends in one."""
+    """Returns the milliseconds of each part of a step, and the bytes that a rank sends in a
+    step."""
     import torch
 
     from cpd.parallel.nodes.real import RealNode
@@ -125,11 +127,9 @@ def _measured(chosen: Any, comm: Any, steps: int) -> dict[str, float]:
 
 
 def _codec_seconds(schedule: Any, gradients: dict[str, Any]) -> float:
-    """Returns the processor's seconds of one rank in the all-reduce of these gradients.
-
-    All ranks run as threads of this process; their seconds are divided by their number. The least
-    of three.
-    """
+    """Returns the processor time in seconds that one rank needs for the all-reduce of these
+    gradients. All ranks run as threads of this process, and their total time is divided by their
+    number. Returns the minimum of three tries."""
     import cpd
 
     names, layers = list(gradients), list(gradients.values())
@@ -174,8 +174,8 @@ def _text(row: dict[str, Any], fp32: dict[str, Any]) -> str:
 
 
 def _stored(options: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
-    """Returns the rows in the form in which `cpd study report --store` stores the results of a
-    study."""
+    """Returns the rows as JSON text, in the form in which `cpd study report --store` stores a
+    study's results."""
     from cpd.study.processor import cpu_name
     from cpd_lab.papers.kinds import VERSION
 

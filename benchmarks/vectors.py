@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `vectors/…`: lines of `cpd vectors`, from random inputs to text, by the oracle and the
-kernels, on two threads. Bits first, then 10⁶ lines a second next to NumPy, which draws the words of
-as many lines and does nothing else."""
+"""Measures the rows `vectors/…`: lines of `cpd vectors`, from random inputs to text, computed by
+the oracle and by the kernels on two threads. Checks the bits, then compares the rate (10⁶ lines a
+second) with NumPy, which only generates the random words for the same number of lines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ KNOWN = {
     "vectors/mul/e4m3fn/threads2": "39 39 3A 01",  # 1.125 · 1.125, which is not 1.25
     "vectors/mul/bf16/threads2": "3F81 3F81 3F82 01",  # (1 + 2^-7)², which is not 1 + 2^-6
 }
-"""The rows, and a line of each."""
+"""The names of the rows, each with one known line of its vectors."""
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows."""
+    """Yields the selected rows, measured on two threads."""
     for row, line in KNOWN.items():
         if not options.selection.wants(row):
             continue

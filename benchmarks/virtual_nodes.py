@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows `model/virtual-nodes-…`: a step of `cpd.VirtualNodes` against as many plain micro-batches
-(forward, backward, gradients added up) of the same model, by turns. Bits: the gradients are those
-of `cpd.simulate_all_reduce`, for a few nodes.
-"""
+"""Measures the rows `model/virtual-nodes-…`: a step of `cpd.VirtualNodes`, compared to the same
+number of plain micro-batches (forward, backward, gradients added) of the same model, alternately.
+For a few nodes, checks that the gradients are those of `cpd.simulate_all_reduce`."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ THREADS = 2
 
 
 def perceptron() -> nn.Module:
-    """Returns the perceptron of `cpd train`, with six hidden layers of 64."""
+    """Returns the perceptron of `cpd train` with six hidden layers of width 64."""
     hidden = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(64, 10))
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and what one node gives it."""
+    """A model, and the batch of one node."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -50,7 +49,8 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A way of reducing."""
+    """A setting of virtual nodes: how gradients are reduced, for which models, and with which
+    bar."""
 
     name: str
     spec: cpd.Reduce
@@ -66,7 +66,8 @@ CASES = (
     Case("one-pass", E4M3, most=ONE_PASS),
     Case("one-pass/kahan-groups", KAHAN, most=ONE_PASS, models=("gpt-block",)),
     Case("recompute", APS, "recompute", most=TWICE),
-    # Micro-batches of less than half a millisecond, in which Python's part shows: no bar.
+    # A micro-batch takes less than half a millisecond, so that the overhead of Python is visible.
+    # Therefore the row has no bar.
     Case("one-pass", E4M3, models=("perceptron",)),
     Case("memory", APS, "memory", models=("perceptron",)),
     Case("recompute", APS, "recompute", models=("perceptron",)),
@@ -78,7 +79,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
-    """The gradients' sum, as a loop without nodes makes it."""
+    """Computes the sum of the gradients as a loop without virtual nodes does."""
     model.zero_grad()
     for micro in batch.chunk(nodes):
         loss_of(model, micro).backward()
@@ -130,7 +131,7 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, on two threads."""
+    """Yields the selected rows, measured on two threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs as Python sees them: made by a text, applied to one layer; and what they keep of layers.
-// python/cpd/compress checks what arguments are; the GIL is let go while values are worked on.
+// Binds codecs: a codec is made from a text, is applied to one layer, and keeps states of layers.
+// python/cpd/compress checks the types of arguments. The GIL is released while values are
+// processed.
 #include "codecs.h"
 
 #include <pybind11/numpy.h>
@@ -38,8 +39,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// The arguments of a call in addition to a layer: its states, of rank 0, and a piece's other
-/// members.
+/// The arguments of a call other than the layer: the states of rank 0, and the other members of a
+/// Piece.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;
@@ -50,7 +51,8 @@ struct LayerCall {
   std::int64_t row;  // 0: the layer is one row; of streams alone
 };
 
-/// A codec's call with one layer of rank 0. Without states what it keeps is forgotten.
+/// A codec's call with one layer of rank 0. Without states from the caller, the states that the
+/// call changes are discarded.
 class Call {
  public:
   Call(const Codec& codec, const Floats& x, std::optional<LayerCall*> given)
@@ -148,7 +150,7 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
   return values;
 }
 
-/// The stream, and how many bytes of it are the codec's.
+/// Returns the encoded bytes, and how many of them the codec itself wrote.
 std::pair<py::bytes, std::int64_t> EncodeLayer(const BoundCodec& bound, const Floats& x,
                                                const LayerCall& given) {
   StreamOptions options{given.key, given.shift, given.row, given.scale, {}};
@@ -199,7 +201,7 @@ std::string ToString(Measured measured) {
   return measured == Measured::own ? "own" : measured == Measured::shared ? "shared" : "nothing";
 }
 
-/// Returns whether the codec is a format, scaled or not, by its name; else it is a compressor.
+/// Returns whether the codec is a format, scaled or not. Other codecs are compressors.
 bool IsFormat(const BoundCodec& bound) {
   const Codec* const codec = bound.codec.get();
   return dynamic_cast<const Packed*>(codec) != nullptr ||
@@ -286,7 +288,7 @@ void BindCodec(py::module_& m) {
 
 constexpr const char* kStages[] = {"contribution", "result"};
 
-/// rank, number, stage, the codec's text, size, begin (none: not saved), values.
+/// A saved state: rank, number, stage, the codec's text, size, begin (None: not saved), values.
 using Kept = std::tuple<int, std::int64_t, std::string, std::string, std::int64_t,
                         std::optional<std::int64_t>, Floats>;
 
@@ -306,7 +308,7 @@ Stage StageNamed(const std::string& name) {
   return static_cast<Stage>(found - kStages);
 }
 
-/// world, rank (none: all of them).
+/// The owner of states: world, rank (None: all ranks).
 using OwnerFields = std::pair<int, std::optional<int>>;
 
 std::optional<OwnerFields> OwnerOf(const CodecStates& states) {
@@ -330,7 +332,7 @@ void LoadStates(CodecStates& states, const std::vector<Kept>& all,
   states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});
 }
 
-/// number, rank (none: all), root mean square.
+/// Returns for each gradient: number, rank (None: all ranks), root mean square.
 std::vector<std::tuple<std::int64_t, std::optional<int>, float>> GradientsOf(
     const CodecStates& states) {
   std::vector<std::tuple<std::int64_t, std::optional<int>, float>> all;

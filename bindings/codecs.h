@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec as the files of cpd._core hand it around.
+// The Python object that holds a codec, shared by the source files of cpd._core.
 #pragma once
 
 #include <optional>

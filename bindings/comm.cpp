@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cpd._core's communicators. Layers arrive as contiguous float32 arrays, or as CudaValues
-// (python/cpd/comm/layers.py); calls run without the GIL. C++ errors become the exceptions of
-// python/cpd/comm/errors.py.
+// Binds the communicators of cpd._core. Layers are passed as contiguous float32 arrays or as
+// CudaValues (python/cpd/comm/layers.py). Calls run without the GIL. C++ errors become the
+// exceptions of python/cpd/comm/errors.py.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -33,7 +33,8 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// A Communicator that goes, with its threads and transport, without the GIL.
+/// Holds a Communicator. Its destructor, which ends threads and the transport, runs without the
+/// GIL.
 class Bound {
  public:
   explicit Bound(Communicator&& comm) : comm_(std::make_unique<Communicator>(std::move(comm))) {}
@@ -69,7 +70,7 @@ Bound MakeMpi(double timeout, std::int64_t chunk, bool breakable) {
   return Made(MpiTransport(timeout), timeout, chunk, breakable);
 }
 
-/// An address that Python was given by torch.
+/// Converts an address that Python got from torch to a pointer.
 void* Pointer(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -110,7 +111,8 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
   return made;
 }
 
-/// Layers' numbers in random streams, or values of their rows; none: TensorOptions's.
+/// One number for each layer, for random streams or rows (TensorOptions). Empty: the default of
+/// TensorOptions.
 using Numbers = std::vector<std::int64_t>;
 
 TensorOptions OptionsOf(std::uint64_t seed, std::uint64_t step, const Numbers& numbers,
@@ -123,7 +125,7 @@ TensorOptions OptionsOf(std::uint64_t seed, std::uint64_t step, const Numbers& n
           .shapes = shapes};
 }
 
-/// NumPy arrays and CudaValues.
+/// The layers of a call: NumPy arrays and CudaValues.
 using Arrays = std::vector<py::object>;
 
 std::vector<TensorView> ViewsOf(const Arrays& arrays) {
@@ -283,7 +285,7 @@ void HookFaults(const std::optional<PythonHook>& hook) {
     const ReleaseGil release;
     return SetFaultHook({});
   }
-  // Never destroyed: the library may keep it until after Python is gone.
+  // The hook is never destroyed, because the library may keep it until after Python has ended.
   const auto* kept = new PythonHook(*hook);
   const ReleaseGil release;
   SetFaultHook([kept](Phase phase, std::int64_t chunk, Transport& transport) {
@@ -295,8 +297,8 @@ void HookFaults(const std::optional<PythonHook>& hook) {
 
 // ---- errors ---------------------------------------------------------------------------------
 
-/// Raises the exception `name` of cpd.comm.errors; where a signal's handler raises one while that
-/// is made, the handler's.
+/// Raises the exception `name` of cpd.comm.errors. If a signal's handler raises an exception while
+/// it is constructed, raises the handler's exception instead.
 template <class... Args>
 void Raise(const char* name, const char* what, Args&&... args) {
   try {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cpd._core: formats, operations on NumPy arrays, virtual ranks. It turns Python objects into the
-// C++ ones, releases the GIL and calls the library; arguments are named and checked for type in
-// python/cpd, for value by the library, whose cpd::Error arrives as ValueError, cpd::MachineError
-// as RuntimeError (one alone as torch's: errors.cpp) and std::bad_alloc as MemoryError.
+// The module cpd._core: formats, operations on NumPy arrays, virtual ranks and the other parts of
+// the library. Converts Python objects to C++ objects, releases the GIL and calls the library.
+// python/cpd names the arguments and checks their types; the library checks their values.
+// cpd::Error becomes ValueError, cpd::MachineError becomes RuntimeError (NoDeviceMemory becomes
+// torch's own error: errors.cpp), and std::bad_alloc becomes MemoryError.
 #include <pybind11/pybind11.h>
 
 #include "gil.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NoDeviceMemory as torch's own error for a GPU without memory.
+// Converts NoDeviceMemory to torch's own error for a GPU without free memory.
 #include <exception>
 
 #include "cpd/backend/device_memory.h"
@@ -12,7 +12,8 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// torch.OutOfMemoryError; RuntimeError where torch is not imported. Wants the GIL.
+/// Returns torch.OutOfMemoryError, or RuntimeError if torch is not imported. The thread must hold
+/// the GIL.
 py::object NoDeviceMemoryType() {
   const py::dict modules = py::module_::import("sys").attr("modules");
   const auto error = py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
@@ -22,7 +23,8 @@ py::object NoDeviceMemoryType() {
 
 void Raise(const char* message) { PyErr_SetString(NoDeviceMemoryType().ptr(), message); }
 
-/// For libcpd_torch, whose callers take pybind11's error_already_set to Python as it is.
+/// Throws the error for libcpd_torch, whose callers pass pybind11's error_already_set to Python
+/// unchanged.
 void Throw(const char* message) {
   const AcquireGil gil;
   Raise(message);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The scope in which a thread explains (cpd/base/explaining.h), for python/cpd/ops/explain.py.
+// Binds the scope in which a thread explains calls instead of running them (cpd/base/explaining.h),
+// for python/cpd/ops/explain.py.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -16,7 +17,7 @@ namespace {
 
 using Fields = py::typing::Dict<py::str, py::object>;
 
-/// A context of Python that makes its thread explain, from __enter__ to __exit__.
+/// A Python context manager. Between __enter__ and __exit__, its thread explains calls.
 struct Scope {
   int gpu = -1;
   std::unique_ptr<Explaining> explaining;

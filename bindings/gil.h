@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GIL around calls of the library, signals in them, and the interpreter's end.
+// Classes that release and acquire the GIL around calls of the library, and handle signals and the
+// interpreter's end.
 //
 // A thread that waits for the GIL while the interpreter ends never gets it. CPython before 3.14
-// ends such a thread by pthread_exit, which unwinds C++'s frames and ends the process at the first
-// one that is noexcept. Here it stays where it is, as from 3.14 on.
+// ends such a thread by pthread_exit, which unwinds C++ frames and ends the whole process at the
+// first noexcept function. Here such a thread waits forever instead, as in CPython 3.14 and later.
 #pragma once
 
 #include <cxxabi.h>
@@ -17,7 +18,7 @@
 
 namespace cpd {
 
-/// run(), which may wait for the GIL; does not return where the interpreter has ended.
+/// Calls run(), which may wait for the GIL. Does not return if the interpreter has ended.
 template <class Run>
 decltype(auto) OrStay(const Run& run) {
   try {
@@ -27,7 +28,8 @@ decltype(auto) OrStay(const Run& run) {
   }
 }
 
-/// A call without the GIL (RunningCall). The thread has it before and after.
+/// Releases the GIL for the duration of a library call (RunningCall). The thread must hold the GIL
+/// before, and holds it again afterwards.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) { call_.emplace(); }
@@ -51,7 +53,7 @@ void WithoutGil(Run run) {
   run();
 }
 
-/// The GIL for a while, whether the thread has it already or not.
+/// Holds the GIL while the object lives, whether or not the thread already held it.
 class AcquireGil {
  public:
   AcquireGil() {
@@ -62,16 +64,18 @@ class AcquireGil {
   std::optional<pybind11::gil_scoped_acquire> gil_;
 };
 
-/// A Python exception that leaves a call: KeyboardInterrupt, or what else a signal's handler
-/// raised. pybind11, torch's own too, hands it to Python as it is.
+/// A Python exception that leaves a library call: KeyboardInterrupt, or another exception that a
+/// signal's handler raised. pybind11, also torch's copy of it, passes the exception to Python
+/// unchanged.
 class PythonInterrupt final : public pybind11::error_already_set, public Interrupted {
  public:
-  /// Takes the one that is set. Wants the GIL.
+  /// Takes the Python exception that is currently set. The thread must hold the GIL.
   PythonInterrupt() = default;
   explicit PythonInterrupt(const pybind11::error_already_set& error) : error_already_set(error) {}
 };
 
-/// Makes calls on Python's main thread look for signals, and ends other threads' at exit.
+/// Makes library calls on Python's main thread check for signals, and ends the calls of other
+/// threads at exit.
 void BindInterrupt(pybind11::module_& m);
 
 }  // namespace cpd

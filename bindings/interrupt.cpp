@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signals and the process's end for calls of the library (cpd/base/interrupt.h).
+// Lets signals and the process's end interrupt calls of the library (cpd/base/interrupt.h).
 #include <pthread.h>
 
 #include <atomic>
@@ -17,10 +17,10 @@ namespace {
 
 std::atomic<unsigned long> g_main_thread{0};  // as threading.get_ident() gives it
 
-/// Ends the calls of threads that have entered it. Python: _core.Stop.
+/// Ends the calls of all threads that have called enter(). Python: _core.Stop.
 class Stop {
  public:
-  /// From now on this thread's calls end with KeyboardInterrupt once it is set.
+  /// After this call, calls of this thread end with KeyboardInterrupt once the Stop is set.
   void Enter() const { t_entered_ = set_; }
   void Set() const { *set_ = true; }
   static bool IsSet() { return t_entered_ != nullptr && *t_entered_; }
@@ -34,7 +34,7 @@ thread_local Stop::Flag Stop::t_entered_;
 
 unsigned long ThisThread() { return static_cast<unsigned long>(pthread_self()); }
 
-/// Runs the handlers of signals that have come, as Python does between two instructions.
+/// Runs the handlers of signals that have arrived, as Python does between two instructions.
 void AskPython() {
   const bool is_stopped = Stop::IsSet();
   if (!is_stopped && ThisThread() != g_main_thread) return;
@@ -43,7 +43,7 @@ void AskPython() {
   if (is_stopped || OrStay([] { return PyErr_CheckSignals(); }) != 0) throw PythonInterrupt();
 }
 
-/// CPython's main thread in a forked child is the one that has forked.
+/// In a forked child process, the thread that called fork is CPython's main thread.
 void TakeOver() { g_main_thread = ThisThread(); }
 
 bool HasOtherThreads() {
@@ -51,8 +51,9 @@ bool HasOtherThreads() {
   return PyThreadState_Next(first) != nullptr;
 }
 
-/// At exit. A thread on its way out of a call has a moment to get the GIL and to come to its next
-/// call, where it stays.
+/// Ends the running calls of other threads at exit. Waits until all of them have ended, at most
+/// `seconds`, and returns whether they have. A thread that leaves a call has another 50 ms to get
+/// the GIL and reach its next call, in which it then stays.
 bool EndCalls(double seconds) {
   if (!HasOtherThreads()) return true;
   const ReleaseGil release;
@@ -61,7 +62,7 @@ bool EndCalls(double seconds) {
   return ended && EndOtherCalls(seconds);
 }
 
-/// Raises KeyboardInterrupt in a Python thread when it runs its next instruction.
+/// Makes a Python thread raise KeyboardInterrupt when it executes its next instruction.
 bool InterruptThread(unsigned long ident) {
   return PyThreadState_SetAsyncExc(ident, PyExc_KeyboardInterrupt) != 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations on NumPy arrays, and the backends. Views are made with the GIL, kernels run
-// without it.
+// Binds the operations on NumPy arrays, and the backends. Views are made while the GIL is held;
+// kernels run without the GIL.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -89,15 +89,15 @@ namespace {
 // ---- arguments from Python ------------------------------------------------------------------
 
 using OptionalArray = std::optional<py::array>;
-/// A call's seed and stream.
+/// The seed and the stream of a call.
 using SeedAndStream = std::pair<std::uint64_t, std::uint64_t>;
 
 OptionalView OptionalViewOf(const OptionalArray& x) {
   return x ? OptionalView(ViewOf(*x)) : OptionalView();
 }
 
-/// The passing of an argument to a function of the library: the type that Python gives, and what
-/// holds the argument during the call.
+/// Describes how an argument is passed to a function of the library: the type that Python passes,
+/// and an object that holds the argument during the call.
 template <class Argument>
 struct FromPython {
   using Type = Argument;
@@ -149,7 +149,7 @@ struct FromPython<const Operands&> {
     return {ViewOf(operands[0]), other(1), other(2)};
   }
 };
-/// An operand's scales or None, its block, its lines, and a factor or None.
+/// A scaled operand: its scales or None, its block, its lines, and a factor or None.
 template <>
 struct FromPython<const OperandScales&> {
   using Type = const std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>&;
@@ -163,7 +163,7 @@ struct FromPython<const OperandScales&> {
     return {OptionalViewOf(scales), OptionalViewOf(factor), block, lines};
   }
 };
-/// Scales of blocks and of the second level, and largest magnitudes.
+/// The scales of blocks, the outer scales, and the largest magnitudes that a caller gives.
 template <>
 struct FromPython<const GivenScales&> {
   using Type = const std::array<OptionalArray, 3>&;
@@ -176,7 +176,8 @@ struct FromPython<const GivenScales&> {
   }
 };
 
-/// `function` of views as a function of arrays. Views are made with the GIL, the call runs without.
+/// Wraps a `function` of views as a function of arrays. Makes the views while the GIL is held, and
+/// calls `function` without the GIL.
 template <class... Arguments>
 auto OnArrays(void (*function)(Arguments...)) {
   return [function](typename FromPython<Arguments>::Type... arguments) {
@@ -187,7 +188,7 @@ auto OnArrays(void (*function)(Arguments...)) {
   };
 }
 
-// The functions that share a name with another one.
+// Function types that select one of several overloads.
 using View = const TensorView&;
 using MaybeView = const TensorView*;
 template <class... Arguments>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Optional tensor arguments, as the bindings of NumPy and of torch pass them to the library.
+// Passes optional tensor arguments of the NumPy and torch bindings to the library.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace cpd {
 
-/// The view of a tensor that a caller may leave out. The library takes it as a pointer, null where
-/// there is no tensor; the pointer lives as long as this.
+/// The view of a tensor that the caller may omit. The library takes the view as a pointer, which is
+/// null if there is no tensor. The pointer is valid while this object lives.
 class OptionalView {
  public:
   OptionalView() = default;

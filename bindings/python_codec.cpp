@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec whose bytes Python makes: for tests of messages of any size over transports that only
-// Python reaches.
+// A codec whose bytes Python produces. Tests use it for messages of any size on transports that
+// only Python reaches.
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// Values are cast to a format as packed ones are; then the object's encode(array) gives bytes, at
-/// most `value_bytes` for each value, and decode(bytes) the array again, or raises ValueError.
+/// Casts values to a format as packed values are. Then the object's encode(array) returns bytes, at
+/// most `value_bytes` for each value. decode(bytes) returns the array again, or raises ValueError.
 class PythonCodec final : public Codec {
  public:
   PythonCodec(const Format& format, const RoundingOptions& rounding, const py::object& codec)

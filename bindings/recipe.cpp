@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes as Python sees them: by their texts.
+// Binds recipes, which Python passes as texts.
 #include "cpd/spec/recipe.h"
 
 #include <pybind11/pybind11.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The spec of a reduction as Python sees it: the one native object, checked where it is made.
+// Binds the spec of a reduction. Python uses the C++ object, which is checked when it is made.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

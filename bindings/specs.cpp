@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Specs of arithmetic as Python sees them: formats, rounding options, accumulators. Each is the one
-// native object, checked where it is made.
+// Binds the specs of arithmetic: formats, rounding options and accumulators. Python uses the C++
+// objects, which are checked when they are made.
 #include "specs.h"
 
 #include <pybind11/numpy.h>
@@ -44,7 +44,8 @@ namespace {
 
 // ---- formats --------------------------------------------------------------------------------
 
-/// The distinct finite values, ascending, of formats of binary32 values.
+/// Returns the distinct finite values of a format in ascending order. All of them must be binary32
+/// numbers.
 py::array_t<float> Values(const Format& format) {
   Check(format);
   std::vector<float> positive;
@@ -87,7 +88,7 @@ RoundingOptions MakeOptions(const std::string& rounding, const std::string& over
   return options;
 }
 
-/// The random bits of a codec, which only some codecs use.
+/// Returns rounding options with the random bits of a codec. Only some codecs use random bits.
 RoundingOptions OptionsOfCodec(int random_bits) {
   const RoundingOptions options{.random_bits = random_bits};
   Check(options);
@@ -151,14 +152,15 @@ void BindScaled(py::module_& m) {
 
 // ---- accumulators ---------------------------------------------------------------------------
 
-/// The matrix units by name, each also with the pattern of its NaN.
+/// Returns the predefined matrix units by name, each with the bit pattern of its NaN.
 NamedDict NamedUnits() {
   NamedDict all = AsDict(Presets());
   for (const auto& [name, unit] : all) unit["nan"] = PresetNan(name.cast<std::string>());
   return all;
 }
 
-/// The accumulator of an integer that loses nothing.
+/// Returns the accumulator that sums `terms` products of a and b in an integer without any
+/// rounding.
 Accumulator Exact(const Format& a, const Format& b, std::int64_t terms) {
   return {.scheme = Scheme::fixed, .fixed = Kulisch(a, b, terms)};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that the specs of cpd._core have in common.
+// Functions that bind the specs of cpd._core (formats, rounding options, accumulators and so on) in
+// the same way.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -24,7 +25,8 @@ inline pybind11::tuple Tuple(std::span<const std::string_view> names) {
   return pybind11::tuple(pybind11::cast(std::vector<std::string>(names.begin(), names.end())));
 }
 
-/// A spec's fields as keyword arguments have them; of an enumerator its name, of a spec its text.
+/// Converts a spec's fields for Python keyword arguments: an enumerator becomes its name, a nested
+/// spec its text.
 template <class Spec>
 pybind11::typing::Dict<pybind11::str, pybind11::object> FieldsAsDict(const Spec& spec) {
   pybind11::typing::Dict<pybind11::str, pybind11::object> fields;
@@ -42,12 +44,13 @@ pybind11::typing::Dict<pybind11::str, pybind11::object> FieldsAsDict(const Spec&
   return fields;
 }
 
-/// Named specs as `named()` returns them: by name, what each is.
+/// A dict from the names of predefined specs to dicts that describe each spec by texts. The Python
+/// function `named()` of a spec returns such a dict.
 using NamedDict =
     pybind11::typing::Dict<pybind11::str, pybind11::typing::Dict<pybind11::str, pybind11::str>>;
 NamedDict AsDict(const std::vector<NamedSpec>& specs);
 
-/// The keys of a table and each one's kind, and the names of all its fields.
+/// A dict from the keys of a spec's text to the kinds of their values. KeysAsDict makes it.
 using KeyDict = pybind11::typing::Dict<pybind11::str, pybind11::str>;
 template <class Spec>
 KeyDict KeysAsDict() {
@@ -58,8 +61,8 @@ KeyDict KeysAsDict() {
   return keys;
 }
 
-/// Binds what every spec has: its fields, its keys (of `Table`), its canonical text, and `parse`,
-/// which reads that text.
+/// Binds what every spec has: its fields, its keys (from `Table`), its canonical text, and `parse`,
+/// which reads such a text.
 template <class Spec, class Table = Spec>
 pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name) {
   pybind11::class_<Spec> made(m, name);

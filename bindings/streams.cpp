@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of random bits (cpd/numeric/draws/streams.h) by the names of their purposes.
+// Binds streams of random bits (cpd/numeric/draws/streams.h) by the names of their purposes.
 #include "cpd/numeric/draws/streams.h"
 
 #include <pybind11/native_enum.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the types of the compiled module: `stub.py LIBRARY _core.pyi`. Needs pybind11-stubgen and
-NumPy, whose types it names."""
+"""Writes the type stub of the compiled module. Usage: `stub.py LIBRARY _core.pyi`. Needs
+pybind11-stubgen, and NumPy because the stub names its types."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Virtual ranks, round-off and the cost of an exchange.
+// Binds virtual ranks, round-off measurements and the cost of an exchange.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -91,7 +91,7 @@ Cost CostOfLayers(const Reduce& spec, int world, int rank, const Sizes& sizes, s
   return CostOf(spec, world, rank, sizes, chunk, {rows, largest, numbers});
 }
 
-/// Each round as (steps, bytes, across, within).
+/// Converts each Round to (steps, bytes, across, within).
 std::vector<std::array<std::int64_t, 4>> Fields(std::span<const Round> rounds) {
   std::vector<std::array<std::int64_t, 4>> fields;
   for (const Round& round : rounds) {

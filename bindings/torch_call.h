@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call of an operator torch.ops.cpd.*: its arguments, which arrive on torch's stack, its kernel
-// and its results; and the rows of the operators' table.
+// Implements one call of an operator torch.ops.cpd.*: reads the arguments from torch's stack, runs
+// the kernel and stores the results on the stack. Also defines the rows of the table of operators.
 //
-// Formats, roundings and accumulators arrive as one canonical text a call, parsed once: an
-// accumulator's or, for operators of elements, a cast's ("e4m3 rounding=stochastic"). A text means
-// the same in every process, so programs may be exported. seed and stream are one-element int64
-// tensors (a missing one is 0) that hold the 64 bits of the unsigned number, so that a compiled
-// program takes a new stream without being compiled again. Kernels read those on x's GPU when they
-// run.
+// Formats, roundings and accumulators are passed as one canonical text, which is parsed once: the
+// text of an accumulator or, for element-wise operators, of a cast ("e4m3 rounding=stochastic").
+// A text has the same meaning in every process, so programs may be exported. seed and stream are
+// one-element int64 tensors that hold the 64 bits of an unsigned number; a missing tensor means 0.
+// So a compiled program can take a new stream without being compiled again. If the tensors are on
+// x's GPU, kernels read them when they run.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ namespace cpd {
 
 // ---- arguments ------------------------------------------------------------------------------
 
-/// A string argument: torch's copy of it, which is deleted here. (torch's own conversion to
+/// A string argument. Takes torch's copy of the string and deletes it. (torch's own conversion to
 /// std::string never frees that copy.)
 class Text {
  public:
@@ -61,9 +61,9 @@ class Text {
   StringHandle handle_;
 };
 
-/// The meaning of a text, parsed once by `Parse`. Every thread has its own, of bounded size: no
-/// lock. A copy, since a handler of Python's that runs within the call may parse any number of
-/// texts.
+/// Returns the result of Parse(text) from a cache. Each thread has a cache of its own, of bounded
+/// size, so that no lock is needed. Returns a copy, because a Python handler that runs within the
+/// call may parse further texts and so evict the entry.
 template <auto Parse>
 auto Parsed(const Text& text) {
   using Spec = decltype(Parse(text.view()));
@@ -76,13 +76,13 @@ auto Parsed(const Text& text) {
   return known.emplace(key, parsed).first->second;
 }
 
-/// A cast to a format without scales.
+/// A cast to a format without scales: the format and the rounding options.
 struct PlainCast {
   Format format;
   RoundingOptions rounding;
 };
 
-/// Throws Error for a scaled format.
+/// Parses a cast. Throws Error for a scaled format.
 inline PlainCast ParsePlainCast(std::string_view text) {
   const CastSpec cast = ParseCastSpec(text);
   if (const Format* const format = std::get_if<Format>(&cast.format)) {
@@ -91,7 +91,8 @@ inline PlainCast ParsePlainCast(std::string_view text) {
   throw Error(ToString(cast) + " has scales; here a format without scales is needed");
 }
 
-/// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
+/// Reads a seed or a stream: the number itself if the tensor is on the CPU, or its address if the
+/// tensor is on x's GPU.
 inline void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
                        std::uint64_t& number, const std::uint64_t*& on_device) {
   if (!given) return;
@@ -110,16 +111,16 @@ inline void TakeNumber(const OptionalTensor& given, const char* what, const Tens
   on_device = static_cast<const std::uint64_t*>(data);
 }
 
-/// The types of an argument's entries on torch's stack, or of a function's arguments.
+/// Lists the types of an argument's entries on torch's stack, or of a function's arguments.
 template <class... All>
 struct Types {};
 
-/// The seed and stream of a call.
+/// The seed and the stream of a call.
 struct Numbers {
   using Entries = Types<OptionalTensor, OptionalTensor>;
   static constexpr const char* kSchema = "Tensor? seed, Tensor? stream";
 
-  /// The random bits of a call on x, where the rounding uses some.
+  /// Returns the random bits of a call on x, or an empty key if the rounding uses none.
   [[nodiscard]] RandomKey KeyOf(const RoundingOptions& rounding, const Tensor& x) const {
     RandomKey key;
     if (rounding.mode != Rounding::stochastic) return key;
@@ -131,12 +132,12 @@ struct Numbers {
   OptionalTensor seed, stream;
 };
 
-/// The cast of an operation's elements and the integers of its stochastic rounding.
+/// The cast of an operation's elements, and the seed and stream of its stochastic rounding.
 struct ElementCast {
   using Entries = Types<Text, Numbers, OptionalTensor>;
   static constexpr const char* kSchema = "str how, Tensor? seed, Tensor? stream, Tensor? random";
 
-  /// The parsed text, and the random bits of a call on x.
+  /// Returns the parsed text and the random bits of a call on x.
   [[nodiscard]] std::pair<PlainCast, RandomKey> On(const Tensor& x) const {
     const PlainCast to = Parsed<ParsePlainCast>(how);
     return {to, numbers.KeyOf(to.rounding, x)};
@@ -147,12 +148,12 @@ struct ElementCast {
   OptionalTensor random;
 };
 
-/// The accumulator of a sum.
+/// The accumulator of a sum, and the seed and stream of its stochastic rounding.
 struct SumBy {
   using Entries = Types<Text, Numbers>;
   static constexpr const char* kSchema = "str accumulator, Tensor? seed, Tensor? stream";
 
-  /// The parsed text, and the random bits of a call on x.
+  /// Returns the parsed text and the random bits of a call on x.
   [[nodiscard]] std::pair<Accumulator, RandomKey> On(const Tensor& x) const {
     const Accumulator how = Parsed<ParseAccumulator>(text);
     return {how, numbers.KeyOf(how.rounding, x)};
@@ -164,7 +165,7 @@ struct SumBy {
 
 // ---- the stack ------------------------------------------------------------------------------
 
-/// Takes an argument from torch's stack, where it has kEntries entries.
+/// Reads an argument from torch's stack, where the argument has kEntries entries.
 template <class Argument>
 struct OnStack {
   static constexpr std::size_t kEntries = 1;
@@ -176,7 +177,7 @@ struct OnStack<Text> {
   static Text Take(const StableIValue* at) { return Text(OnStack<StringHandle>::Take(at)); }
 };
 
-/// Takes several arguments, one after the other.
+/// Reads several arguments, one after the other.
 template <class List>
 struct AllOnStack;
 template <class... All>
@@ -192,7 +193,7 @@ struct AllOnStack<Types<All...>> {
   }
 
  private:
-  /// The index of each argument's first entry.
+  /// The index of each argument's first entry on the stack.
   static constexpr auto kFirst = [] {
     std::array<std::size_t, sizeof...(All)> first{};
     std::size_t next = 0, i = 0;
@@ -212,7 +213,7 @@ struct OnStack<Argument> {
   }
 };
 
-/// Puts a kernel's results on the stack.
+/// Puts a kernel's results on torch's stack.
 template <class Result>
 void Put(StableIValue* stack, const Result& result) {
   stack[0] = torch::stable::detail::from(result);
@@ -223,7 +224,7 @@ void Put(StableIValue* stack, const std::tuple<Results...>& results) {
              results);
 }
 
-/// The results of a function: their number and their types in a schema.
+/// The results of a function: their number and their types in an operator's schema.
 struct Results {
   std::size_t count;
   const char* schema;
@@ -240,11 +241,12 @@ template <>
 inline constexpr Results kResults<std::tuple<Tensor, Tensor, Tensor>>{3,
                                                                       "(Tensor, Tensor, Tensor)"};
 
-/// A kernel as torch calls it.
+/// The type of a kernel as torch calls it, with arguments and results on a stack.
 using BoxedKernel = void (*)(StableIValue* stack, std::uint64_t arguments, std::uint64_t results);
 
-/// A function as a kernel: a call of the library (RunningCall) on torch's threads; torch has
-/// released the GIL. Where a GPU has no memory left, the error is the front end's.
+/// Wraps a function as a kernel for torch. The kernel is a call of the library (RunningCall) that
+/// runs on torch's threads, after torch has released the GIL. If a GPU runs out of memory, throws
+/// the error of the front end (torch).
 template <auto Function>
 struct Boxed;
 template <class Result, class... Arguments, Result (*Function)(Arguments...)>
@@ -270,7 +272,7 @@ struct Boxed<Function> {
   }
 };
 
-/// A tensor for packed codes.
+/// Returns a new uint8 tensor for `count` packed codes.
 inline Tensor EmptyCodes(const Tensor& x, const Format& format, std::int64_t count) {
   const std::int64_t bytes = PackedBytes(format, count);
   return Empty(x, {&bytes, 1}, ScalarType::Byte);
@@ -278,8 +280,8 @@ inline Tensor EmptyCodes(const Tensor& x, const Format& format, std::int64_t cou
 
 // ---- shapes of a call -----------------------------------------------------------------------
 
-/// An operation of one or more operands of one shape, each of its results rounded once. `Others`: a
-/// Tensor for each operand after x; `Result` makes a tensor for the results.
+/// An operation on one or more operands of the same shape that rounds each result once. `Others`
+/// has a Tensor for each operand after x. `Result` makes the tensor for the results.
 template <auto Operation, auto Result, std::same_as<Tensor>... Others>
 struct Elementwise {
   static void Into(const Tensor& x, const Others&... others, const ElementCast& cast,
@@ -299,22 +301,23 @@ struct Elementwise {
 
 // ---- the table ------------------------------------------------------------------------------
 
-/// A row of the table: an operator, by its schema and its kernel.
+/// A row of the table of operators: an operator's schema and its kernel.
 struct TorchOperator {
   std::string name, schema;
   BoxedKernel kernel;
-  /// True if there is <name>_plain as well: the same kernel, without the derivatives, transforms
-  /// and batching rules that python/cpd/_torch gives <name>. Compiled programs call it, and Python
-  /// where nothing is to be differentiated.
+  /// True if the operator <name>_plain exists too. It has the same kernel, but not the derivatives,
+  /// transforms and batching rules that python/cpd/_torch adds to <name>. Compiled programs call
+  /// <name>_plain, and so does Python if no derivative is needed.
   bool has_plain = false;
   bool on_cuda = true;
 };
 using TorchOperators = std::vector<TorchOperator>;
 
-/// Further facts on an operator: it has derivatives; it is one of the CPU alone.
+/// Further properties of an operator: it has derivatives, or it supports only the CPU.
 enum class Has { nothing, derivatives, cpu_only };
 
-/// The row of a function. One without results writes into `out`, its last argument.
+/// Makes the table's row for a function. A function without results writes into `out`, its last
+/// argument.
 template <auto Function>
 TorchOperator Row(const std::string& name, const std::string& arguments, Has has = Has::nothing) {
   constexpr bool kWrites = Boxed<Function>::kMade.count == 0;
@@ -324,13 +327,13 @@ TorchOperator Row(const std::string& name, const std::string& arguments, Has has
           Boxed<Function>::Run, kWrites || has == Has::derivatives, has != Has::cpu_only};
 }
 
-/// The rows of an operator of elements, which makes its result, and of <name>_out.
+/// Makes the rows of an element-wise operator: <name>, which returns a new tensor, and <name>_out.
 template <auto New, auto Into>
 TorchOperators MadeAndWritten(const std::string& name, const std::string& arguments) {
   return {Row<New>(name, arguments, Has::derivatives), Row<Into>(name + "_out", arguments)};
 }
 
-// The rows of other files.
+// Returns the rows that are defined in other source files.
 TorchOperators ScaledOperators();
 TorchOperators ConvolutionOperators();
 

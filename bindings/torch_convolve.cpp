@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The operators of convolutions on the CPU: torch.ops.cpd.convolve and correlate (ops/convolve.h).
-// Lists have a number for each of an image's dimensions.
+// A list argument has one number for each spatial dimension of the image.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-/// One field of each axis.
+/// Sets one field of each window axis from a list.
 void SetAxes(Windows& windows, std::int64_t WindowAxis::* field, std::span<const std::int64_t> of) {
   if (static_cast<std::size_t>(windows.rank) != of.size()) {
     throw Error("windows need " + std::to_string(windows.rank) +
@@ -28,7 +28,7 @@ void SetAxes(Windows& windows, std::int64_t WindowAxis::* field, std::span<const
   for (std::size_t d = 0; d < of.size(); ++d) windows.axes[d].*field = of[d];
 }
 
-/// Windows of images x.
+/// Returns the windows of images x.
 Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const Ints& before) {
   const std::int64_t rank = x.dim() - 2;
   if (rank < 1 || rank > Windows::kMaxRank) {
@@ -43,7 +43,8 @@ Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const
   return windows;
 }
 
-/// w with its kernel's dimensions, the fourth and those after it, in reverse.
+/// Returns the view of w with the spatial dimensions of the kernel (the fourth dimension and later
+/// ones) reversed.
 TensorView Turned(TensorView w) {
   for (int d = 3; d < w.rank; ++d) {
     const std::int64_t last = std::max<std::int64_t>(w.shape[d] - 1, 0) * w.stride[d];
@@ -53,8 +54,9 @@ TensorView Turned(TensorView w) {
   return w;
 }
 
-/// w: groups x outputs x channels x the kernel's dimensions, which are in reverse where `turned`;
-/// c: groups x outputs.
+/// Returns the convolution of x with w. The shape of w is groups x outputs x channels x kernel
+/// dimensions; `turned`: the kernel dimensions are in reverse order. The shape of c is groups x
+/// outputs.
 Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const OptionalTensor& c,
                    const Ints& step, const Ints& dilation, const Ints& before, const Ints& spread,
                    const Ints& places, const SumBy& by, ScalarType dtype) {
@@ -76,7 +78,8 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const Optional
   return out;
 }
 
-/// kernel: its dimensions; the windows' places are those of g.
+/// Returns the correlation of g with x. `kernel` has the kernel's spatial dimensions. g has one
+/// position for each window.
 Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const Ints& kernel,
                     const Ints& step, const Ints& dilation, const Ints& before, const SumBy& by,
                     ScalarType dtype) {

@@ -18,8 +18,9 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// Throws the Python exception that was just caught: one that names `ranks` as RankLost, others as
-/// TransportError; one that is no Exception, as KeyboardInterrupt, as it is. Wants the GIL.
+/// Rethrows a Python exception that was just caught. An exception with `ranks` becomes RankLost and
+/// other exceptions become TransportError. An object that is not a subclass of Exception, such as
+/// KeyboardInterrupt, is thrown unchanged. The thread must hold the GIL.
 [[noreturn]] void Rethrow(const py::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw PythonInterrupt(error);
   const py::object peer = py::getattr(error.value(), "peer", py::none());
@@ -30,7 +31,7 @@ namespace {
                        py::isinstance<py::int_>(peer) ? peer.cast<int>() : -1);
 }
 
-/// A Python object that may be released on any thread.
+/// Holds a Python object that may be released on any thread.
 class Held {
  public:
   explicit Held(py::object object) : object_(std::move(object)) {}
@@ -41,7 +42,7 @@ class Held {
     OrStay([&] { object_ = py::object(); });
   }
 
-  /// Calls a method; its result becomes a T before the GIL goes.
+  /// Calls a method of the object. Converts the result to T before the GIL is released.
   template <class T, class... Args>
   T Call(const char* method, Args&&... args) const {
     const AcquireGil gil;
@@ -53,8 +54,8 @@ class Held {
     }
   }
 
-  /// The same where nothing may be thrown. Interrupted by Ctrl-C, the method is called once more,
-  /// and the interrupt is the program's, later.
+  /// Calls a method of the object from a function that must not throw. If Ctrl-C interrupts the
+  /// method, calls it once more; the program gets the interrupt later.
   template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
   void CallQuietly(const char* method, const Args&... args) const noexcept {
     const AcquireGil gil;
@@ -66,7 +67,7 @@ class Held {
   [[nodiscard]] const py::object& object() const { return object_; }
 
  private:
-  /// True where KeyboardInterrupt ended the method.
+  /// Returns true if KeyboardInterrupt ended the method.
   template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
   bool TryQuietly(const char* method, const Args&... args) const noexcept {
     try {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that kernels need for themselves, from torch's caching allocator: torch counts it, frees
-// what it keeps before it runs out of memory, and gives captured graphs memory of their own. The
-// allocator keeps memory by torch's current stream, so other streams (of reductions) are not
-// served.
+// Allocates the memory that kernels need for themselves from torch's caching allocator. Then torch
+// counts that memory, frees cached memory before it runs out, and gives captured graphs memory of
+// their own. torch's allocator assigns memory to torch's current stream, so it does not serve other
+// streams, which reductions use.
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -16,8 +16,8 @@ namespace {
 
 using Answer = Allocator::Answer;
 
-/// The tensors whose memory is in use; never destroyed, as kernels may be queued as the process
-/// ends.
+/// The tensors whose memory is in use. Never destroyed, because kernels may still be queued when
+/// the process ends.
 struct InUse {
   std::mutex mutex;
   std::unordered_map<void*, Tensor> tensors;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcpd_torch: the operators torch.ops.cpd.*, on torch's stable ABI (TORCH_TARGET_VERSION 2.11),
-// so that one library serves CPU and CUDA builds of torch from 2.11 on. Registers each row of the
-// table. No arithmetic: tensors become TensorViews and the library does the rest. Fake kernels,
-// derivatives and batching rules are the rows of python/cpd/_torch/table.py. A cpd::Error is a
-// std::invalid_argument and arrives as ValueError, a cpd::MachineError as RuntimeError,
-// cpd::NoMemory as MemoryError.
+// libcpd_torch: registers the operators torch.ops.cpd.*, one for each row of the table. Uses
+// torch's stable ABI (TORCH_TARGET_VERSION 2.11), so that one library supports CPU and CUDA builds
+// of torch from 2.11 on. Converts tensors to TensorViews and calls the library; contains no
+// arithmetic. Fake kernels, derivatives and batching rules are in python/cpd/_torch/table.py. In
+// Python, cpd::Error (a std::invalid_argument) becomes ValueError, cpd::MachineError RuntimeError,
+// and cpd::NoMemory MemoryError.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -31,10 +31,10 @@ constexpr auto kCast =
     static_cast<void (*)(const TensorView&, const Format&, const RoundingOptions&,
                          const TensorView&, const RandomKey&, const TensorView*)>(&Cast);
 
-/// A tensor for results in row-major order.
+/// Returns an uninitialized tensor of x's shape and type in row-major order.
 Tensor EmptyRowMajor(const Tensor& x) { return Empty(x, SizesOf(x), x.scalar_type()); }
 
-/// The exceptions of an operation, whose value another operator gives.
+/// Returns the exception flags of an operation. A separate operator returns the operation's values.
 Tensor FlagsNew(const Tensor& x, const OptionalTensor& y, const OptionalTensor& z,
                 const Text& operation, const ElementCast& cast, const Text& tininess) {
   const OnDeviceOf guard(x);
@@ -84,7 +84,7 @@ Tensor HadamardNew(const Tensor& x, const Text& transform, std::int64_t axis, bo
 
 // ---- sums and products ----
 
-/// x's shape without `dim`.
+/// Returns x's shape without dimension `dim`.
 std::vector<std::int64_t> SumShape(const Tensor& x, std::int64_t dim) {
   if (dim < 0 || dim >= x.dim()) {
     throw Error("dim must be 0…" + std::to_string(x.dim() - 1) + ", got " + std::to_string(dim));
@@ -103,7 +103,7 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, const SumBy& by, const Optional
   return out;
 }
 
-/// The exceptions of SumNew's roundings.
+/// Returns the exception flags of the roundings of SumNew.
 Tensor SumFlagsNew(const Tensor& x, std::int64_t dim, const SumBy& by, const OptionalTensor& random,
                    const Text& tininess) {
   const auto shape = SumShape(x, dim);
@@ -116,8 +116,8 @@ Tensor SumFlagsNew(const Tensor& x, std::int64_t dim, const SumBy& by, const Opt
   return flags;
 }
 
-/// … × M × K by … × K × N: the dimensions before the last two broadcast. What does not fit is left
-/// to Gemm, which says so.
+/// Returns the shape of the product of a (… x M x K) and b (… x K x N). The dimensions before the
+/// last two are broadcast. Shapes that do not match are left to Gemm, which throws the error.
 std::vector<std::int64_t> ProductShape(const Tensor& a, const Tensor& b) {
   if (a.dim() < 2 || b.dim() < 2) {
     throw Error("a and b must have at least two dimensions, got " + std::to_string(a.dim()) +
@@ -135,14 +135,14 @@ std::vector<std::int64_t> ProductShape(const Tensor& a, const Tensor& b) {
   return shape;
 }
 
-/// The factors of a product, its accumulator and random bits.
+/// The factors of a product, its accumulator and its random bits.
 struct Factors {
   TensorView a, b;
   const Accumulator& by;
   RandomKey key;
 };
 
-/// A new product of a and b, which `compute` writes.
+/// Returns a new product of a and b, which `compute` writes.
 template <class Compute>
 Tensor Product(const Tensor& a, const Tensor& b, const SumBy& by, ScalarType dtype,
                const Compute& compute) {
@@ -165,7 +165,7 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const 
   });
 }
 
-/// A part of a larger product (GemmPart).
+/// Computes a part of a larger product (GemmPart).
 Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const SumBy& by,
                    ScalarType dtype, std::int64_t element, std::int64_t product) {
   return Product(a, b, by, dtype, [&](const Factors& of, const TensorView& out) {
@@ -173,7 +173,7 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, co
   });
 }
 
-/// The exceptions of GemmNew's roundings.
+/// Returns the exception flags of the roundings of GemmNew.
 Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const SumBy& by,
                     ScalarType dtype, const OptionalTensor& random, const Text& tininess) {
   const Tensor flags = Empty(a, ProductShape(a, b), ScalarType::Byte);
@@ -184,8 +184,8 @@ Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, c
   return flags;
 }
 
-/// The elements' product below scales and factors (ops/gemm.h): block and lines say how many values
-/// share a scale, 0 all.
+/// Returns the product of scaled operands (ops/gemm.h). `block` and `lines` give the number of
+/// values along k and of lines that share a scale; 0 means all.
 Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64_t a_block,
                      std::int64_t a_lines, const OptionalTensor& a_factor, const Tensor& b,
                      const OptionalTensor& b_scales, std::int64_t b_block, std::int64_t b_lines,
@@ -204,7 +204,7 @@ Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64
   return out;
 }
 
-/// ProductOfBf16: whether `out` has the product.
+/// Calls ProductOfBf16. Returns whether `out` contains the product.
 bool ProductOfBf16Into(const Tensor& a, const Tensor& b, const OptionalTensor& first,
                        const OptionalTensor& second, const OptionalTensor& bias,
                        const Tensor& out) {
@@ -260,7 +260,7 @@ std::vector<TorchOperators> Table() {
   };
 }
 
-/// Calls act(name, row) for each operator, with <name>_plain.
+/// Calls act(name, row) for each operator, and also for <name>_plain if it exists.
 template <class Act>
 void ForEach(const Act& act) {
   for (const TorchOperators& rows : Table()) {
@@ -271,8 +271,8 @@ void ForEach(const Act& act) {
   }
 }
 
-// Schemas have no defaults: torch leaves default arguments out where it traces, and fake kernels
-// would miss them.
+// Schemas have no default values. torch omits arguments with default values when it traces, and
+// fake kernels would not receive them.
 STABLE_TORCH_LIBRARY(cpd, m) {
   ForEach([&](const std::string& name, const TorchOperator& row) {
     m.def((name + row.schema).c_str());

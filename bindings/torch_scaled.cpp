@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operators of scaled formats. `scaled` is the format's canonical text, `how` the cast of its
-// elements as torch.ops.cpd.cast takes it ("e2m1 overflow=saturate"); each is parsed once.
+// The operators of scaled formats. `scaled` is the canonical text of the format; `how` is the cast
+// of its elements, in the form that torch.ops.cpd.cast takes ("e2m1 overflow=saturate"). Each text
+// is parsed once.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -26,7 +27,7 @@ int Axis(std::int64_t axis) {
   return static_cast<int>(axis);
 }
 
-/// A tensor on x's device, or none.
+/// Returns the view of an optional tensor, which must be on x's device.
 OptionalView Beside(const Tensor& x, const OptionalTensor& given, const char* name) {
   if (given &&
       (given->is_cuda() != x.is_cuda() || given->get_device_index() != x.get_device_index())) {
@@ -35,7 +36,7 @@ OptionalView Beside(const Tensor& x, const OptionalTensor& given, const char* na
   return Input(given);
 }
 
-/// The format of a cast, its axis and the cast of its elements.
+/// The destination of a cast: the scaled format, its axis, and the rounding of the elements.
 struct To {
   using Entries = Types<Text, std::int64_t, Text>;
   static constexpr const char* kSchema = "str scaled, int axis, str how";
@@ -45,7 +46,7 @@ struct To {
   Text how;
 };
 
-/// A caller's scales, or the magnitudes from which they are formed.
+/// The caller's scales, or the magnitudes from which scales are computed.
 struct GivenTensors {
   using Entries = Types<OptionalTensor, OptionalTensor, OptionalTensor>;
   static constexpr const char* kSchema = "Tensor? scales, Tensor? tensor_scales, Tensor? amax";
@@ -53,7 +54,7 @@ struct GivenTensors {
   OptionalTensor scales, tensor_scales, amax;
 };
 
-/// The arguments of Cast and Encode in addition to x and their results.
+/// The arguments of Cast and Encode in addition to x and the results.
 struct ScaledCall {
   ScaledCall(const Tensor& x, const Text& format, std::int64_t along, const Text& elements,
              const Numbers& numbers, const GivenTensors& tensors = {},
@@ -93,7 +94,7 @@ void CastScaledOut(const Tensor& x, const To& to, const GivenTensors& tensors,
   ScaledCall(x, to, numbers, tensors, random).CastInto(x, out);
 }
 
-/// An uninitialized tensor like x, of another type if one is given.
+/// Returns an uninitialized tensor like x, of type `dtype` if one is given.
 Tensor EmptyLikeOf(const Tensor& x, const std::optional<ScalarType>& dtype) {
   Tensor like = EmptyLike(x);
   if (!dtype || *dtype == x.scalar_type()) return like;
@@ -110,7 +111,7 @@ Tensor CastScaledNew(const Tensor& x, const To& to, const GivenTensors& tensors,
   return out;
 }
 
-/// The cast of a contiguous fp32 tensor as bf16 where that holds all values, else as fp32.
+/// Casts a contiguous fp32 tensor. Returns bf16 if bf16 represents all results exactly, else fp32.
 Tensor CastScaledNarrow(const Tensor& x, const To& to, const Numbers& numbers) {
   const ScaledCall call(x, to, numbers);
   const Tensor narrow = Empty(x, SizesOf(x), ScalarType::BFloat16);
@@ -121,7 +122,8 @@ Tensor CastScaledNarrow(const Tensor& x, const To& to, const Numbers& numbers) {
   return out;
 }
 
-/// The cast in `dtype` without the outermost level's scales, and these in the shape of their grid.
+/// Returns the cast in `dtype` without the outermost scales, and these scales in the shape of their
+/// grid.
 std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const Numbers& numbers,
                                            ScalarType dtype) {
   const ScaledCall call(x, to, numbers);
@@ -134,7 +136,7 @@ std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const 
   return {values, scales};
 }
 
-/// Element i of the first dimension.
+/// Returns the view of element i along the first dimension.
 TensorView Part(const TensorView& all, std::int64_t i) {
   TensorView part = all;
   part.rank = all.rank - 1;
@@ -145,7 +147,7 @@ TensorView Part(const TensorView& all, std::int64_t i) {
   return part;
 }
 
-/// The casts along both axes, in front of which the result has a dimension of 2.
+/// Returns the casts along both axes. The result has an additional first dimension of size 2.
 Tensor CastScaledBoth(const Tensor& x, const Text& scaled, const std::vector<std::int64_t>& axes,
                       const Text& how, const std::optional<ScalarType>& dtype) {
   const OnDeviceOf guard(x);
@@ -160,7 +162,8 @@ Tensor CastScaledBoth(const Tensor& x, const Text& scaled, const std::vector<std
   return both;
 }
 
-/// Elements' codes, blocks' scales and the second level's, of which there are none at one level.
+/// Returns the codes of elements, the scales of blocks, and the outer scales (empty if the format
+/// has none).
 std::tuple<Tensor, Tensor, Tensor> EncodeScaledNew(const Tensor& x, const To& to,
                                                    const GivenTensors& tensors,
                                                    const Numbers& numbers,

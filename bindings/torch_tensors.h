@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch's tensors as TensorViews, and new tensors.
+// Converts torch's tensors to TensorViews, and makes new tensors.
 #pragma once
 
 #include <dlfcn.h>
@@ -58,8 +58,8 @@ inline DType DTypeOf(ScalarType type) {
 
 inline DType DTypeOf(const Tensor& x) { return DTypeOf(x.scalar_type()); }
 
-/// The stream that torch queues work on. torch's CUDA library is loaded wherever a CUDA tensor is,
-/// but this library must load without it.
+/// Returns the stream on which torch queues work. A process with CUDA tensors has loaded torch's
+/// CUDA library, but this library must also load without it.
 inline void* CurrentCudaStream(int device_index) {
   using Getter = AOTITorchError (*)(std::int32_t, void**);
   static const auto get = [] {
@@ -102,7 +102,7 @@ inline TensorView Describe(const Tensor& x, void* data) {
   return view;
 }
 
-/// A tensor without memory, on a thread that explains.
+/// Returns the view of a tensor without memory, for a thread that explains calls (cpd.explain).
 inline TensorView Describe(const Tensor& x, Explaining& explaining) {
   TensorView view = Describe(x, nullptr);
   view.data = explaining.Place(view.size() * static_cast<std::int64_t>(SizeOf(view.dtype)));
@@ -130,8 +130,8 @@ inline TensorView Output(const Tensor& x) {
   return view;
 }
 
-/// `made`, not filled, on huge pages where it is a large one on the CPU. (torch asks for none
-/// unless an environment variable says so.)
+/// Returns `made`, an uninitialized tensor. If it is large and on the CPU, asks the system for huge
+/// pages. (torch does so only if an environment variable is set.)
 inline Tensor OnHugePages(const Tensor& made) {
   constexpr std::int64_t kFewest = 1 << 19;  // values that take 4 MiB
   if (made.numel() >= kFewest && made.is_cpu()) {
@@ -141,8 +141,8 @@ inline Tensor OnHugePages(const Tensor& made) {
   return made;
 }
 
-/// Throws NoMemory, for a GPU NoDeviceMemory, with the size of the tensor that torch could not
-/// make. (torch's C functions say only that they failed.)
+/// Throws NoMemory, or NoDeviceMemory for a GPU, with the size of the tensor that torch could not
+/// allocate. (torch's C functions only report that they failed.)
 [[noreturn]] inline void RefuseTensor(const Tensor& x, std::span<const std::int64_t> sizes,
                                       ScalarType dtype) {
   std::uint64_t bytes = SizeOf(DTypeOf(dtype));
@@ -156,8 +156,8 @@ inline Tensor OnHugePages(const Tensor& made) {
   throw NoDeviceMemory("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
 }
 
-/// An uninitialized tensor on x's device. By the C function that torch's stable ABI rests on: what
-/// ops.h offers looks its operator up by name each time.
+/// Returns an uninitialized tensor on x's device. Calls the C function of torch's stable ABI
+/// directly, because the function of ops.h would look up its operator by name in each call.
 inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
                     std::span<const std::int64_t> strides, ScalarType dtype) {
   const auto element = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(dtype));
@@ -171,7 +171,7 @@ inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
   return OnHugePages(Tensor(made));
 }
 
-/// The same in row-major order.
+/// Returns an uninitialized tensor on x's device, in row-major order.
 inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes, ScalarType dtype) {
   std::array<std::int64_t, TensorView::kMaxRank> strides;
   CheckRank(static_cast<std::int64_t>(sizes.size()));
@@ -203,7 +203,7 @@ inline OptionalView Input(const OptionalTensor& x) {
   return x ? OptionalView(Input(*x)) : OptionalView();
 }
 
-/// Makes the device of `x` current while it lives.
+/// Makes the device of `x` the current device while the object lives.
 class OnDeviceOf {
  public:
   explicit OnDeviceOf(const Tensor& x) {

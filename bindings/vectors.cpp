@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle in bulk, over arrays of codes.
+// Binds the oracle for many lines at a time, given as arrays of codes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -39,7 +39,7 @@ void CheckLength(const char* name, std::int64_t given, std::int64_t lines) {
               std::to_string(given));
 }
 
-/// The oracle of an element-wise rule, and its random lines. Python: _core.ElementOracle.
+/// The oracle of an element-wise rule, and random lines for the rule. Python: _core.ElementOracle.
 class Elements {
  public:
   Elements(const std::string& operation, const std::vector<Format>& formats, const Format& result,
@@ -47,7 +47,7 @@ class Elements {
       : rule_(RuleOf(operation, formats, result, rounding, tininess)),
         oracle_(MakeElementOracle(rule_)) {}
 
-  /// (codes, flags, corners) of each line.
+  /// Returns (codes, flags, corners) with one entry for each line.
   std::tuple<Codes, FlagArray, Corners> Results(const std::vector<Codes>& operands,
                                                 const std::optional<Codes>& random) {
     if (operands.size() != Operands()) {
@@ -74,8 +74,9 @@ class Elements {
     return {codes, flags, corners};
   }
 
-  /// (operands, random integers or None, words that each took) of n random lines; a state of the
-  /// stream and its increment are two words each, the high one first.
+  /// Returns the inputs of n random lines: the operands, the random integers or None, and the
+  /// number of random words for each line. The state of the stream and its increment are passed as
+  /// two words each, the high word first.
   std::tuple<std::vector<Codes>, std::optional<Codes>, int> Draw(
       const std::array<std::uint64_t, 2>& state, const std::array<std::uint64_t, 2>& increment,
       std::int64_t n) const {
@@ -122,7 +123,7 @@ class Elements {
   std::unique_ptr<ElementOracle> oracle_;
 };
 
-/// table[codes], of the codes' shape.
+/// Returns table[codes], in the shape of `codes`.
 py::array_t<float> LookUp(const py::array_t<float, py::array::c_style>& table, const Codes& codes) {
   const std::vector<py::ssize_t> shape(codes.shape(), codes.shape() + codes.ndim());
   py::array_t<float> values(shape);
@@ -144,7 +145,7 @@ py::array_t<float> LookUp(const py::array_t<float, py::array::c_style>& table, c
   return values;
 }
 
-/// For each byte its bits as bytes, the lowest first.
+/// Returns a table that maps each byte to its bits as eight bytes, the lowest bit first.
 constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
   std::array<std::uint64_t, 256> spread{};
   for (std::size_t byte = 0; byte < spread.size(); ++byte) {
@@ -153,7 +154,7 @@ constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
   return spread;
 }
 
-/// Counts the numbers that have bit 0, bit 1, …
+/// Counts, for each bit, the numbers in which that bit is set.
 template <class Integer>
 std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_style>& numbers) {
   static constexpr std::array<std::uint64_t, 256> spread = BitsAsBytes();
@@ -173,7 +174,8 @@ std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_styl
   return counts;
 }
 
-/// The lines as text. A field: (the text before it, n × count integers, bits of each).
+/// Returns the lines as text. A field is a tuple: the text before the digits, n × count integers,
+/// and the bits of each integer.
 py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& columns,
                  const py::bytes& last) {
   std::vector<TextField> fields;
@@ -216,7 +218,8 @@ SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& for
   return rule;
 }
 
-/// The data of an array of so many numbers, or null.
+/// Returns the data of an array of `size` numbers, or null if there is no array and `size` is 0.
+/// Throws Error for any other number of elements.
 template <class Integer>
 const Integer* DataOf(const std::optional<py::array_t<Integer, py::array::c_style>>& codes,
                       std::int64_t size, const char* name) {
@@ -228,7 +231,7 @@ const Integer* DataOf(const std::optional<py::array_t<Integer, py::array::c_styl
   return codes->data();
 }
 
-/// (codes, flags, corners, signals) of each line.
+/// Returns (codes, flags, corners, signals) with one entry for each line.
 std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
     const SumRule& rule, std::int64_t n, const Codes& a, const std::optional<Codes>& b,
     const std::optional<Codes>& c, const std::optional<Codes>& a_scales,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that the files of cpd._core share.
+// Declarations that the source files of cpd._core share.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -10,40 +10,41 @@
 
 namespace cpd {
 
-/// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
+/// Returns the view of a NumPy array of any layout. Throws Error unless all strides are multiples
+/// of the element size.
 TensorView ViewOf(const pybind11::array& x);
 
-/// float32 values in a GPU's memory, row-major, and the stream on which they become ready.
+/// float32 values in a GPU's memory in row-major order, and the stream on which they become ready.
 struct CudaValues {
   TensorView view;
 };
 
-/// The view of a NumPy array or of CudaValues.
+/// Returns the view of x, which must be a NumPy array or CudaValues.
 TensorView LayerView(const pybind11::object& x);
 
-/// The Python exception for NoDeviceMemory.
+/// Binds the Python exception for NoDeviceMemory.
 void BindErrors();
-/// Formats, rounding options, accumulators.
+/// Binds formats, rounding options and accumulators.
 void BindSpecs(pybind11::module_& m);
-/// Streams of random bits.
+/// Binds streams of random bits.
 void BindStreams(pybind11::module_& m);
-/// Casts of operands; recipes. Wants BindSpecs and BindStreams before.
+/// Binds casts of operands and recipes. Call BindSpecs and BindStreams first.
 void BindRecipes(pybind11::module_& m);
-/// Codecs and their states. Wants RoundingOptions bound before, and is wanted by Reduce.
+/// Binds codecs and their states. Bind RoundingOptions first, and Reduce afterwards.
 void BindCodecs(pybind11::module_& m);
 /// Wants BindCodecs before.
 void BindReduceSpec(pybind11::module_& m);
-/// Operations over arrays; backends. Wants BindSpecs before.
+/// Binds operations on arrays, and backends. Call BindSpecs first.
 void BindOperations(pybind11::module_& m);
-/// Virtual ranks, round-off, cost.
+/// Binds virtual ranks, round-off and cost.
 void BindStudies(pybind11::module_& m);
-/// The oracle in bulk. Wants BindSpecs before.
+/// Binds the oracle for vectors. Call BindSpecs first.
 void BindVectors(pybind11::module_& m);
-/// Communicators over real ranks; wants Reduce, TensorReport and RoundingOptions bound before.
+/// Binds communicators over real ranks. Bind Reduce, TensorReport and RoundingOptions first.
 void BindComm(pybind11::module_& m);
-/// Explanations of calls. Wants BindReduceSpec before.
+/// Binds explanations of calls. Call BindReduceSpec first.
 void BindExplanations(pybind11::module_& m);
-/// A codec for tests.
+/// Binds a codec for tests, which is implemented in Python.
 void BindPythonCodec(pybind11::module_& m);
 
 }  // namespace cpd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CPD: customized-precision floating point. Everything that a program needs.
+// Includes every header that a program needs to use CPD, a library for customized-precision
+// floating point.
 #pragma once
 
 #include "cpd/backend/roster.h"

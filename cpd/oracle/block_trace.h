@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit with the aligned adder (cpd/spec/block_fma.h) computed as in hardware: integer
-// significands that are shifted, cut and added. Its results must equal reference_gemm.h's, which
-// forms them as exact numbers.
+// Computes a matrix unit with the aligned adder (cpd/spec/block_fma.h) as hardware does: shifts,
+// cuts and adds integer significands. The results must equal the results of reference_gemm.h, which
+// computes with exact numbers.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline constexpr int kExponentBits = 12;
 inline constexpr int kShiftBits = 12;
 inline constexpr int kLeadingBits = 64;  // bits of n_sig where the addend is not aligned
 
-/// The widths of a unit's numbers.
+/// The widths of a unit's signals, in bits unless a field says otherwise.
 struct UnitWidths {
   int terms = 16;        ///< terms of a block
   int fraction = 20;     ///< p_sig counts 2^(p_exp - fraction)
@@ -106,7 +106,7 @@ inline std::vector<Signal> unit_signals(const Accumulator& accumulator, std::int
   return signals;
 }
 
-/// A unit's signals, in the order in which unit_signals lists and names them.
+/// The signals of a unit, in the order in which unit_signals lists and names the signals.
 enum class Wire : std::uint8_t {
   special,
   p_sign,
@@ -133,7 +133,8 @@ inline constexpr std::array<std::string_view, 19> kWires{
     "c_exp",   "c_sig",  "c_shift",  "c_cut",     "max_exp", "sum",   "n_sign",
     "n_exp",   "n_sig",  "n_sticky", "block_sum", "promoted"};
 
-/// The places of a line's signals and the order of k, common to all lines.
+/// The index of each signal in a line's array of signals, and the unit's order of k. All lines
+/// share one layout.
 class UnitLayout {
  public:
   struct Place {
@@ -159,7 +160,7 @@ class UnitLayout {
   std::array<Place, kWires.size()> places_{};
 };
 
-/// |x| / 2^quantum, which is an integer below 2^64.
+/// Returns |x| / 2^quantum. The quotient must be an integer below 2^64.
 inline std::uint64_t whole_number(const Exact& x, int quantum) {
   if (x.is_zero()) return 0;
   Exact whole = cut(x, quantum);
@@ -170,7 +171,8 @@ inline std::uint64_t whole_number(const Exact& x, int quantum) {
   return whole.significand.bits_from(0);
 }
 
-/// Computes one line of a unit and records its roundings; the last one's code is the result.
+/// Computes one line of a unit and records the roundings of the line. The code of the last rounding
+/// is the result.
 class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,
@@ -186,16 +188,19 @@ class UnitTrace {
     into_unit_.rounding = unit_.rounding;
   }
 
-  /// Computes a line. `x` has one scale for each k. Stores the signals in `out`, ordered by name.
+  /// Computes a line. `x` has one scale for each k, or no scales. Stores the signals in `out`, in
+  /// the order of unit_signals.
   void run(const BlockOperands& x, float c, std::uint64_t* out) {
     out_ = out;
     unit_sum(accumulator_, layout_.order, x, c, *this);
   }
 
-  // The steps that unit_sum calls; each is stored in the record and the signals.
+  // unit_sum calls the following steps. Each step stores its rounding in the record, and `block`
+  // and `promoted` also store signals.
   Exact addend(const Exact& c) { return record_.round(format_, c, options_); }
 
-  /// c rounded into the unit's sum; its random integer, if any, is unused.
+  /// Rounds c into the format of the unit's sum, in the unit's rounding mode. A random integer for
+  /// this rounding is not used.
   Exact addend_in_unit(const Exact& c) {
     const Exact s = round_exact(sum_, c, into_unit_);
     record_.flags |= flags_of(sum_, c, s, into_unit_, record_.tininess);
@@ -238,8 +243,8 @@ class UnitTrace {
     return result;
   }
 
-  /// Records the exceptions of a NaN result where no operand is NaN: invalid, or in formats without
-  /// Inf overflow.
+  /// Records the exceptions of a NaN result if no operand is NaN: invalid or, if the sum's format
+  /// has no Inf, overflow and inexact.
   void record_special(const BlockOperands& x, const Exact& addend, const Exact& result) {
     bool any_nan = addend.is_nan();
     for (const auto values : {x.a, x.b, x.a_scales, x.b_scales}) {
@@ -318,7 +323,8 @@ class UnitTrace {
     put(Wire::n_sticky, block, below.is_zero() ? 0 : 1);
   }
 
-  /// Records the flags of a block's rounding, whose result must be the total rounded once.
+  /// Records the flags and corners of a block's rounding. Throws std::logic_error unless `result`
+  /// equals `total` rounded once.
   void end(const Exact& total, const Exact& result, bool cuts) {
     if (cuts) record_.flags |= soft::kInexact;
     record_.corners |= rounding_corners(sum_, total, result);

@@ -15,13 +15,13 @@
 namespace cpd {
 namespace {
 
-/// A dot product and its operands.
+/// A dot product and the codes of its operands.
 struct Dot {
   SumRule rule;
   std::vector<std::uint32_t> a, b, a_scales, b_scales;
 };
 
-/// The objects to which handles refer; handles are never released.
+/// Owns the objects to which handles refer. Handles are never released.
 struct Registry {
   std::mutex mutex;
   std::deque<ElementRule> rules;
@@ -38,7 +38,8 @@ std::string& LastError() {
   return text;
 }
 
-/// Runs body(registry) under the lock and returns its result; -1 on an error.
+/// Runs body(registry) under the registry's lock and returns the result of `body`. On an exception,
+/// stores the message in LastError() and returns -1.
 template <class Body>
 int Locked(Body body) {
   try {
@@ -78,7 +79,8 @@ void Put(std::uint32_t code, std::uint8_t raised, std::uint32_t* result, std::ui
   if (flags != nullptr) *flags = raised;
 }
 
-/// The dot product with all scales 1 where the unit takes scales.
+/// Makes a dot product of zeros. If the accumulator's unit takes scales, all scales are 1. Throws
+/// Error for parameters that are invalid or that the DPI functions do not support.
 Dot MakeDot(const char* operand, const char* accumulator, int length) {
   Dot dot;
   SumRule& rule = dot.rule;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * C functions over the slow oracle, for use inside a simulator: SystemVerilog imports them by DPI-C
- * (`int` is int, `string` const char*, `int unsigned` uint32_t, an output a pointer). A header of C
- * and C++. Codes are whole, sign bit on top; flags are NX 1, UF 2, OF 4, DZ 8, NV 16.
+ * C functions of the slow oracle for use inside a simulator. SystemVerilog imports the functions by
+ * DPI-C: `int` is int, `string` is const char*, `int unsigned` is uint32_t, and an output is a
+ * pointer. The header is valid C and C++. Codes have the sign in their highest bit. Flags are sums
+ * of NX 1, UF 2, OF 4, DZ 8 and NV 16.
  *
- * Functions that return int give -1 on an error, of which cpd_dpi_error says what is wrong, and
- * write no output. They may be called from any thread.
+ * On an error, the functions that return int return -1 and write no output; cpd_dpi_error then
+ * returns a description. All functions may be called from any thread. An output pointer may be
+ * null; that output is then not written.
  */
 #ifndef CPD_ORACLE_DPI_H
 #define CPD_ORACLE_DPI_H
@@ -18,34 +20,40 @@
 extern "C" {
 #endif
 
-/* One rounding of a cast, add, mul, fma, div or sqrt ("cast" …) of operands of one format,
- * "e4m3fn", into another; `rounding` is a mode's name, random_bits counts where that is
- * "stochastic". Gives the rule's number, from 0 on. */
+/* Defines a rule: the operation "cast", "add", "mul", "fma", "div" or "sqrt" on operands of one
+ * format (for example "e4m3fn"), rounded once into the format `result`. `rounding` is the name of a
+ * rounding mode. random_bits is ignored unless the mode is "stochastic". Returns the rule's number;
+ * the first rule has number 0. */
 CPD_API int cpd_dpi_rule(const char* operation, const char* operand, const char* result,
                          const char* rounding, int random_bits);
 
-/* That rounding of codes; those that the operation does not take are ignored, as is r but for
- * stochastic rounding. Gives 0. */
+/* Computes a rule for the operands' codes a, b and c. Operands that the operation does not take are
+ * ignored. r is the random integer of a stochastic rounding, and is ignored in other modes. Returns
+ * 0, or -1 if the result is a NaN that its format cannot encode. */
 CPD_API int cpd_dpi_compute(int rule, uint32_t a, uint32_t b, uint32_t c, uint32_t r,
                             uint32_t* result, uint32_t* flags);
 
-/* A sum of `length` products of codes of one format by an accumulator, "h100-fp16" or
- * "e6m9 chunked", with rounding that is not stochastic. Gives the dot product's number, from 0 on;
- * its operands are zeros, its scales 1. */
+/* Defines a dot product: a sum of `length` products (1…2^20) of codes of the format `operand`, by
+ * an accumulator (for example "h100-fp16" or "e6m9 chunked"). The accumulator's rounding must not
+ * be stochastic. All operands are initially zeros and all scales 1. Returns the dot product's
+ * number; the first dot product has number 0. */
 CPD_API int cpd_dpi_dot(const char* operand, const char* accumulator, int length);
 
-/* Sets a[k] and b[k], which stay. Gives 0. */
+/* Sets a[k] and b[k]. The operands keep their values after cpd_dpi_sum. Returns 0. */
 CPD_API int cpd_dpi_set(int dot, int k, uint32_t a, uint32_t b);
 
-/* Sets the scales' codes of the block of the given number, of a unit that takes scales. Gives 0. */
+/* Sets the codes of the scales of block number `block`. The accumulator must be a matrix unit that
+ * takes scales. Returns 0. */
 CPD_API int cpd_dpi_set_scales(int dot, int block, uint32_t a_scale, uint32_t b_scale);
 
-/* The sum from c, a code of the accumulator's format, on; of an integer (at most 32 bits) c and the
- * result are integers in two's complement. `flags` is null for a matrix unit that does not align
- * every term. Gives 0. */
+/* Computes c plus the dot product. c and the result are codes of the accumulator's format. If the
+ * accumulator is an integer (at most 32 bits), c is an integer in two's complement; the result is
+ * one too, unless the accumulator rounds it into a format. `flags` must be null for a matrix unit
+ * that does not align every term. Returns 0. */
 CPD_API int cpd_dpi_sum(int dot, uint32_t c, uint32_t* result, uint32_t* flags);
 
-/* What was wrong in this thread's last error; "" before one. Valid until the next. */
+/* Returns the description of this thread's last error, or "" if there was none. The text is valid
+ * until this thread's next error. */
 CPD_API const char* cpd_dpi_error(void);
 
 #ifdef __cplusplus

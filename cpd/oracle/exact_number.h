@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle's numbers: sign * integer * 2^exponent. The integer is wide enough for an exact
-// binary32 fused multiply-add (554 bits), or a short one that is sooner done; both are checked
-// against overflow.
+// The oracle's exact numbers: sign * integer * 2^exponent. `Natural` is an integer wide enough for
+// an exact binary32 fused multiply-add (554 bits). `ShortNatural` is a shorter and faster integer.
+// Both throw on overflow.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ namespace cpd::reference {
 
 __extension__ using Digits = unsigned __int128;
 
-/// An unsigned integer of as many bits as `Word` has, with what Natural has; throws
-/// std::overflow_error beyond.
+/// An unsigned integer with the bits of `Word` and the interface of Natural. Throws
+/// std::overflow_error if a result is negative or needs more bits.
 template <class Word>
 class ShortNatural {
  public:
@@ -71,11 +71,11 @@ class ShortNatural {
   Word word_ = 0;
 };
 
-/// An unsigned integer of up to 1024 bits; throws std::overflow_error beyond that.
+/// An unsigned integer of up to 1024 bits. Throws std::overflow_error if a result needs more bits.
 class Natural {
  public:
-  // Only the digits that a number has are set and copied: an oracle's time is that of small
-  // numbers.
+  // The constructors set and copy only the limbs in use, because most numbers in an oracle are
+  // small.
   Natural() {}  // NOLINT(modernize-use-equals-default, cppcoreguidelines-pro-type-member-init)
   explicit Natural(Digits value) : Natural() {
     for (; value != 0; value >>= 32) push(static_cast<std::uint32_t>(value));
@@ -89,20 +89,20 @@ class Natural {
 
   bool is_zero() const { return size_ == 0; }
 
-  /// The number of binary digits; 0 for zero.
+  /// Returns the number of binary digits; 0 for zero.
   int bit_length() const {
     if (size_ == 0) return 0;
     return 32 * size_ - std::countl_zero(limbs_[static_cast<std::size_t>(size_) - 1]);
   }
 
-  /// The number of zeros below the lowest one; for numbers above zero.
+  /// Returns the number of zero bits below the lowest set bit. The number must not be zero.
   int trailing_zeros() const {
     int i = 0;
     while (limb(i) == 0) ++i;
     return 32 * i + std::countr_zero(limb(i));
   }
 
-  /// Binary digits `at` … `at` + 63; digit 0 is the lowest.
+  /// Returns the 64 binary digits `at` … `at` + 63. Digit 0 is the lowest.
   std::uint64_t bits_from(int at) const {
     const int i = at / 32;
     const auto low = std::uint64_t{limb(i + 1)} << 32 | limb(i);
@@ -132,7 +132,7 @@ class Natural {
     return sum;
   }
 
-  /// a - b; requires a >= b.
+  /// Returns a - b. Requires a >= b.
   friend Natural operator-(const Natural& a, const Natural& b) {
     Natural difference;
     std::int64_t borrow = 0;
@@ -180,7 +180,7 @@ class Natural {
   }
 
  private:
-  /// Binary digits 32 i … 32 i + 31.
+  /// Returns the 32 binary digits 32 i … 32 i + 31. Digit 0 is the lowest.
   std::uint32_t limb(int i) const { return i < size_ ? limbs_[static_cast<std::size_t>(i)] : 0; }
   void copy_limbs(const Natural& other) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(size_); ++i) limbs_[i] = other.limbs_[i];
@@ -228,7 +228,7 @@ Number<Integer> exact_finite(bool negative, Digits significand, int exponent) {
   return {Kind::finite, negative, Integer(significand), exponent};
 }
 
-/// The value of an interchange format (IEEE 754-2019, 3.4) from its bits.
+/// Returns the value of a number in an interchange format (IEEE 754-2019, 3.4), given its bits.
 inline Exact exact_from_bits(std::uint64_t bits, int exponent_bits, int fraction_bits) {
   const bool negative = ((bits >> (exponent_bits + fraction_bits)) & 1) != 0;
   const std::uint64_t fraction = bits & ((std::uint64_t{1} << fraction_bits) - 1);
@@ -243,8 +243,8 @@ inline Exact exact_from_bits(std::uint64_t bits, int exponent_bits, int fraction
 inline Exact exact(float x) { return exact_from_bits(std::bit_cast<std::uint32_t>(x), 8, 23); }
 inline Exact exact(double x) { return exact_from_bits(std::bit_cast<std::uint64_t>(x), 11, 52); }
 
-/// function(x, y) of the integers of which |a| and |b| are multiples by the lesser of their powers
-/// of two. Of finite numbers.
+/// Scales |a| and |b| to the lesser of their two exponents and returns function(x, y) of the
+/// resulting integers. Both numbers must be finite.
 template <class Integer, class Function>
 [[gnu::always_inline]] inline auto with_one_exponent(const Number<Integer>& a,
                                                      const Number<Integer>& b,
@@ -255,7 +255,7 @@ template <class Integer, class Function>
   return function(a.significand << (a.exponent - b.exponent), b.significand);
 }
 
-/// |a| <=> |b| for finite numbers.
+/// Compares |a| with |b|. Both numbers must be finite.
 template <class Integer>
 [[gnu::always_inline]] inline std::strong_ordering compare_magnitude(const Number<Integer>& a,
                                                                      const Number<Integer>& b) {
@@ -266,7 +266,7 @@ template <class Integer>
   return with_one_exponent(a, b, [](const Integer& x, const Integer& y) { return x <=> y; });
 }
 
-/// |a| - |b| of finite numbers; requires |a| >= |b|.
+/// Returns |a| - |b|. Both numbers must be finite, and |a| >= |b|.
 template <class Integer>
 [[gnu::always_inline]] inline Number<Integer> difference(const Number<Integer>& a,
                                                          const Number<Integer>& b) {
@@ -276,7 +276,7 @@ template <class Integer>
           a.exponent < b.exponent ? a.exponent : b.exponent};
 }
 
-/// floor(log2 |x|) of a finite number that is not zero.
+/// Returns floor(log2 |x|). x must be finite and not zero.
 template <class Integer>
 int top_exponent(const Number<Integer>& x) {
   return x.significand.bit_length() + x.exponent - 1;
@@ -288,8 +288,9 @@ Number<Integer> negate(Number<Integer> a) {
   return a;
 }
 
-/// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0,
-/// or -0 with `cancels_to_minus`, for rounding down (IEEE 754-2019, 6.3).
+/// Returns a + b. Inf - Inf is NaN. If both operands have the same sign, a zero sum has that sign.
+/// Otherwise a zero sum is +0, or -0 if `cancels_to_minus` is set, as rounding down requires (IEEE
+/// 754-2019, 6.3).
 template <class Integer>
 Number<Integer> add(const Number<Integer>& a, const Number<Integer>& b,
                     bool cancels_to_minus = false) {
@@ -311,7 +312,7 @@ Number<Integer> add(const Number<Integer>& a, const Number<Integer>& b,
   return {Kind::finite, b.negative, wide_b - wide_a, low};
 }
 
-/// a * b. 0 * Inf is NaN; the sign is the exclusive or of the signs.
+/// Returns a * b. The sign is the exclusive or of the operands' signs. 0 * Inf is NaN.
 template <class Integer>
 Number<Integer> multiply(const Number<Integer>& a, const Number<Integer>& b) {
   if (a.is_nan() || b.is_nan()) return exact_nan<Integer>();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle's exception flags: the exceptions that a rounding of oracle/reference.h raises, by
-// their definition, and the classes of corner cases that it is. It uses no arithmetic of the
-// kernels.
+// The oracle's exception flags and corner cases. Determines which exceptions a rounding of
+// oracle/reference.h raises, by their IEEE 754 definitions, and which classes of corner cases the
+// rounding belongs to. Shares no arithmetic with the kernels.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,22 @@ namespace cpd::reference {
 
 using soft::Tininess;
 
-/// The exponent of the least normal power of two (e8m0: of its least value).
+/// Returns the exponent of the least normal power of two. For e8m0: the exponent of the least
+/// value.
 inline int least_exponent(const Spec& spec) {
   return spec.encoding == Encoding::e8m0 ? -127 : spec.emin();
 }
 
-/// The format's grid extended by `more` binades of normal numbers below its own, with the parity of
-/// every power of two's code unchanged.
+/// Returns the format's grid with `more` additional binades of normal numbers below the format's
+/// own. The code of each power of two stays even or odd as before, if `more` is even.
 inline Spec extended(const Spec& spec, int more) {
   const int bias = 1 - least_exponent(spec) + more;
   const bool odd_below = spec.encoding == Encoding::e8m0;  // code c is 2^(c - 127): 127 + more
   return {spec.exp, spec.man, bias + (odd_below ? 1 : 0)};
 }
 
-/// Finite x rounded to the format's precision with unbounded exponent, as a magnitude.
+/// Returns the magnitude of finite x, rounded to the format's precision with unbounded exponent
+/// range.
 template <class Integer>
 Number<Integer> round_unbounded(const Spec& spec, const Number<Integer>& x, const Options& o) {
   const int below = std::max(0, least_exponent(spec) - top_exponent(x));
@@ -39,8 +41,8 @@ Number<Integer> round_unbounded(const Spec& spec, const Number<Integer>& x, cons
   return grid_value<Integer>(grid, round_magnitude(grid, x, o));
 }
 
-/// Returns whether finite x is tiny: below 2^emin before, or after rounding with unbounded
-/// exponent.
+/// Returns whether finite x is tiny. With Tininess::before: |x| is below 2^emin. With
+/// Tininess::after: |x| rounded with unbounded exponent range is below 2^emin.
 template <class Integer>
 bool is_tiny(const Spec& spec, const Number<Integer>& x, const Options& o, Tininess tininess) {
   if (x.is_zero() || spec.is_integer()) return false;
@@ -50,7 +52,8 @@ bool is_tiny(const Spec& spec, const Number<Integer>& x, const Options& o, Tinin
   return top_exponent(round_unbounded(spec, x, o)) < least_exponent(spec);
 }
 
-/// The exceptions of rounding exact x to `result`, added to `raised`, the operation's own.
+/// Returns the exception flags of a rounding of the exact number x to `result`, together with
+/// `raised`, the flags of the operation itself.
 template <class Integer>
 std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<Integer>& result,
                       const Options& o, Tininess tininess, std::uint8_t raised = 0) {
@@ -74,7 +77,7 @@ std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<I
   return flags;
 }
 
-/// Returns whether |x| is halfway between two neighbors of the format's precision.
+/// Returns whether |x| is halfway between two neighboring numbers of the format's precision.
 template <class Integer>
 bool is_tie(const Spec& spec, const Number<Integer>& x) {
   if (x.kind != Kind::finite || x.is_zero()) return false;
@@ -89,7 +92,7 @@ bool counts(const Number<Integer>& x) {
   return x.kind == Kind::finite && !x.is_zero();
 }
 
-/// The corners tie and carry of a rounding of x to `result`.
+/// Returns the corner flags tie and carry for a rounding of x to `result`.
 template <class Integer>
 std::uint16_t rounding_corners(const Spec& spec, const Number<Integer>& x,
                                const Number<Integer>& result) {
@@ -99,14 +102,16 @@ std::uint16_t rounding_corners(const Spec& spec, const Number<Integer>& x,
                                     (ties ? bit(Corner::tie) : 0));
 }
 
-/// Returns whether a sum is zero, or at least two binades below its greater term.
+/// Returns whether two terms of opposite signs cancel: `sum` is zero, or at least two binades below
+/// the greater term.
 template <class Integer>
 bool cancels(const Number<Integer>& x, const Number<Integer>& y, const Number<Integer>& sum) {
   if (!counts(x) || !counts(y) || x.negative == y.negative) return false;
   return sum.is_zero() || top_exponent(sum) <= std::max(top_exponent(x), top_exponent(y)) - 2;
 }
 
-/// An operand's class of corner: zero, subnormal, infinity, NaN.
+/// Returns an operand's corner flag: zero, subnormal, infinity or NaN. Returns 0 for other
+/// operands.
 template <class Integer>
 std::uint16_t corners_in(const Spec& spec, const Number<Integer>& x) {
   if (x.is_nan()) return bit(Corner::nan_in);
@@ -115,7 +120,7 @@ std::uint16_t corners_in(const Spec& spec, const Number<Integer>& x) {
   return top_exponent(x) < least_exponent(spec) ? bit(Corner::subnormal_in) : std::uint16_t{0};
 }
 
-/// A result's classes of corner, and those of its rounding.
+/// Returns the corner flags of a result and of the rounding of `exact` that gave the result.
 template <class Integer>
 std::uint16_t corners_out(const Spec& spec, const Number<Integer>& exact,
                           const Number<Integer>& result, std::uint8_t flags) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in two's complement integers of up to 64 bits (cpd/spec/fixed_point.h), with every term in
-// units and every sum recorded.
+// Computes sums in two's complement integers of up to 64 bits (cpd/spec/fixed_point.h) and records
+// every term, in units of the last bit, and every sum.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,9 @@ class IntegerTrace {
         record_(record),
         options_(options) {}
 
-  /// Stores the terms, then the sums, in `out`. With `is_rounded` the sum is rounded into the
-  /// accumulator's format, as NaN where a term is not finite; without it such a term is invalid.
+  /// Stores the terms in `out`, and after the terms the sum after each term. If `is_rounded`,
+  /// records the last sum rounded into the accumulator's format, or NaN if a term is not finite. An
+  /// infinite term raises invalid; a NaN term raises invalid unless `is_rounded`.
   void run(std::span<const Exact> terms, std::uint64_t* out, bool is_rounded) {
     bool finite = true;
     for (std::size_t k = 0; k < terms.size(); ++k) {
@@ -53,7 +54,8 @@ class IntegerTrace {
     if (is_rounded) record_.round(format_, finite ? number(sum_) : exact_nan(), options_);
   }
 
-  /// The value of a two's complement pattern of `width` bits, in units.
+  /// Returns the number that a two's complement integer of `width` bits stands for. The integer
+  /// counts units of 2^-fraction.
   Exact number_of(std::uint64_t bits) const {
     return number(wrapped(static_cast<Wide>(bits & mask())));
   }
@@ -68,7 +70,8 @@ class IntegerTrace {
   std::uint64_t mask() const { return ~std::uint64_t{0} >> (64 - fixed_.width); }
   Wide most() const { return (Wide{1} << (fixed_.width - 1)) - 1; }
 
-  /// A magnitude in units: its low 96 bits, and the number of all its bits.
+  /// A magnitude in units of 2^-fraction: the low 96 bits, and the number of bits of the whole
+  /// magnitude.
   struct Units {
     Wide low = 0;
     int bits = 0;
@@ -82,7 +85,8 @@ class IntegerTrace {
       const Natural low = x.significand << up;
       return {Wide{low.bits_from(64) & 0xFFFFFFFF} << 64 | low.bits_from(0), bits};
     }
-    // A product has at most 48 bits, so that it is below 2^48 units, the least codes of a grid.
+    // A product has at most 48 bits. If the product has bits below one unit, it is below 2^48
+    // units, where the codes of this grid equal the numbers of units.
     constexpr int kBits = 50;
     const Spec grid{8, kBits, 1 - kBits + fixed_.fraction};
     Options o;
@@ -92,7 +96,7 @@ class IntegerTrace {
     return {static_cast<Wide>(units), static_cast<int>(std::bit_width(units))};
   }
 
-  /// Adds a finite term and returns it in units, modulo 2^64.
+  /// Adds a finite term to the sum. Returns the term in units of 2^-fraction, modulo 2^64.
   std::uint64_t add(const Exact& x) {
     const Units units = in_units(x);
     const bool beyond = units.bits > fixed_.width + 1;

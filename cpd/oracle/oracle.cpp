@@ -27,10 +27,11 @@ using soft::Operation;
 
 constexpr std::int64_t kLinesAtOnce = 1024;
 
-/// The most bits of a line's inputs for which each line there can be is computed once.
+/// The oracle tabulates a rule if the inputs of a line have at most this number of bits in all.
 constexpr int kMostTableBits = 16;
 
-/// Returns whether Integer holds x + y and what a rounding forms of it.
+/// Returns whether Integer has enough bits for x + y and for the intermediate results of rounding
+/// it.
 template <class Integer>
 bool HoldsSum(const Number<Integer>& x, const Number<Integer>& y) {
   if (!reference::counts(x) || !reference::counts(y)) return true;
@@ -38,13 +39,13 @@ bool HoldsSum(const Number<Integer>& x, const Number<Integer>& y) {
   return top - std::min(x.exponent, y.exponent) < Integer::kBits - 4;
 }
 
-/// The codes of a line's operands and its random integer.
+/// The codes of one line's operands, and the line's random integer.
 struct Codes {
   std::array<std::uint32_t, 3> operands{};
   std::uint32_t random = 0;
 };
 
-/// Computes the lines of a rule, one at a time.
+/// Computes the lines of a rule, one line per call.
 class Elements {
  public:
   explicit Elements(const ElementRule& rule)
@@ -58,8 +59,9 @@ class Elements {
     }
   }
 
-  /// The outcome does not depend on the integers with which it is computed: products of two
-  /// significands have at most 50 bits, quotients and roots 126, a sum any number.
+  /// Computes a line with the shortest integers that suffice. The outcome is the same with any
+  /// integer type. A product of two significands has at most 50 bits, a quotient or a square root
+  /// 126; a sum has no such limit.
   [[nodiscard]] Outcome Line(const Codes& codes) const {
     const bool is_quotient =
         rule_.operation == Operation::div || rule_.operation == Operation::sqrt;
@@ -114,7 +116,8 @@ class Elements {
             reference::corners_out(result_, exact, result, flags)};
   }
 
-  /// The exceptions of an operation itself: invalid for NaN from numbers, division by zero.
+  /// Returns the exceptions of the operation itself: invalid if the result is NaN, division by zero
+  /// if a finite number is divided by 0. The operands must not be NaN.
   template <class Integer>
   [[nodiscard]] std::uint8_t Raised(const std::array<Number<Integer>, 3>& x,
                                     const Number<Integer>& exact) const {
@@ -185,7 +188,7 @@ class OracleOf final : public ElementOracle {
     return codes;
   }
 
-  /// The inputs as one number: the operands' codes, then the random integer.
+  /// Returns the table index of a line: the operands' codes, then the random integer, concatenated.
   [[nodiscard]] std::size_t Place(const Codes& codes) const {
     std::size_t place = 0;
     for (std::size_t k = 0; k < count_; ++k) place = place << bits_[k] | codes.operands[k];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slow exact oracle (oracle/reference.h) in bulk: values and exception flags of element-wise
-// operations on codes. It shares no arithmetic with the kernels.
+// The slow, exact oracle (oracle/reference.h) for many lines at a time. A line is one element-wise
+// operation on codes; the oracle computes the result's code and exception flags. It shares no
+// arithmetic with the kernels.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@
 
 namespace cpd {
 
-/// The classes of corner cases, of which a line may be several; exceptions are in its flags.
+/// Classes of corner cases, as bits. A line may belong to several classes. Exceptions are reported
+/// in the line's flags.
 enum class Corner : std::uint16_t {
   exact = 1,
   tie = 2,
@@ -41,10 +43,10 @@ struct ElementRule {
   soft::Tininess tininess = soft::Tininess::after;
 };
 
-/// A result without a code: NaN in a format that has none.
+/// Stands for a NaN result if the result's format has no code for NaN.
 constexpr std::uint32_t kNoCode = 0xFFFFFFFF;
 
-/// n lines in the caller's memory. Codes include the sign bit.
+/// The inputs and outputs of n lines, in the caller's memory. Codes include the sign bit.
 struct ElementLines {
   std::int64_t n = 0;
   std::array<const std::uint32_t*, 3> operands{};  ///< as many as the operation takes
@@ -54,20 +56,22 @@ struct ElementLines {
   std::uint16_t* corners = nullptr;  ///< sums of Corner
 };
 
-/// The oracle of one rule.
+/// Computes lines of one rule.
 class CPD_API ElementOracle {
  public:
   virtual ~ElementOracle() = default;
 
-  /// Computes the lines' codes, flags and corners, each line there can be once where these are few.
-  /// Throws Error where a code or a random integer is out of range.
+  /// Computes the codes, flags and corners of the lines. If the inputs have at most 16 bits and
+  /// `lines` has at least as many lines as there are inputs, computes each input once and looks the
+  /// results up. Throws Error if a code or a random integer is out of range.
   virtual void Compute(const ElementLines& lines) = 0;
 };
 
-/// Throws Error where a format or the rounding is out of range.
+/// Returns an oracle for `rule`. Throws Error if a format or the rounding is out of range.
 CPD_API std::unique_ptr<ElementOracle> MakeElementOracle(const ElementRule& rule);
 
-/// Computes lines with a new ElementOracle.
+/// Computes `lines` with a new ElementOracle for `rule`. Throws Error as MakeElementOracle and
+/// Compute do.
 CPD_API void OracleElements(const ElementRule& rule, const ElementLines& lines);
 
 }  // namespace cpd

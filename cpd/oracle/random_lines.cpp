@@ -12,14 +12,14 @@ namespace {
 
 using soft::Operation;
 
-/// Lines that are drawn at a time, and those of which a thread draws some.
+/// kAtOnce: the lines that are generated together. kDrawGrain: the lines of one task of a thread.
 constexpr std::size_t kAtOnce = 256;
 constexpr std::int64_t kDrawGrain = 4096;
 
-/// A number of each line that is drawn.
+/// One number for each of the lines that are generated together.
 using Column = std::array<std::int32_t, kAtOnce>;
 
-/// Combines columns, line by line.
+/// Returns a column with `function` applied to each line's numbers in `columns`.
 template <class Function, class... Columns>
 Column Each(const Function& function, const Columns&... columns) {
   Column made;
@@ -27,7 +27,8 @@ Column Each(const Function& function, const Columns&... columns) {
   return made;
 }
 
-/// All bits of a number set or none: choices by bits, since a branch on random numbers is slow.
+/// Returns a number with all bits set if `holds`, else 0. Selects by bit masks, because a branch on
+/// random numbers is slow.
 std::int32_t All(bool holds) { return -std::int32_t{holds}; }
 std::int32_t Choose(bool holds, std::int32_t then, std::int32_t otherwise) {
   return otherwise ^ ((then ^ otherwise) & All(holds));
@@ -38,15 +39,15 @@ Column Where(const Column& is_zero, const Column& then, const Column& otherwise)
               otherwise);
 }
 
-/// Two's complement of a code of sign and magnitude.
+/// Converts a code of sign and magnitude to two's complement.
 std::int32_t Complemented(const Format& f, std::int32_t code) {
   const std::int32_t size = std::int32_t{1} << (f.bits() - 1);
   const std::int32_t made = Choose((code & size) != 0, 2 * size - (code & (size - 1)), code);
   return made & (2 * size - 1);
 }
 
-/// A stream's leaps: to the next line's word of a column, to those of the next lines that are drawn
-/// together, and to the line's word of the next column.
+/// Three leaps of a stream: `line` moves to the next line's word of the same column, `lines` to the
+/// word kTogether lines later, and `column` to the same line's word of the next column.
 struct Leaps {
   Leaps(const RandomWords& words, std::int64_t n)
       : line(words.leap(1)),
@@ -57,26 +58,27 @@ struct Leaps {
   RandomWords::Leap line, lines, column;
 };
 
-/// Draws some lines, a column of words at a time, from the first one's first word on.
+/// Generates random numbers for up to kAtOnce lines, one column at a time. `first` is the first
+/// word of the first line.
 class Draw {
  public:
   Draw(const RandomWords& first, const Leaps& leaps) : first_(first), leaps_(leaps) {}
 
-  /// The number of words of each line so far.
+  /// Returns the number of random words that each line has used so far.
   [[nodiscard]] int words() const { return words_; }
 
-  /// Equally likely numbers of so many bits.
+  /// Returns uniformly distributed numbers of `bits` bits.
   Column Any(int bits) {
     return Next([=](std::uint64_t word) { return word >> (64 - bits); });
   }
 
-  /// Integers in [0, limit), equally likely to at least 2^-30.
+  /// Returns integers in [0, limit). Each probability deviates from 1 / limit by less than 2^-30.
   Column Below(std::int32_t limit) {
     const auto size = static_cast<std::uint64_t>(limit);
     return Next([=](std::uint64_t word) { return (word >> 32) * size >> 32; });
   }
 
-  /// Operands whose exact results are near the result's corners.
+  /// Returns operands whose exact results are near corner cases of the result's format.
   std::array<Column, 3> Near(const ElementRule& rule) {
     const auto& f = rule.operands;
     const Format& to = rule.result;
@@ -107,7 +109,8 @@ class Draw {
     return {};
   }
 
-  /// Integers of so many bits, half of them of any value, half of them ends and middles.
+  /// Returns integers of `bits` bits. Half of the integers are uniformly distributed; half are 0,
+  /// 1, the maximum, the middle or the middle minus 1.
   Column Integers(int bits) {
     const Column anything = Any(bits);
     const std::int32_t middle = std::int32_t{1} << (bits - 1);
@@ -144,7 +147,7 @@ class Draw {
     return Each([&](auto x) { return x - f.bias; }, Below(1 << f.exp));
   }
 
-  /// Exponents around the format's least and greatest ones.
+  /// Returns exponents around the format's least and greatest exponents.
   Column CornerExponent(const Format& f) {
     const int least = 1 - f.bias - f.man - 3;
     const int greatest = (1 << f.exp) - 1 - f.bias - 2;
@@ -154,8 +157,8 @@ class Draw {
                 Below(2), low, high);
   }
 
-  /// Codes whose significands have few ones or few zeros, with these exponents if the format has
-  /// them.
+  /// Returns codes whose significands have few ones or few zeros. An exponent beyond the format's
+  /// range is replaced by the nearest exponent of the format.
   Column Codes(const Format& f, const Column& exponents) {
     const Column any = Any(24);
     const Column kept = Below(f.man + 1);
@@ -183,8 +186,8 @@ class Draw {
     return {x, Codes(f[1], second)};
   }
 
-  /// A number, or a product of numbers, and an addend whose exponents differ by at most the
-  /// precision.
+  /// Returns operands of an add or an fma. The exponents of the two terms (a number or a product,
+  /// and the addend) differ by at most the result's mantissa bits plus 3.
   std::array<Column, 3> Meeting(const ElementRule& rule, const Column& first,
                                 const Column& second) {
     const std::int32_t reach = rule.result.man + 3;
@@ -204,7 +207,8 @@ class Draw {
   int words_ = 0;
 };
 
-/// Draws the lines from `begin` on, at most kAtOnce, and returns how many words each took.
+/// Generates up to kAtOnce lines, starting at line `begin`. Returns the number of random words per
+/// line.
 int DrawSome(const ElementRule& rule, const RandomWords& words, const Leaps& leaps,
              const RandomLines& lines, std::int64_t begin) {
   Draw draw(words.moved(words.leap(static_cast<std::uint64_t>(begin) + 1)), leaps);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A record of a sum's roundings: the code of each, in program order, their flags and corners; the
-// arithmetic that writes a record of reference_sum.h's sums, and the name of each rounding.
+// Records the roundings of a sum. A record has the code of each rounding, in program order, and the
+// flags and corner cases of all roundings. The file also has the arithmetic with which
+// reference_sum.h's sums write a record, and a function that names each rounding.
 #pragma once
 
 #include <bit>
@@ -18,7 +19,7 @@
 
 namespace cpd::reference {
 
-/// The results of the roundings of one line.
+/// The record of the roundings of one line.
 struct Record {
   Tininess tininess = Tininess::after;
   const std::uint32_t* random = nullptr;  ///< one integer for each rounding, or null
@@ -27,7 +28,7 @@ struct Record {
   std::uint16_t corners = 0;     ///< tie, carry and cancellation of any rounding
   bool invalid_product = false;  ///< of a fused sum: its product is 0 * Inf
 
-  /// x rounded, with its code, flags and corners recorded.
+  /// Returns x rounded. Records the code, the flags and the corner cases of the rounding.
   Exact round(const Spec& spec, const Exact& x, Options o) {
     if (random != nullptr) o.random = random[codes.size()];
     const Exact result = round_exact(spec, x, o);
@@ -42,8 +43,8 @@ struct Record {
   }
 };
 
-/// ExactArithmetic that writes each rounding to a record. `fused`: a sum takes each product with it
-/// in one fma, where 0 * Inf raises no flag if the sum is NaN.
+/// ExactArithmetic that also records each rounding. `fused`: each product and its addition to the
+/// sum are one fma. Then 0 * Inf raises no flag if the sum is NaN.
 struct RecordingArithmetic {
   using Number = Exact;
   Record* record;
@@ -72,7 +73,7 @@ struct RecordingArithmetic {
   static bool is_finite(const Exact& x) { return x.kind == Exact::Kind::finite; }
 };
 
-/// The name of each rounding of a line of `length` terms, in program order.
+/// Returns the names of the roundings of a line of `length` terms, in program order.
 inline std::vector<std::string> step_names(const Accumulator& accumulator, std::size_t length,
                                            bool is_sum) {
   std::vector<std::string> names;

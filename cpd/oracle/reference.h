@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slow exact oracle (host only). It restates what a format holds and how a result is rounded
-// from the specification, and shares no arithmetic with the kernels:
+// The slow exact oracle (host only). Implements formats and roundings again, from their
+// specification, and shares no arithmetic with the kernels:
 //
-//  - numbers are exact_number.h's;
-//  - the two grid points around a value are those of the format's codes whose values, computed from
-//    their definition, are next to it by exact comparisons, wherever the search begins;
-//  - stochastic rounding compares integers, too, and forms no quotient.
+//  - Numbers are exact (exact_number.h).
+//  - The neighbors of a value on a format's grid are found by exact comparisons with the values of
+//    codes. The first guess of the search does not affect the result.
+//  - Stochastic rounding also compares integers and computes no quotient.
 //
-// Use it to test, not to compute: a rounding takes about 50 ns.
+// Use the oracle to test, not to compute: a rounding takes about 50 ns.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kNanBits = 0x7FC00000u;
 
 // --- What a format holds -------------------------------------------------------------------------
 
-/// A format's six fields. Magnitude codes are the codes without the sign bit.
+/// A format's six fields. A magnitude code is a code without its sign bit.
 struct Spec {
   int exp = 8;
   int man = 23;
@@ -47,7 +47,7 @@ struct Spec {
   }
   bool is_p3109() const { return encoding == Encoding::p3109 || encoding == Encoding::p3109finite; }
 
-  /// The largest finite magnitude code.
+  /// Returns the largest magnitude code that stands for a finite value.
   [[gnu::always_inline]] std::uint64_t max_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -68,7 +68,8 @@ struct Spec {
     }
     throw std::logic_error("unknown encoding");
   }
-  /// The largest finite magnitude code with a sign: int_full has one more below zero.
+  /// Returns the largest finite magnitude code for a sign. Encoding::int_full has one more negative
+  /// value than positive values.
   std::uint64_t max_code(bool negative) const {
     return negative && encoding == Encoding::int_full ? magnitudes() : max_code();
   }
@@ -78,7 +79,7 @@ struct Spec {
     return std::nullopt;
   }
 
-  /// The code (sign bit included) as which a NaN is encoded.
+  /// Returns the code (sign bit included) that encodes NaN, if the format has one.
   std::optional<std::uint64_t> nan_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -106,7 +107,8 @@ inline Spec spec_of(const Format& f) {
   return {f.exp, f.man, f.bias, f.encoding, f.is_signed, f.subnormals};
 }
 
-/// The value of a magnitude code on the grid continued without an upper bound.
+/// Returns the value of a magnitude code. The grid of values continues beyond the format's largest
+/// value without an upper bound.
 template <class Integer = Natural>
 [[gnu::always_inline]] inline Number<Integer> grid_value(const Spec& spec, std::uint64_t code) {
   if (spec.encoding == Encoding::e8m0)
@@ -119,7 +121,7 @@ template <class Integer = Natural>
   return exact_finite<Integer>(false, (std::uint64_t{1} << spec.man) + low, unit + field - 1);
 }
 
-/// The value of any of the 2^bits codes.
+/// Returns the value of a code. All 2^bits codes are valid.
 template <class Integer = Natural>
 [[gnu::always_inline]] inline Number<Integer> value_of(const Spec& spec, std::uint64_t code) {
   const bool negative = spec.is_signed && code >= spec.magnitudes();
@@ -141,13 +143,15 @@ template <class Integer = Natural>
   return exact_nan<Integer>();
 }
 
-/// Returns whether a code is a signaling NaN: in IEEE formats one whose first mantissa bit is zero.
+/// Returns whether a code is a signaling NaN. Only IEEE formats have signaling NaNs: their first
+/// mantissa bit is zero.
 inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
   return value_of<ShortNatural<Digits>>(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
 }
 
-/// The binary32 number that equals x; throws std::range_error where there is none.
+/// Returns the binary32 number that equals x. Throws std::range_error if x is not a binary32
+/// number.
 inline float to_float(const Exact& x) {
   const std::uint32_t sign = x.negative ? 0x80000000u : 0u;
   if (x.is_nan()) return std::bit_cast<float>(kNanBits);
@@ -170,8 +174,8 @@ inline float decode(const Spec& spec, std::uint64_t code) { return to_float(valu
 
 // --- Rounding ------------------------------------------------------------------------------------
 
-/// The options of a rounding. Stochastic modes have N random bits, a variant, and the integer R in
-/// [0, 2^N).
+/// The options of one rounding. Stochastic rounding also uses `random_bits` N, the variant, and the
+/// random integer `random` in [0, 2^N).
 struct Options {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
@@ -180,8 +184,9 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-/// The codes of the neighbors of |x| on the grid, the greatest point not above |x| and the next,
-/// and how far |x| is from the first, of how far the second is.
+/// The two neighbors of |x| on the grid: `below` is the code of the greatest grid point not above
+/// |x|, `above` the code of the next grid point. `part` is |x| minus the lower neighbor; `gap` is
+/// the distance of the neighbors.
 template <class Integer>
 struct Neighbours {
   std::uint64_t below;
@@ -190,12 +195,12 @@ struct Neighbours {
   Number<Integer> gap;
 };
 
-/// The code of a grid's end: a power of two above every binary64 number. (e8m0 counts exponents
-/// from -127, others from emin = 1 - bias.)
+/// Returns a code beyond all codes that roundings need: a power of two above every binary64 number.
+/// (e8m0 counts exponents from -127, other formats from emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
-/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbor below,
-/// which decides on nothing.
+/// Returns |x| cut to a multiple of the format's step, as a code. This is only a first guess at the
+/// lower neighbor; round_magnitude verifies the guess.
 template <class Integer>
 std::uint64_t likely_code(const Spec& spec, const Number<Integer>& x) {
   if (x.is_zero()) return 0;
@@ -210,7 +215,8 @@ std::uint64_t likely_code(const Spec& spec, const Number<Integer>& x) {
   return (static_cast<std::uint64_t>(step - least) << spec.man) + steps;
 }
 
-/// The greatest code whose value is not above |x|, 0 if there is none, found by halving.
+/// Returns the greatest code whose value is not above |x|, or 0 if every value is above |x|.
+/// Searches by bisection.
 template <class Integer>
 std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   std::uint64_t low = 0;
@@ -224,7 +230,7 @@ std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   return low;
 }
 
-/// The neighbors of |x| if `low` is the code of the first one.
+/// Returns the neighbors of |x| if `low` is the code of the lower neighbor, else nullopt.
 template <class Integer>
 [[gnu::always_inline]] inline std::optional<Neighbours<Integer>> neighbours_at(
     const Spec& spec, const Number<Integer>& x, std::uint64_t low) {
@@ -241,11 +247,12 @@ template <class Integer>
   return Neighbours<Integer>{low, next, part, gap};
 }
 
-/// Returns whether a value at the fraction nu = part / gap of the way rounds stochastically away
-/// from zero.
+/// Returns whether stochastic rounding rounds a value away from zero. The value lies at the
+/// fraction nu = part / gap of the way from its lower to its upper neighbor.
 template <class Integer>
 bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const Options& o) {
-  // A: floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; B and C are transformed alike.
+  // Variant A: floor(nu 2^n) + r >= 2^n <=> nu 2^n >= 2^n - r. The conditions of variants B and C
+  // are transformed in the same way.
   const std::uint64_t need = (std::uint64_t{1} << o.random_bits) - o.random;
   Number<Integer> scaled = part;  // 2 nu 2^n, in units of the gap
   scaled.exponent += o.random_bits + 1;
@@ -265,7 +272,7 @@ bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const 
   throw std::logic_error("unknown variant");
 }
 
-/// The magnitude code, on the grid without upper bound, to which finite x rounds.
+/// Returns the magnitude code to which finite x rounds, on the grid without upper bound.
 template <class Integer>
 std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const Options& o) {
   if (spec.encoding == Encoding::e8m0 && compare_magnitude(grid_value<Integer>(spec, 0), x) > 0) {
@@ -281,7 +288,8 @@ std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const 
   Number<Integer> twice = part;
   ++twice.exponent;
   const auto half = compare_magnitude(twice, gap);
-  // Without subnormals the grid's first step is from an even point (0) to one that counts as odd.
+  // In a format without subnormals, the first grid step is from an even point (0) to the least
+  // normal number, which counts as odd.
   const bool even_below = above - below > 1 || below % 2 == 0;
   switch (o.rounding) {
     case Rounding::nearest_even:
@@ -302,8 +310,8 @@ std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const 
   throw std::logic_error("unknown rounding");
 }
 
-/// Returns whether a finite overflow gives the largest value. Rounding to odd it does, unless the
-/// next code is odd and P3109's Inf.
+/// Returns whether a finite overflow gives the largest value rather than Inf or NaN. Rounding to
+/// odd gives the largest value, except in a P3109 format with Inf if the next code is odd.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;
@@ -313,7 +321,7 @@ inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
          o.rounding == (negative ? Rounding::up : Rounding::down);
 }
 
-/// The value of a magnitude code with a sign, if the format has signs.
+/// Returns the value of a magnitude code, negated if `negative` is set and the format has signs.
 template <class Integer = Natural>
 Number<Integer> signed_grid_value(const Spec& spec, std::uint64_t code, bool negative) {
   Number<Integer> value = grid_value<Integer>(spec, code);
@@ -326,8 +334,8 @@ Number<Integer> signed_max(const Spec& spec, bool negative) {
   return signed_grid_value<Integer>(spec, spec.max_code(negative), negative);
 }
 
-/// The result of an infinity in a format: Inf, else NaN, else the largest value, which P3109's
-/// finite formats give.
+/// Returns the result of an infinity or an overflow: the largest value if `overflow` saturates,
+/// else Inf, else NaN. A format with neither, and P3109's finite formats, give the largest value.
 template <class Integer = Natural>
 Number<Integer> infinite_result(const Spec& spec, bool negative, Overflow overflow) {
   if (overflow == Overflow::saturate) return signed_max<Integer>(spec, negative);
@@ -336,8 +344,9 @@ Number<Integer> infinite_result(const Spec& spec, bool negative, Overflow overfl
   return signed_max<Integer>(spec, negative);
 }
 
-/// The result in an unsigned format of a negative number that does not round to zero. In P3109's
-/// formats a finite one rounded toward zero or up gives 0.
+/// Returns the result of a negative number in an unsigned format, if the number does not round to
+/// zero: NaN with Overflow::ieee in a format that has NaN, else 0. In a P3109 format, a finite
+/// number that is rounded toward zero or up also gives 0.
 template <class Integer>
 Number<Integer> negative_result(const Spec& spec, const Number<Integer>& x, const Options& o) {
   const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;
@@ -365,7 +374,7 @@ Number<Integer> round_exact(const Spec& spec, const Number<Integer>& x, const Op
   return signed_grid_value<Integer>(spec, code, x.negative);
 }
 
-/// Exact x rounded once into the format; NaN is the canonical quiet NaN.
+/// Returns exact x rounded once into the format. NaN gives the canonical quiet NaN.
 inline float round(const Spec& spec, const Exact& x, const Options& o = {}) {
   return to_float(round_exact(spec, x, o));
 }
@@ -377,7 +386,8 @@ inline float cast(const Spec& spec, double x, const Options& o = {}) {
   return round(spec, exact(x), o);
 }
 
-/// The code of a result of round_exact; none for a NaN where the format has no code for it.
+/// Returns the code of a result of round_exact. Returns nullopt for a NaN if the format has no code
+/// for NaN.
 template <class Integer>
 std::optional<std::uint32_t> code_of(const Spec& spec, const Number<Integer>& value) {
   std::optional<std::uint64_t> code;
@@ -402,7 +412,8 @@ std::optional<std::uint32_t> code_of(const Spec& spec, const Number<Integer>& va
   return static_cast<std::uint32_t>(*code);
 }
 
-/// The code of x rounded into the format; none for a NaN where the format has no code for it.
+/// Returns the code of x rounded into the format. Returns nullopt for a NaN if the format has no
+/// code for NaN.
 inline std::optional<std::uint64_t> encode(const Spec& spec, const Exact& x,
                                            const Options& o = {}) {
   return code_of(spec, round_exact(spec, x, o));
@@ -410,7 +421,8 @@ inline std::optional<std::uint64_t> encode(const Spec& spec, const Exact& x,
 
 // --- One operation, one rounding -----------------------------------------------------------------
 
-/// The exact sum that a rounding with these options rounds; they decide the sign of a zero.
+/// Returns the exact sum of x and y, to be rounded with options `o`. The options decide the sign of
+/// a zero sum.
 template <class Integer>
 Number<Integer> add_for(const Options& o, const Number<Integer>& x, const Number<Integer>& y) {
   return add(x, y, o.rounding == Rounding::down);
@@ -431,15 +443,15 @@ inline float fma(const Spec& spec, float x, float y, float z, const Options& o =
 
 // --- Step functions ------------------------------------------------------------------------------
 
-/// A step of a cast: patterns from `first` on, up to the next step's, give `value`.
+/// One step of a cast: all bit patterns from `first` up to the next step's `first` give `value`.
 struct Step {
   std::uint32_t first;
   float value;
 };
 
-/// The cast as a function of the binary32 bit pattern, for all patterns that are not NaN: steps
-/// ascending by pattern, 0 ... 0x7F800000 and 0x80000000 ... 0xFF800000. For fixed random integers
-/// every mode is monotone on each half, which the bisection requires.
+/// Returns the cast as a step function of the binary32 bit pattern, without the NaN patterns. The
+/// steps ascend by pattern: 0 … 0x7F800000, then 0x80000000 … 0xFF800000. Every rounding mode with
+/// a fixed random integer is monotone in each of these two ranges, so bisection finds all steps.
 inline std::vector<Step> step_function(const Spec& spec, const Options& o = {}) {
   std::vector<Step> steps;
   const auto value_at = [&](std::uint32_t bits) {
@@ -448,7 +460,7 @@ inline std::vector<Step> step_function(const Spec& spec, const Options& o = {}) 
   const auto same = [](float a, float b) {
     return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
   };
-  // Appends the steps that begin in (low, high].
+  // Appends the steps that begin in (low, high], by bisection.
   const auto split = [&](const auto& self, std::uint32_t low, float at_low, std::uint32_t high,
                          float at_high) -> void {
     if (same(at_low, at_high)) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of a matrix unit (host only): the sum of one block of products and the running sum,
-// for every Adder, in exact numbers, by the definitions in cpd/spec/block_fma.h.
+// The oracle of a matrix unit (host only). Computes the sum of one block of products and the
+// running sum, for every Adder, in exact numbers, by the definitions in cpd/spec/block_fma.h.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,9 @@ namespace cpd::reference {
 
 // --- Operands ------------------------------------------------------------------------------------
 
-/// The values of k in the order in which the unit takes them; -1 where the last group lacks a k.
-/// Within each group first come those with k mod stride < take, then the next `take`.
+/// Returns the values of k in the order in which the unit adds its products. Within each group, the
+/// k with k mod stride < take come first, then the k of the next `take` remainders, and so on. If
+/// the last group is incomplete, -1 stands for each missing k.
 inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t length) {
   const auto end = static_cast<std::int64_t>(length);
   const std::int64_t group = unit.group == 0 ? end : unit.group;
@@ -38,7 +39,8 @@ inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t le
   return order;
 }
 
-/// x in unit_order's order, `lacking` where that is -1; empty where x is.
+/// Returns x in the order of unit_order, with `lacking` for each missing k. Returns an empty vector
+/// if x is empty.
 inline std::vector<float> in_order(std::span<const std::int64_t> order, std::span<const float> x,
                                    float lacking) {
   std::vector<float> values;
@@ -51,16 +53,17 @@ inline std::vector<float> in_order(std::span<const std::int64_t> order, std::spa
 
 // --- Terms ---------------------------------------------------------------------------------------
 
-/// The exponent of a finite number that is not zero, at least emin.
+/// Returns the exponent of x, or emin if the exponent is lower. x must be finite and not zero.
 inline int block_exponent(const Exact& x, int emin) { return std::max(top_exponent(x), emin); }
 
-/// One term of a block: its exact value, and the exponent by which it is aligned.
+/// One term of a block: its exact value, and the exponent by which the aligned adder shifts it.
 struct BlockTerm {
   Exact value;
   int exponent = 0;
 };
 
-/// x cut toward zero to a multiple of 2^quantum; throws where that has more than 64 binary digits.
+/// Returns x cut toward zero to a multiple of 2^quantum. Throws std::invalid_argument if a cut
+/// number has more than 64 binary digits.
 inline Exact cut(Exact x, int quantum) {
   const int drop = quantum - x.exponent;
   if (drop <= 0) return x;
@@ -68,7 +71,8 @@ inline Exact cut(Exact x, int quantum) {
   return exact_finite(x.negative, x.significand.bits_from(drop), quantum);
 }
 
-/// The operands of a block of products and, where the unit takes them, their scales, for each k.
+/// The operands of a block of products: for each k two elements and, if the unit takes scales, two
+/// scales.
 struct BlockOperands {
   std::span<const float> a, b;
   std::span<const float> a_scales{}, b_scales{};  ///< empty: all are 1
@@ -81,7 +85,7 @@ struct BlockOperands {
   }
 };
 
-/// The terms of a unit with scales.
+/// Returns the terms of a block in a unit with scales: sums of `unit.dot` scaled products.
 inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
   const auto scale = [&](std::span<const float> scales, std::size_t k) {
     return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
@@ -112,7 +116,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   return terms;
 }
 
-/// The terms of a unit without scales.
+/// Returns the terms of a block in a unit without scales: one product for each k.
 inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
   const int emin_a = spec_of(unit.a).emin();
   const int emin_b = spec_of(unit.b).emin();
@@ -128,14 +132,15 @@ inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOpe
   return terms;
 }
 
-/// Returns whether |x| cut to the format's precision exceeds the format's largest value.
+/// Returns whether |x|, cut to the format's precision, exceeds the format's largest value.
 inline bool passes_largest(const Spec& spec, const Exact& x) {
   const Exact largest = grid_value(spec, spec.max_code());
   const int quantum = block_exponent(largest, spec.emin()) - spec.man;
   return compare_magnitude(add(largest, exact_finite(false, 1, quantum)), x) <= 0;
 }
 
-/// The exact total that Adder::aligned rounds after a block. Terms and addend are finite.
+/// Returns the exact total that Adder::aligned rounds after a block. All terms and the addend must
+/// be finite.
 inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
                            const Exact& addend) {
   if (unit.aligns_addend) {
@@ -154,21 +159,22 @@ inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
 
 // --- Other adders --------------------------------------------------------------------------------
 
-/// x rounded down to a multiple of 2^quantum.
+/// Returns x rounded down (toward -Inf) to a multiple of 2^quantum.
 inline Exact floor_to(const Exact& x, int quantum) {
   const Exact whole = cut(x, quantum);
   const bool exact = add(x, negate(whole)).is_zero();
   return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
 }
 
-/// A sum of cut products and the exponent below which they were cut.
+/// A sum of cut products. The products were cut fraction_bits below 2^exponent.
 struct CutSum {
   Exact value = exact_finite(false, 0, 0);
   int exponent = kNothing;
   static constexpr int kNothing = -999;  ///< the exponent where all products are zero
 };
 
-/// The CutSum of terms first, first + step, …, each cut toward zero below their greatest exponent.
+/// Returns the sum of terms first, first + step, …. Each term is cut toward zero, fraction_bits
+/// below the greatest exponent of these terms.
 inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
                       std::size_t step) {
   CutSum sum;
@@ -181,9 +187,10 @@ inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, st
   return sum;
 }
 
-/// The total that Adder::two_steps and two_steps_even round. The products' sum and the addend are
-/// rounded down at fraction_bits below the greater of their exponents, the sum at 8 more bits; the
-/// total is rounded down at fraction_bits + 7 below its own exponent.
+/// Returns the total that Adder::two_steps and two_steps_even round. The addend is rounded down,
+/// fraction_bits below the greater exponent of the addend and the products' sum. The products' sum
+/// is rounded down 8 bits lower. Their total is rounded down, fraction_bits + 7 below its own
+/// exponent.
 inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> terms,
                             const Exact& addend) {
   const bool halves = unit.adder == Adder::two_steps_even;
@@ -205,8 +212,8 @@ inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> ter
   return floor_to(total, block_exponent(total, emin) - f - 7);
 }
 
-/// The sum by Adder::flushed_pairs: binary32 sums whose subnormal results become zeros of their
-/// sign; subnormal operands and addends become +0.
+/// Returns the sum by Adder::flushed_pairs, in binary32 sums. A subnormal result becomes a zero of
+/// the same sign. A subnormal operand or addend becomes +0.
 inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   const Spec sum = spec_of(unit.sum);
   const auto is_below = [](const Exact& value, const Spec& spec) {
@@ -233,7 +240,7 @@ inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exa
 
 // --- The rule ------------------------------------------------------------------------------------
 
-/// Replaces products beyond binary32's range by Inf, as units that sum in two steps do.
+/// Replaces products beyond binary32's range by Inf. Units that sum in two steps do so.
 inline void limit(std::vector<BlockTerm>& terms) {
   const Exact beyond = exact_finite(false, 1, 128);
   for (BlockTerm& term : terms) {
@@ -243,7 +250,7 @@ inline void limit(std::vector<BlockTerm>& terms) {
   }
 }
 
-/// The unit's sum after one block of products, by BlockFma's rule.
+/// Returns the unit's sum after one block of products, as defined in BlockFma.
 inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   if (unit.adder == Adder::flushed_pairs) return flushed_sum(unit, x, addend);
   const Spec sum = spec_of(unit.sum);
@@ -274,9 +281,11 @@ inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact
 
 // --- One line ------------------------------------------------------------------------------------
 
-/// The sum of one line: block after block of k in `order`; every `promote` values of k the unit's
-/// sum is added to the outer one. `steps` rounds c (by addend; without promotion addend_in_unit),
-/// sums a block, promotes, and without promotion rounds the result.
+/// Returns the sum of one line. Adds the products block by block, in the order of k that `order`
+/// gives. A unit that promotes adds its sum to an outer sum after every `promote` values of k.
+/// `steps` has a function for each operation: addend(c) or, without promotion, addend_in_unit(c)
+/// rounds c; block() adds a block of products; promoted() adds the unit's sum to the outer sum;
+/// result() rounds the result of a unit without promotion.
 template <class Steps>
 Exact unit_sum(const Accumulator& accumulator, std::span<const std::int64_t> order,
                const BlockOperands& operands, float c, Steps& steps) {

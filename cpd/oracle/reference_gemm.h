@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of one element of Gemm (host only): every scheme, rounding by rounding, by the
-// definitions in ops/gemm.h. It shares no arithmetic with the kernels: numbers and roundings are
-// those of its `Arithmetic`, by default ExactArithmetic; random integers are computed here from the
-// definition in philox.h.
+// The oracle of one element of Gemm's result (host only). Computes every scheme rounding by
+// rounding, by the definitions in ops/gemm.h. It shares no arithmetic with the kernels: the
+// template argument `Arithmetic` (by default ExactArithmetic) has the numbers and the roundings,
+// and random integers are computed here from the definition in philox.h.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace cpd::reference {
 
 // --- Random integers -----------------------------------------------------------------------------
 
-/// The four words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
+/// Returns the four words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
 inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> counter,
                                                  std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed);
@@ -43,8 +43,9 @@ inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> co
   return counter;
 }
 
-/// The options of the successive roundings of one sum, with the random integers of a key. Draw 0 is
-/// the addend's, the loop's begin with the next block of words.
+/// Returns the options of one rounding after the other of one sum, each with its random integer of
+/// the key. Random integer 0 is for the addend. The integers of the loop over k begin with the next
+/// four Philox words.
 class Draws {
  public:
   Draws(const RoundingOptions& o, const RandomKey& key, std::uint64_t index)
@@ -86,7 +87,8 @@ class Draws {
 
 // --- Ordered sums of products --------------------------------------------------------------------
 
-/// start + a[0] b[0] + …; `start` is already rounded; next() gives the options of each rounding.
+/// Returns start + a[0] b[0] + …, where `start` is already rounded. next() returns the options of
+/// each rounding.
 template <class Arithmetic, class Next>
 typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::span<const float> a,
                                          std::span<const float> b,
@@ -103,7 +105,7 @@ typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::sp
   return OrderedSum(order_of(accumulator), a.size(), product, next_of_sum, arithmetic).from(start);
 }
 
-/// c + a[0] b[0] + … by an ordered scheme. The roundings advance `draws`.
+/// Returns c + a[0] b[0] + … by an ordered scheme. Each rounding takes the next options of `draws`.
 template <class Arithmetic = ExactArithmetic>
 float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
                   std::span<const float> b, float c, Draws& draws) {
@@ -115,7 +117,7 @@ float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
 
 // --- Block FMA -----------------------------------------------------------------------------------
 
-/// The steps that unit_sum calls, in exact numbers.
+/// Implements the steps that unit_sum calls, in exact numbers.
 class ExactUnit {
  public:
   ExactUnit(const Accumulator& accumulator, Draws& draws)
@@ -146,7 +148,7 @@ inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& 
   return to_float(unit_sum(accumulator, order, operands, c, steps));
 }
 
-/// Element number `index` of Gemm's result, from a row of a, a column of b, and an addend.
+/// Returns element number `index` of Gemm's result, given a row of a, a column of b, and an addend.
 template <class Arithmetic = ExactArithmetic>
 float dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
           float c = 0.0f, std::uint64_t index = 0, const RandomKey& key = {}) {
@@ -159,8 +161,8 @@ float dot(const Accumulator& accumulator, std::span<const float> a, std::span<co
 
 // --- Scaled operands -----------------------------------------------------------------------------
 
-/// The operands of one element of GemmScaled: for each k the elements and their scales, which
-/// `block` values of k share; the factors and c, if any.
+/// The operands of one element of GemmScaled: for each k two elements and two scales; the two
+/// factors; and c, if any. `block` consecutive values of k have equal scales.
 struct ScaledDot {
   BlockOperands operands;
   std::size_t block = 0;
@@ -169,7 +171,7 @@ struct ScaledDot {
   std::optional<float> c{};
 };
 
-/// total + (x * y) * sum in binary32.
+/// Returns total + (x * y) * sum, with every operation rounded to binary32.
 inline float add_scaled(float total, float x, float y, float sum) {
   const Spec binary32;
   return add(binary32, total, mul(binary32, mul(binary32, x, y), sum));

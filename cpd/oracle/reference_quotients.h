@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results of operations for the oracle: quotients and square roots by long division of integers: to
-// within 2^-60 of the result, with one more bit that is set where digits follow. A rounding of
-// reference.h uses 24 bits of a format and 25 below them, so that it decides as for the exact
-// result.
+// The oracle's results of operations before rounding. Quotients and square roots are computed by
+// long division of integers, to within 2^-60 of the exact result. One more bit is set if nonzero
+// digits follow. A rounding of reference.h looks at 24 bits of a format and 25 bits below, so the
+// rounding is the same as for the exact result.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@
 
 namespace cpd::reference {
 
-/// digits * 2^exponent, and half of 2^exponent more where other digits follow (`rest`).
+/// Returns digits * 2^exponent, plus half of 2^exponent if nonzero digits follow (`rest`).
 template <class Integer = Natural>
 Number<Integer> with_rest(bool negative, Digits digits, int exponent, bool rest) {
   return exact_finite<Integer>(negative, digits << 1 | Digits{rest}, exponent - 1);
 }
 
-/// x / y for values of formats up to binary32. 0 / 0 and Inf / Inf are NaN, x / 0 is Inf.
+/// Returns x / y. x and y are values of formats no wider than binary32. 0 / 0 and Inf / Inf are
+/// NaN; x / 0 is an infinity if x is not zero.
 template <class Integer>
 Number<Integer> divide(const Number<Integer>& x, const Number<Integer>& y) {
   if (x.is_nan() || y.is_nan()) return exact_nan<Integer>();
@@ -37,7 +38,8 @@ Number<Integer> divide(const Number<Integer>& x, const Number<Integer>& y) {
                             quotient * divisor != dividend);
 }
 
-/// The square root of a value of a format up to binary32; NaN below 0, -0 for -0.
+/// Returns the square root of x, a value of a format no wider than binary32. The root is NaN for x
+/// < 0 and -0 for -0.
 template <class Integer>
 Number<Integer> square_root(const Number<Integer>& x) {
   if (x.is_nan() || x.is_zero()) return x;
@@ -53,8 +55,8 @@ Number<Integer> square_root(const Number<Integer>& x) {
   return with_rest<Integer>(false, root, (x.exponent - odd - kPlaces) / 2, root * root != radicand);
 }
 
-/// The result of an operation before its rounding, of as many operands as it takes; that of a cast
-/// is x.
+/// Returns the result of an operation before its rounding. Operands that the operation does not
+/// take are ignored. The result of a cast is x.
 template <class Integer>
 Number<Integer> result_of(soft::Operation operation, const Number<Integer>& x,
                           const Number<Integer>& y, const Number<Integer>& z) {

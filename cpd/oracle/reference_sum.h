@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of ordered sums of terms or products: every scheme, rounding by rounding, in any
-// arithmetic that has ExactArithmetic's functions.
+// The oracle of ordered sums of terms or products. Computes every scheme rounding by rounding, in
+// any arithmetic that has the functions of ExactArithmetic.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,14 @@
 
 namespace cpd::reference {
 
-/// The arithmetic of an ordered sum, in exact numbers. recording.h has one that records each
-/// rounding, tests/testing/wide.h one that is independent of this one and faster.
+/// The arithmetic of an ordered sum, in exact numbers. recording.h has an arithmetic that records
+/// each rounding; tests/testing/wide.h has a faster arithmetic that shares no code with this one.
 struct ExactArithmetic {
   using Number = Exact;
   static Number number(float x) { return exact(x); }
   static Number product(float x, float y) { return multiply(exact(x), exact(y)); }
-  /// The exact sum that a rounding with these options rounds.
+  /// Returns the exact sum of x and y, to be rounded with options `o`. The options decide the sign
+  /// of a zero sum.
   static Number sum(const Number& x, const Number& y, const Options& o) { return add_for(o, x, y); }
   static Number minus(const Number& x) { return negate(x); }
   static Number rounded(const Spec& spec, const Number& x, const Options& o) {
@@ -33,7 +34,7 @@ struct ExactArithmetic {
   static float to_float(const Number& x) { return reference::to_float(x); }
 };
 
-/// An ordered scheme and its formats.
+/// The scheme of an ordered sum, and the formats of its partial sums.
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
   Spec format{};          ///< the sum's format
@@ -47,8 +48,8 @@ inline SumOrder order_of(const Accumulator& accumulator) {
           static_cast<std::size_t>(accumulator.chunk)};
 }
 
-/// The sum of term(0), …, term(count - 1), each called once and in order. next() gives the options
-/// of each rounding, in program order.
+/// Computes the sum of term(0), …, term(count - 1). Calls each term once, in order. Calls next()
+/// for the options of each rounding, in program order.
 template <class Arithmetic, class Term, class Next>
 class OrderedSum {
  public:
@@ -57,8 +58,8 @@ class OrderedSum {
   OrderedSum(const SumOrder& order, std::size_t count, Term term, Next next, Arithmetic arithmetic)
       : order_(order), count_(count), term_(term), next_(next), arithmetic_(arithmetic) {}
 
-  /// The sum of the terms alone, in which the first term of each ordered sum is rounded; +0 without
-  /// terms.
+  /// Returns the sum of the terms alone, or +0 if there are no terms. The first term of the sum,
+  /// and of each chunk, is rounded.
   Number of_terms() {
     if (count_ == 0) return arithmetic_.number(0.0f);
     switch (order_.scheme) {
@@ -81,7 +82,8 @@ class OrderedSum {
     throw std::invalid_argument("scheme without ordered sum");
   }
 
-  /// `start`, which is already rounded, plus the terms. Chunks start from +0.
+  /// Returns `start` plus the terms. `start` must already be rounded. The sums of chunks start from
+  /// +0.
   Number from(const Number& start) {
     switch (order_.scheme) {
       case Scheme::sequential:
@@ -127,8 +129,8 @@ class OrderedSum {
     return sequential(rounded(spec, term_(begin)), begin + 1, end, spec);
   }
 
-  /// Kahan's sum (Communications of the ACM 8(1), 1965): y = x - c; t = s + y; c = (t - s) - y;
-  /// s = t, each operation rounded. Where s is infinite or NaN, c is +0.
+  /// Kahan's sum (Communications of the ACM 8(1), 1965): y = x - c; t = s + y; c = (t - s) - y; s =
+  /// t. Each operation is rounded. If the new s is infinite or NaN, c becomes +0.
   Number kahan(Number s, std::size_t begin) {
     const Spec& spec = order_.format;
     Number compensation = arithmetic_.number(0.0f);
@@ -144,7 +146,8 @@ class OrderedSum {
     return s;
   }
 
-  /// s plus the chunks from term `begin` on; partial(k) is the sum of the chunk that begins at k.
+  /// Returns s plus the chunks from term `begin` on. partial(k) returns the sum of the chunk that
+  /// begins at term k.
   template <class Partial>
   Number chunked(Number s, std::size_t begin, const Partial& partial) {
     for (std::size_t k = begin; k < count_; k += order_.chunk) {
@@ -154,8 +157,8 @@ class OrderedSum {
     return s;
   }
 
-  /// The tree over terms begin … end - 1, which are not rounded; the left part has the largest
-  /// power of two below their number.
+  /// Returns the sum of terms begin … end - 1 by a tree. The terms themselves are not rounded. The
+  /// size of the left subtree is the largest power of two below the number of terms.
   Number tree(std::size_t begin, std::size_t end) {
     if (end - begin == 1) return term_(begin);
     const std::size_t middle = begin + std::bit_floor(end - begin - 1);
@@ -171,10 +174,11 @@ class OrderedSum {
   Arithmetic arithmetic_;
 };
 
-/// Returns the random integer of each rounding, in program order.
+/// A function that returns the random integer of the next rounding, in program order.
 using RandomSource = std::function<std::uint32_t()>;
 
-/// The ordered sum of terms; where `random` is set, each rounding takes one integer from it.
+/// Returns the ordered sum of terms. If `random` is set, each rounding takes one random integer
+/// from it.
 inline float sum(const SumOrder& order, std::span<const float> terms, const Options& o = {},
                  const RandomSource& random = {}) {
   const auto term = [&](std::size_t k) { return exact(terms[k]); };

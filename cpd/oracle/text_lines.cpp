@@ -31,13 +31,15 @@ std::uint64_t NumberAt(const TextField& field, std::size_t i) {
   }
 }
 
-/// A copy of eight bytes is sooner done than one of fewer: writers may write as many after their
-/// own, fewer than as many lines have.
+/// The number of bytes after its own text that a writer may overwrite. Copies of eight bytes are
+/// faster than shorter copies. A line has at least one byte, so kSpare lines hold all overwritten
+/// bytes.
 constexpr std::size_t kSpare = 8;
 
 void Store(std::uint64_t bytes, char* out) { std::memcpy(out, &bytes, sizeof bytes); }
 
-/// The digits of a number of at most 32 bits, the first one in the lowest byte.
+/// Returns the hexadecimal digits of a number of at most 32 bits as characters. The first digit is
+/// in the lowest byte.
 std::uint64_t ShortDigits(std::uint64_t number, std::size_t digits) {
   constexpr std::uint64_t ones = 0x0101010101010101;
   number = (number | number << 16) & 0x0000FFFF0000FFFF;
@@ -47,7 +49,7 @@ std::uint64_t ShortDigits(std::uint64_t number, std::size_t digits) {
   return __builtin_bswap64(number + '0' * ones + ('A' - '9' - 1) * letters) >> (64 - 8 * digits);
 }
 
-/// Writes the digits of line i's field, the last one first.
+/// Writes the hexadecimal digits of line i's field, from the last digit to the first.
 void PutLongDigits(const TextField& field, std::size_t i, char* out) {
   __extension__ using Bits = unsigned __int128;
   const auto count = static_cast<std::size_t>(field.count);
@@ -65,7 +67,7 @@ void PutLongDigits(const TextField& field, std::size_t i, char* out) {
   if (have > 0) *--at = kDigits[static_cast<std::size_t>(bits & 15)];
 }
 
-/// Writes a text, or what a field has of a line.
+/// Writes a fixed text and then, if `field` is set, the digits of a line's field.
 class Writer {
  public:
   explicit Writer(const std::string& text, const TextField* field = nullptr)
@@ -73,7 +75,7 @@ class Writer {
     if (text.size() <= kSpare) std::memcpy(&bytes_, text.data(), text.size());
   }
 
-  /// Writes line i's and returns the place after it.
+  /// Writes the text and the field's digits of line i. Returns the address after the last byte.
   char* Put(std::size_t i, char* out) const {
     if (text_.size() <= kSpare) {
       Store(bytes_, out);
@@ -120,7 +122,8 @@ void WriteLines(const std::vector<TextField>& fields, const std::string& end, st
   parallel_for(n, kTextAtOnce, kTextAtOnce, [&](std::int64_t begin, std::int64_t stop) {
     const auto first = static_cast<std::size_t>(begin);
     const auto count = static_cast<std::size_t>(stop - begin);
-    // After the last lines are another thread's: these are written elsewhere first.
+    // A writer may overwrite bytes after its text. After the last lines of this range lie lines of
+    // another thread, so the last lines are written to a buffer and copied.
     const std::size_t rest = std::min(count, kSpare);
     const std::size_t last = first + count - rest;
     put(first, count - rest, out + first * size);

@@ -65,7 +65,7 @@ void CheckRule(const SumRule& rule) {
   }
 }
 
-/// The value of a code, which is a binary32 number.
+/// Returns the value of a code. The value must be a binary32 number.
 float ValueOf(const Spec& spec, std::uint32_t code) {
   const reference::Exact x = reference::value_of(spec, code);
   if (x.kind != reference::Exact::Kind::finite) return reference::to_float(x);
@@ -225,7 +225,7 @@ class Lines {
     return lines_.c != nullptr && any(rule_.c, lines_.c + i, 1);  // null where c is an integer
   }
 
-  /// The scales of line i, one for each k.
+  /// Returns the scales of line i: one scale for each k, with each block's scale repeated.
   std::vector<float> Scales(const std::uint32_t* codes, std::size_t i) const {
     const BlockFma& unit = *rule_.accumulator.unit;
     const auto block = static_cast<std::size_t>(unit.scale_block);
@@ -236,7 +236,8 @@ class Lines {
     return each;
   }
 
-  /// Finds the place of each step's code among the signals, which are ordered by name.
+  /// Finds the index at which each rounding's code is stored among a line's signals. The signals
+  /// are ordered by name; the roundings are in program order.
   void PlaceSteps() {
     const std::vector<std::string> steps = Steps(rule_);
     places_.resize(steps.size());

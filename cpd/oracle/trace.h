@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slow oracle of sums and sums of products in bulk: values, exception flags, and intermediate
-// results (signals): for an ordered sum each rounding; for a matrix unit each product's exponent,
-// significand, shift and cut bits, the greatest exponent, and the sum before and after
-// normalization.
+// The slow oracle of sums and of sums of products, for many lines at a time: values, exception
+// flags and signals (intermediate results). An ordered sum has a signal for each rounding. A matrix
+// unit has signals for each product (exponent, significand, shift and cut bits), for the greatest
+// exponent, and for the sum before and after normalization.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@
 
 namespace cpd {
 
-/// An element of Gemm, or of Sum (`is_sum`: of the terms a alone, without b and c). With a sum in
-/// an integer (FixedPoint), c is such an integer, and so is the result unless the accumulator has
-/// another format than fp32, into which it is then rounded.
+/// The rule of one element of Gemm or, if `is_sum`, of Sum, which adds the terms a and has no b and
+/// c. If sums are integers (FixedPoint), c is such an integer. Then the result is an integer too if
+/// the accumulator's format is fp32; any other format means that the sum is rounded into that
+/// format.
 struct SumRule {
   Accumulator accumulator{};
   Format a{}, b{}, c{};
@@ -27,7 +28,8 @@ struct SumRule {
   soft::Tininess tininess = soft::Tininess::after;
 };
 
-/// The signals of one name: `count` elements of `bits` bits, in two's complement where signed.
+/// The signals of one name in a line: `count` elements of `bits` bits each. Signed signals are in
+/// two's complement.
 struct Signal {
   std::string name;
   int bits = 1;
@@ -37,38 +39,48 @@ struct Signal {
   bool operator==(const Signal&) const = default;
 };
 
-/// Returns whether lines have signals and flags, as all have but those of matrix units with another
-/// adder than aligned.
+/// Returns whether lines have signals and flags. All rules have them, except matrix units whose
+/// adder is not Adder::aligned.
 CPD_API bool HasTrace(const SumRule& rule);
 
-/// Returns whether the result is the integer itself, the last `sum`.
+/// Returns whether the result is an integer: the last element of the signal `sum`.
 CPD_API bool HasIntegerResult(const SumRule& rule);
 
-/// The signals of a line, in their order; none without a trace. Throws Error for numbers wider than
-/// 64 bits, no terms, or stochastic rounding of a unit without a trace.
+/// Returns the signals of a line, in their order; empty if the rule has no trace. Throws Error for
+/// signals wider than 64 bits, for no terms, or for stochastic rounding of a unit without a trace.
 ///
-/// Ordered sums: each rounding's result, by name in program order: `start` (c, or the first term),
-/// `product`, `sum`, and Kahan's `y`, `t`, `grown`, `compensation`, the chunks' `partial`, the
-/// tree's `tree`.
+/// An ordered sum has a signal for the result of each rounding. Roundings of one name are in
+/// program order: `start` (c, or the first term), `product`, `sum`; Kahan's `y`, `t`, `grown`,
+/// `compensation`; `partial` of chunks; `tree` of pairwise sums.
 ///
-/// Sums in an integer (FixedPoint): each `term` in its units, modulo 2^width, c's first, and the
-/// `sum` after it, the last of which is the integer's result; a term that is not finite is 0.
+/// A sum in an integer (FixedPoint) has two signals. `term` is each term in units of the last bit,
+/// modulo 2^width, with c first; a term that is not finite is 0. `sum` is the sum after each term;
+/// its last element is the result.
 ///
-/// Matrix units, for each block (of T terms): `special` (a term is not finite; the block's other
-/// signals are then 0), `p_sign`, `p_exp` (not normalized), `p_sig` (an integer, in units of
-/// 2^(p_exp - f), f the operands' fraction bits), `p_shift` (below max_exp), `p_cut` (the low bits
-/// of p_sig that are dropped); `c_…`, the running sum's; `max_exp`; `sum`, in units of
-/// 2^(max_exp - F); `n_sign`, `n_exp`, `n_sig`, the total with its leading one on top of n_sig (0
-/// for a zero); where the addend is not aligned `n_sticky`, whether bits below are set;
-/// `block_sum`, rounded; with promotion `promoted`. A term that is zero has the unit's least
-/// exponent.
+/// A matrix unit has the following signals for each block; T is the number of a block's terms.
+/// - `special`: 1 if a term or the addend is not finite. Then all other signals of the block but
+///   `block_sum` are 0.
+/// - `p_sign`, `p_exp`, `p_sig`: the sign, exponent and integer significand of each of the T terms.
+///   Terms are not normalized; `p_sig` counts units of 2^(p_exp - f), where f is the number of
+///   fraction bits of a product. A zero has the unit's least exponent.
+/// - `p_shift`, `p_cut`: how far p_exp is below max_exp, and the low bits of p_sig that are
+///   dropped.
+/// - `c_sign`, `c_exp`, `c_sig`, `c_shift`, `c_cut`: the running sum before the block, likewise.
+///   `c_shift` and `c_cut` exist only if the unit aligns the addend.
+/// - `max_exp`: the greatest exponent. `sum`: the sum, in units of 2^(max_exp - fraction_bits).
+/// - `n_sign`, `n_exp`, `n_sig`: the normalized total. The top bit of n_sig is the leading one;
+///   n_sig is 0 for a zero. `n_sticky` (only if the addend is not aligned): whether lower bits are
+///   set.
+/// - `block_sum`: the rounded sum. `promoted` (only with promotion): the outer sum after each
+///   promotion.
 CPD_API std::vector<Signal> SignalsOf(const SumRule& rule);
 
-/// The number of a line's roundings that take a random integer, of which Gemm's first is c's. 0
-/// where rounding is not stochastic.
+/// Returns the number of a line's roundings that take a random integer. For Gemm, the first of them
+/// rounds c. Returns 0 if rounding is not stochastic.
 CPD_API std::int64_t DrawsOf(const SumRule& rule);
 
-/// n lines; arrays are row-major and, except `random` and those in units, of codes.
+/// The inputs and outputs of n lines. Arrays are row-major. They hold codes, except `random` and
+/// `c_units`, which hold integers.
 struct SumLines {
   std::int64_t n = 0;
   const std::uint32_t* a = nullptr;  ///< n × length
@@ -78,14 +90,15 @@ struct SumLines {
   const std::uint32_t* a_scales = nullptr;  ///< n × ⌈length / unit.scale_block⌉
   const std::uint32_t* b_scales = nullptr;
   const std::uint32_t* random = nullptr;  ///< n × DrawsOf
-  /// n; kNoCode where a rounding's NaN has no code, 0 where the result is the integer.
+  /// n codes. A code is kNoCode if the result is a NaN that the format cannot encode, and 0 if the
+  /// result is an integer.
   std::uint32_t* codes = nullptr;
   std::uint8_t* flags = nullptr;     ///< 0 without a trace
   std::uint16_t* corners = nullptr;  ///< tie, carry, cancellation of any rounding
   std::uint64_t* signals = nullptr;  ///< n × the elements of SignalsOf
 };
 
-/// Computes the lines' results. Throws Error as SignalsOf does, and where a code or a random
+/// Computes the outputs of the lines. Throws Error as SignalsOf does, and if a code or a random
 /// integer is out of range.
 CPD_API void OracleSums(const SumRule& rule, const SumLines& lines);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 
-/// A step of a transfer: its longest message.
+/// One step of a transfer, with the size of its longest message.
 struct Step {
   std::int64_t bytes = 0;
   int peer = 0;          ///< of the rank that makes the transfer
@@ -27,11 +27,11 @@ struct Step {
 };
 using Steps = std::vector<Step>;
 
-/// The steps of all transfers, computed from the transfers of one rank. If a rank sends to and
-/// receives from all others, or around a ring, pieces rotate: in each step every piece is sent by
-/// some rank, so each step is as long as the longest piece. In a ring each step is a transfer, and
-/// a rank has sent all pieces after one turn. Between a master and its members each step moves one
-/// piece.
+/// Computes the steps of all ranks' transfers from the transfers of one rank. If a rank exchanges
+/// slices with all other ranks, or around a ring, the slices rotate: in each step some rank sends
+/// the longest slice, so each step is as long as that slice. In a ring each transfer is one step,
+/// and after one turn a rank has sent all slices. Between a master and its members each step moves
+/// one message.
 class Rotations {
  public:
   explicit Rotations(int slices) : turn_(std::max(slices - 1, 1)) {}
@@ -64,7 +64,7 @@ class Rotations {
     return steps;
   }
 
-  /// Makes all hops since the last turn as long as the longest of them.
+  /// Ends a turn of a ring: makes every hop of the turn as long as the longest hop.
   void EndTurn() {
     std::int64_t longest = 0;
     const auto begin = transfers_.end() - hops_;
@@ -85,8 +85,8 @@ std::vector<Steps> StepsOf(const DryRun& run, int rank) {
   return rotations.Take();
 }
 
-/// The steps of all ranks. A group's first rank takes part in all transfers of its members, and all
-/// groups but the last have the size of the first.
+/// Returns the steps of all ranks. A group's first rank takes part in all transfers of its members.
+/// All groups but the last have the size of the first, so the first and the last group suffice.
 std::vector<Steps> StepsOfAll(const DryRun& run) {
   const Reduction& reduction = run.reduction();
   if (!reduction.grouped()) return StepsOf(run, 0);
@@ -102,12 +102,14 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   return all;
 }
 
-/// The largest numbers of a step's messages that leave one host, and that stay in one host.
+/// Counts of a step's messages for the host that has most: `across` counts messages that leave or
+/// reach the host, `within` messages that stay in the host.
 struct Crossings {
   std::int64_t across = 0, within = 0;
 };
 
-/// Ranks in hosts: rank r is in host r / per_host.
+/// The placement of ranks on hosts (rank r is on host r / per_host) and the message counts of
+/// steps.
 class Hosts {
  public:
   Hosts(const Reduction& reduction, std::int64_t world, std::int64_t per_host)
@@ -116,11 +118,12 @@ class Hosts {
         group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
                    ? reduction.group_size(0)
                    : world) {}
-  /// For exchanges of all ranks, without groups.
+  /// Makes the placement for an exchange between all ranks, without groups.
   Hosts(std::int64_t world, std::int64_t per_host)
       : world_(world), per_host_(per_host), group_(world) {}
 
-  /// The messages of one step of rank 0's and of all ranks' that take part.
+  /// Returns the message counts of one step, with the messages of all ranks that take part. `step`
+  /// is a step of rank 0.
   Crossings Of(const Step& step) {
     if (step.peer >= group_) return Counted(masters_, step.peer, [&] { return OfMasters(); });
     if (step.is_star) return Counted(stars_, step.peer, [&] { return OfStar(step.peer); });
@@ -136,14 +139,15 @@ class Hosts {
     return found != known.end() ? found->second : known.emplace(peer, count()).first->second;
   }
 
-  /// Every rank sends to that `by` places on in its group (which all ranks are without groups).
+  /// Counts the messages of a step in which every rank sends to the rank `by` ranks later in its
+  /// group, modulo the group's size. Without groups, all ranks are one group.
   [[nodiscard]] Crossings OfRotation(std::int64_t by) const {
     if (group_ == world_ && per_host_ >= world_) return {0, world_};
     if (world_ % group_ == 0 && world_ >= per_host_ && per_host_ % group_ == 0) {
       return {0, per_host_};
     }
     if (world_ % group_ == 0 && (group_ == world_ || group_ % per_host_ == 0)) {
-      // A whole host sends and keeps most.
+      // Hosts with per_host ranks have the highest counts.
       const std::int64_t stay = std::max<std::int64_t>(per_host_ - by, 0) +
                                 std::max<std::int64_t>(per_host_ - (group_ - by), 0);
       return {per_host_ - stay, stay};
@@ -156,7 +160,7 @@ class Hosts {
     }
     return count.most();
   }
-  /// Each master and its member `member`.
+  /// Counts the messages between each master and member number `member` of its group.
   [[nodiscard]] Crossings OfStar(std::int64_t member) const {
     Count count(*this);
     for (std::int64_t first = 0; first + member < world_; first += group_) {
@@ -164,7 +168,7 @@ class Hosts {
     }
     return count.most();
   }
-  /// Each master sends to the next.
+  /// Counts the messages of a step in which each master sends to the next master.
   [[nodiscard]] Crossings OfMasters() const {
     Count count(*this);
     for (std::int64_t first = 0; first < world_; first += group_) {
@@ -173,7 +177,7 @@ class Hosts {
     return count.most();
   }
 
-  /// Counts messages by host.
+  /// Counts the messages of a step for each host.
   class Count {
    public:
     explicit Count(const Hosts& hosts)
@@ -206,7 +210,8 @@ class Hosts {
   Known rotations_, stars_, masters_;
 };
 
-/// The most that a layer's largest magnitude is taken to be where it is not known.
+/// The value used for a layer's largest magnitude if the caller does not know it: the largest
+/// binary32 number below 2^96.
 constexpr float kUnknown = 0x1.fffffep95F;
 
 void CheckHost(std::int64_t per_host) {
@@ -224,14 +229,16 @@ void CheckLargest(std::span<const float> largest, std::size_t layers) {
   throw Error("a largest magnitude must be at least 0, got " + std::to_string(*wrong));
 }
 
-/// Returns whether values of these layers are sent in binary32 (Reduction::LacksNan).
+/// Returns whether the values of layers with these largest magnitudes are sent in binary32
+/// (Reduction::LacksNan).
 bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
   const bool finite = std::ranges::all_of(largest, [](float x) { return std::isfinite(x); });
   return !finite || reduction.MayMeetNan(largest);
 }
 
 bool MayBePlain(const Reduction& reduction) {
-  // APS moves every layer to the same binade: what remains is the significand.
+  // APS moves every layer to the same binade, so only the significand of the largest magnitude
+  // matters. Tests 256 significands and their neighbors.
   std::vector<float> largest{kUnknown};
   for (int k = 0; k < 256 && reduction.spec().aps != Aps::off; ++k) {
     const float x = 1 + static_cast<float>(k) / 256;
@@ -240,7 +247,8 @@ bool MayBePlain(const Reduction& reduction) {
   return reduction.MayMeetNan(largest);
 }
 
-/// The ways in which values may be sent: packed, in binary32, or either.
+/// Returns a dry run for each form in which values may be sent: packed, in binary32, or both if the
+/// values decide.
 std::vector<DryRun> WaysOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());
@@ -263,12 +271,13 @@ Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
     for (const Moves::Message& message : moves.in) cost.bytes_received += message.bytes;
     cost.exact = cost.exact && !moves.is_most;
   });
-  // No rank has more steps than the first, a master of a whole group.
+  // No rank has more steps than rank 0, the master of a whole group.
   if (rank != 0) cost.steps = run.Run(0, kOneChunk, [](const Moves&) {});
   return cost;
 }
 
-/// The larger of both numbers of bytes, exact where they are equal.
+/// Returns the larger number of bytes sent and of bytes received. The result is exact if both costs
+/// are exact and equal.
 Cost MostOf(const Cost& a, const Cost& b) {
   const bool equal = a.bytes_sent == b.bytes_sent && a.bytes_received == b.bytes_received;
   return {a.steps, std::max(a.bytes_sent, b.bytes_sent),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost of an all-reduce on the wire: the numbers that Communicator returns as Traffic, from the
-// same exchange run without values (study/dry_run.h); and its time in the alpha-beta model.
+// Estimates the cost of an all-reduce without communication. The bytes and steps are the numbers
+// that Communicator returns as Traffic: the same exchange runs without values (study/dry_run.h).
+// The time follows from the alpha-beta model.
 #pragma once
 
 #include <cstdint>
@@ -13,57 +14,61 @@
 namespace cpd {
 
 struct Cost {
-  std::int64_t steps = 0;  ///< of the rank that has most: 2 (W - 1) for owner and ring, W - 1 for
-                           ///< gather, 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical; 0 where
-                           ///< there are no values
-  std::int64_t bytes_sent = 0;  ///< encoded values, of this rank; where not exact, at most
+  /// The steps of the rank that has most: 2 (W - 1) for the exchanges owner and ring, W - 1 for
+  /// gather, and 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical, with W ranks in groups of k. 0
+  /// if there are no values.
+  std::int64_t steps = 0;
+  std::int64_t bytes_sent = 0;  ///< by this rank; an upper bound unless exact
   std::int64_t bytes_received = 0;
-  /// True if the bytes are the same for all values that CostOf assumes; else they depend on them.
+  /// True if the bytes do not depend on the values, for all values that CostOf assumes.
   bool exact = true;
 };
 
-/// Facts on layers in addition to their sizes.
+/// Facts about layers that the caller may know in addition to their sizes.
 struct KnownLayers {
   std::span<const std::int64_t> rows{};  ///< as in TensorOptions
-  /// Each layer's largest magnitude of all ranks, infinite or NaN where one is; empty: not known,
-  /// but below 2^96.
+  /// The largest magnitude of each layer over all ranks; infinite or NaN if a value is. Empty:
+  /// unknown, but assumed to be below 2^96.
   std::span<const float> largest{};
   std::span<const std::int64_t> numbers{};  ///< as in TensorOptions
 };
 
-/// Returns the cost of rank `rank` of `world`, for layers of these sizes, cut into chunks of
-/// `chunk` values (CommOptions). If a format has no code for NaN and a sum may leave its range, all
-/// values are sent in binary32. `largest` decides that; without it bytes are the larger of both.
-/// Throws Error.
+/// Returns the cost of rank `rank` of `world` ranks. `sizes` are the numbers of values of the
+/// layers, which are sent in chunks of `chunk` values (CommOptions). If a format has no code for
+/// NaN and a sum may leave the format's range, all values are sent in binary32. `known.largest`
+/// decides whether a sum may; without it, the bytes are the larger of both cases. Throws Error for
+/// invalid arguments.
 CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
                     std::int64_t chunk, const KnownLayers& known = {});
 
-/// Steps of an all-reduce of equal bytes and equal ways, over hosts.
+/// Steps of an all-reduce over hosts. All steps of a Round have equal message sizes and equal
+/// message counts.
 struct Round {
   std::int64_t steps = 0;
   std::int64_t bytes = 0;   ///< of the longest message of each step
-  std::int64_t across = 0;  ///< messages of a step that leave one host, or reach it, at most
-  std::int64_t within = 0;  ///< messages of a step that stay in one host, at most
+  std::int64_t across = 0;  ///< most messages of a step that leave or reach one host
+  std::int64_t within = 0;  ///< most messages of a step that stay in one host
 };
 
-/// Returns the steps of TimeOf, with rank r in host r / per_host, for a model of two levels. Throws
-/// Error.
+/// Returns the steps that TimeOf counts, for a model with two levels: rank r is on host r /
+/// per_host. Throws Error for invalid arguments.
 CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});
 
-/// Returns the steps before the steps of RoundsOf in which ranks agree on scales. For each layer's
-/// largest magnitude (with APS, and for formats without a code for NaN) they send 4 bytes a layer
-/// and 4 more; for a codec's shared scale, 4 bytes a layer. In ceil(log2(world)) steps each rank
-/// sends all of them to the rank 1, 2, 4, … places after it. There are no steps if nothing is
-/// needed. Throws Error.
+/// Returns the steps in which ranks agree on scales, before the steps of RoundsOf. With APS, and
+/// for formats without a code for NaN, ranks exchange each layer's largest magnitude: 4 bytes a
+/// layer and 4 more. For a codec's shared scale, ranks exchange 4 bytes a layer. An agreement has
+/// ceil(log2(world)) steps: each rank sends all bytes to the rank 1, then 2, 4, … ranks later. The
+/// result is empty if ranks need no agreement. Throws Error for invalid arguments.
 CPD_API std::vector<Round> AgreementOf(const Reduce& spec, int world,
                                        std::span<const std::int64_t> sizes, std::int64_t per_host,
                                        const KnownLayers& known = {});
 
-/// Returns the time in seconds, in the alpha-beta model: the steps of CostOf one after the other,
-/// all ranks at once, in one chunk. Each step takes `alpha` and `beta` times the bytes of its
-/// longest message. It is an upper bound if CostOf's bytes are. Throws Error.
+/// Returns the time of an all-reduce in seconds, in the alpha-beta model. The steps of CostOf run
+/// one after the other, all ranks at once, in one chunk. Each step takes alpha + beta * (bytes of
+/// its longest message). The time is an upper bound if CostOf's bytes are an upper bound. Throws
+/// Error for invalid arguments.
 CPD_API double TimeOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                       double alpha, double beta, const KnownLayers& known = {});
 

@@ -15,12 +15,12 @@
 namespace cpd {
 namespace {
 
-/// Operations that compute nothing but sizes of messages.
+/// Returns operations that compute the sizes of messages but no values.
 MessageOps SizesOf(const Reduction& reduction, int rank, bool in_fp32) {
   return {reduction, rank, {}, in_fp32, nullptr, {}};
 }
 
-/// Messages have a length and no memory; a transfer is done when it starts.
+/// A channel whose messages have a length but no memory. A transfer is done when it starts.
 class CountingChannel final : public Channel {
  public:
   explicit CountingChannel(const std::function<void(const Moves&)>& moved) : moved_(moved) {}
@@ -31,7 +31,8 @@ class CountingChannel final : public Channel {
     message->Resize(bytes);
     return message;
   }
-  /// Sizes that vary are not known without values: each message has the most bytes.
+  /// Sizes that depend on values are unknown without the values, so each message has its maximum
+  /// size.
   Pending StartSizes(Phase, std::span<const Addressed>, std::span<const Addressed>) override {
     is_most_ = true;
     return {};
@@ -54,7 +55,7 @@ class CountingChannel final : public Channel {
   bool is_most_ = false;  // of the next transfer
 };
 
-/// Throws Error unless the bytes of all values can be counted in 64 bits.
+/// Throws Error if a size is negative, or unless 64 bits can count the bytes of all ranks' values.
 void CheckSizes(int world, std::span<const std::int64_t> sizes) {
   std::int64_t values = 0;
   bool fits = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs an all-reduce without values: each rank's exchange as in comm/engine, over a channel that
-// only counts; one rank at a time, so that there may be many.
+// Runs an all-reduce without values. Each rank runs the exchange of comm/engine over a channel that
+// only counts bytes. Ranks run one at a time, so a run with many ranks needs little memory.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,32 @@
 
 namespace cpd {
 
-/// A transfer: the messages that a rank starts at once.
+/// A transfer: the messages that a rank starts at the same time.
 struct Moves {
   struct Message {
     int peer = 0;
     std::int64_t bytes = 0;  ///< of packed values; a message of 0 bytes is not sent
   };
   std::vector<Message> out, in;
-  bool is_most = false;  ///< sizes vary with the values: these are the most
+  bool is_most = false;  ///< sizes depend on the values: these are upper bounds
 };
 
 class CPD_API DryRun {
  public:
-  /// For layers of these sizes, numbers and rows (TensorOptions). `in_fp32`: all values are sent in
-  /// binary32, as if a NaN without a code were possible. Throws Error.
+  /// Prepares a run for layers of these sizes, numbers and rows (TensorOptions). `in_fp32`: sends
+  /// all values in binary32, as if sums could give a NaN that the format has no code for. Throws
+  /// Error for invalid arguments.
   DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
          const TensorOptions& layers = {}, bool in_fp32 = false);
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
-  /// The number of slices into which the exchange cuts the layers.
+  /// Returns the number of slices into which the exchange cuts the layers.
   [[nodiscard]] int slices() const;
 
-  /// Calls moved(moves) for each transfer of a rank, in order: equally often for all ranks, also
-  /// for transfers without messages. Chunks of `chunk` values (CommOptions) run one after the
-  /// other. Returns the steps of one chunk (Traffic), 0 where there are no values.
+  /// Calls moved(moves) for each transfer of rank `rank`, in order. The number of calls is the same
+  /// for all ranks: transfers without messages count too. Chunks of `chunk` values (CommOptions)
+  /// run one after the other. Returns the steps of one chunk (Traffic), or 0 if there are no
+  /// values.
   std::int64_t Run(int rank, std::int64_t chunk,
                    const std::function<void(const Moves&)>& moved) const;
 

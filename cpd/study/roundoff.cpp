@@ -12,7 +12,8 @@
 namespace cpd {
 namespace {
 
-/// Sums in one thread, index ascending, so that the means do not depend on the number of threads.
+/// Sums in one thread and in ascending order of the index, so that means do not depend on the
+/// number of threads.
 Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   Roundoff result;
   result.count = n;

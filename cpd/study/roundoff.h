@@ -7,7 +7,7 @@
 
 namespace cpd {
 
-/// Round-off of a reduced layer against its binary64 reference.
+/// The round-off of a reduced layer l, compared to its binary64 reference h.
 struct Roundoff {
   double error = 0;         ///< APS paper, Eq. 5: mean of |(h - l) / h| over h != 0
   double relative_rms = 0;  ///< sqrt(sum (h - l)^2 / sum h^2), zero references included
@@ -18,15 +18,16 @@ struct Roundoff {
   double reference_squares = 0;  ///< sum h^2
 };
 
-/// sum += x, each addition in binary64, to compute a reference. sum: fp64, x: fp32 or fp64, both
-/// contiguous and of the same shape. Throws Error.
+/// Adds x to `sum`, element by element and in binary64, to compute a reference. `sum` is fp64 and
+/// `x` fp32 or fp64; both are contiguous and of the same shape. Throws Error otherwise.
 CPD_API void AddToReference(const TensorView& x, const TensorView& sum);
 
-/// sum /= divisor, in binary64; sum: fp64, contiguous. Throws Error for a divisor of 0.
+/// Divides `sum` by `divisor` in binary64. `sum` is fp64 and contiguous. Throws Error for another
+/// type or layout, or if `divisor` is 0.
 CPD_API void DivideReference(const TensorView& sum, double divisor);
 
-/// Measures the round-off of `value` (fp32) against `reference` (fp64), both contiguous and of the
-/// same shape. Throws Error.
+/// Measures the round-off of `value` (fp32) against `reference` (fp64). Both are contiguous and of
+/// the same shape. Throws Error otherwise.
 CPD_API Roundoff MeasureRoundoff(const TensorView& reference, const TensorView& value);
 
 }  // namespace cpd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations (add, mul, fma, div, sqrt): the exact result, rounded once; in binary32 if that
-// suffices (short_exact.h), else in binary64.
+// Single operations (add, mul, fma, div, sqrt): the exact result, rounded once. Computes in
+// binary32 if binary32 suffices (short_exact.h), else in binary64.
 #include "cpd/numeric/round/exact.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/quotient.h"
@@ -16,7 +16,7 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// A quotient or a root rounded to odd, of binary32 values.
+/// Returns the quotient or the square root of binary32 values, rounded to odd.
 template <Operation op, class V>
 CPD_FN V exact_quotient(V x, V y) {
   V rest;
@@ -29,8 +29,8 @@ CPD_FN V exact_quotient(V x, V y) {
   }
 }
 
-/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values, for
-/// which there are no quotients and roots; `down` as in exact_sum.
+/// Returns the result of `op` for x, y and z, rounded to odd. The operands are binary32 values or,
+/// with kAny, any binary64 values; kAny does not support div and sqrt. `down`: as for exact_sum.
 template <Operation op, bool kAny, class V>
 CPD_FN V exact_operation(V x, V y, V z, bool down) {
   if constexpr (op == Operation::div || op == Operation::sqrt) {
@@ -95,7 +95,7 @@ CPD_FN void operate_all(Operation op, const RoundPlan& plan, int64_t first, int6
 constexpr int kVectors = 4;
 constexpr int64_t kGroup = kVectors * Lanes<F>::count;
 
-/// Consecutive elements; `random` where the rounding is stochastic.
+/// n consecutive elements. `random` is null unless rounding is stochastic.
 struct Elements {
   int64_t n;
   const float *x, *y, *z;
@@ -108,7 +108,7 @@ struct Elements {
   }
 };
 
-/// Computes elements in binary64.
+/// Computes elements in binary64 lanes.
 template <Operation op>
 CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   with_rule<D>(*plan, [&]<class R>() {
@@ -116,7 +116,7 @@ CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   });
 }
 
-/// Computes kGroup elements; returns false, and stores nothing, where a result may be wrong.
+/// Computes kGroup elements. Returns false and stores nothing if a result may be wrong.
 template <Operation op, bool kSmall, class R>
 CPD_FN bool operate_group(const RoundPlan& plan, const Elements& of) {
   Doubt<F> doubt;
@@ -137,7 +137,8 @@ CPD_FN bool operate_group(const RoundPlan& plan, const Elements& of) {
   return true;
 }
 
-/// The number of groups computed in binary64 if the first may be wrong: the next ones may be, too.
+/// The number of groups computed in binary64 after a group whose results may be wrong, because
+/// neighboring groups are likely to fail too.
 constexpr int64_t kWideGroups = 8;
 
 template <Operation op, bool kSmall, class R>
@@ -173,7 +174,8 @@ CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
 
 // --- without a rounding --------------------------------------------------------------------------
 
-/// out[i] = of(x[i], y[i], z[i]) for vectors V, whose lanes without elements are zero.
+/// Stores out[i] = of(x[i], y[i], z[i]), computed in vectors V. Lanes beyond the last element are
+/// zero.
 template <class V, class T, class Of>
 CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   const auto part = [&](int64_t i, int64_t count) {
@@ -187,7 +189,7 @@ CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   for_lanes<V>(n, [&](int64_t i) { part(i, Lanes<V>::count); }, part);
 }
 
-/// A call's elements in T.
+/// Computes a call's elements, which are stored as T.
 template <class T>
 CPD_FN void operate_in(const ArithmeticCall& call) {
   const RoundPlan plan = *call.plan;
@@ -206,7 +208,7 @@ CPD_FN void operate_in(const ArithmeticCall& call) {
   });
 }
 
-/// of(x, y, z) of a call's elements in T, for vectors V.
+/// Stores of(x, y, z) for a call's elements, which are stored as T, in vectors V.
 template <class V, class T, class Of>
 CPD_FN void map_call(const ArithmeticCall& call, Of of) {
   map<V>(call.n, static_cast<const T*>(call.x.data), static_cast<const T*>(call.y.data),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products by a matrix unit's arithmetic, numeric/units/block_fma.h, over packed panels.
+// Matrix products by the arithmetic of a matrix unit (numeric/units/block_fma.h), over packed
+// panels. A tile is one panel of a times one vector of columns of b. Each block of k is read twice:
+// to find the greatest exponent E, and to add the products, which are cut to multiples of 2^(E -
+// F). Blocks are computed in binary32 lanes if that is exact (block_fits_binary32, end_block32),
+// else in binary64 lanes.
 //
-// A tile is one panel of a by a vector of b's columns. A block of k is read twice: for E, the
-// greatest exponent, and for the products, cut to units of 2^(E - F). Blocks take binary32 lanes
-// where that is exact (block_fits_binary32, end_block32), else binary64.
-//
-// Vector operations of a MAC (a vector of columns, one row): E 2 + 6 / rows, product 4, the block's
-// end about 25 / block in binary32 and 2 * 35 / block in binary64; so 7 + 25 / block with 8 rows,
-// against 1 of an fp32 GEMM.
+// Vector operations for one multiply-accumulate of a row and a vector of columns: 2 + 6 / rows for
+// E, 4 for the product, and for the block's end about 25 / block in binary32 or 2 * 35 / block in
+// binary64. With 8 rows that makes about 7 + 25 / block; an fp32 GEMM needs 1.
 
 #include "cpd/numeric/units/block_fma.h"
 
@@ -33,13 +33,14 @@ constexpr int kLanes = Lanes<F>::count;
 constexpr int kRows = kGemmRows;
 constexpr int64_t kMostK = 256;  ///< values of k whose exponents are stored
 
-/// The range of the exponents of operands that are not zero.
+/// The range of the exponents of the nonzero operands.
 struct Range {
   int32_t least = 4096;
   int32_t greatest = kNoExponent;
 };
 
-/// The range of the exponents of n values; stores the exponents too, unless `exponents` is null.
+/// Returns the range of the exponents of n values. Also stores the exponents unless `exponents` is
+/// null.
 CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponents) {
   I low = splat<I>(4096);
   I high = splat<I>(kNoExponent);
@@ -74,7 +75,7 @@ CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponent
   return range;
 }
 
-/// One block of k for a tile: its operands and the tile's sums.
+/// One block of k for a tile: the operands and the tile's sums.
 struct Step {
   const float* a;           ///< a's panel from the block's first k on
   const float* b;           ///< b's panel from the block's first k and the tile's first column on
@@ -87,7 +88,7 @@ struct Step {
   int64_t scale_rows, scale_columns;  ///< distance from one group of k to the next
 };
 
-/// Stores E of each sum of the tile.
+/// Stores the greatest exponent E of the block for each sum of the tile.
 CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32_t (*e)[kLanes]) {
   I most[kRows];
   for (int row = 0; row < kRows; ++row) {
@@ -105,7 +106,8 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// Sums a tile's aligned products in V's lanes from `lane` on, as integers of units.
+/// Sums the aligned products of a tile in V's lanes, starting at lane `lane`. The sums are integers
+/// in units of 2^(E - F).
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -123,7 +125,7 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Rounds the block's sums of D's lanes from `lane` on.
+/// Rounds the block's total in D's lanes, starting at lane `lane`, and stores the new sums.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {
@@ -131,7 +133,7 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lan
   store_f32(sum, end_block<R>(units, load_f32<D>(sum), load_i32<D>(e[row] + lane), plan));
 }
 
-/// Rounds the block's sums of a whole row.
+/// Rounds the block's totals of a whole row and stores the new sums.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const int32_t (*e)[kLanes],
                     const int32_t* units) {
@@ -140,7 +142,8 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Rounds the block's sums of the rows that end_block32 serves; returns the others as bits.
+/// Rounds the block's totals of the rows that end_block32 supports. Returns a bit mask of the other
+/// rows.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -158,7 +161,7 @@ CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int
   return wide_rows;
 }
 
-/// Adds one block in binary32 lanes.
+/// Adds one block of products to a tile's sums, in binary32 lanes.
 template <class R>
 CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -175,7 +178,7 @@ CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
-/// Adds one block in binary64 lanes.
+/// Adds one block of products to a tile's sums, in binary64 lanes.
 template <class R>
 CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -189,7 +192,7 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
 
 // --- units with scales ---------------------------------------------------------------------------
 
-/// The operands, without scales, of one row and V's lanes, V binary64.
+/// Reads the operands of one row and of V's lanes, without scales. V must be binary64 lanes.
 template <class V>
 struct PlainOperands {
   const Step& step;
@@ -199,7 +202,7 @@ struct PlainOperands {
   CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
 };
 
-/// PlainOperands with their scales, for add_scaled_block.
+/// PlainOperands together with the operands' scales, for add_scaled_block.
 struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 
@@ -214,7 +217,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// Adds one block of a unit with scales.
+/// Adds one block of products of a unit with scales to a tile's sums.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -229,8 +232,8 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 
 // --- other adders --------------------------------------------------------------------------------
 
-/// Adds one block to the sums of D's lanes by Adder::exact: in lanes where binary64 holds every
-/// partial sum, else one sum at a time.
+/// Adds one block to the sums of D's lanes by Adder::exact. Uses lanes if binary64 represents every
+/// partial sum exactly, else computes one sum at a time.
 template <class R>
 CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x, int count,
                             float* sum) {
@@ -250,7 +253,7 @@ CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x,
   }
 }
 
-/// Adds one block by another adder than `aligned`, D's lanes at a time.
+/// Adds one block by an adder other than Adder::aligned, in D's lanes.
 template <class R>
 CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
   const auto count = static_cast<int>(step.count);
@@ -284,8 +287,8 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Returns draw number first_draw + `draw` of elements (i, j), (i, j + 1), … of the block; the
-/// caller's draws, if they are elements of the result.
+/// Returns the random integers number first_draw + `draw` of the lanes' elements (i, j), (i, j +
+/// 1), …. If the caller gave random integers, returns those, and 0 for lanes beyond the result.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {
@@ -305,8 +308,8 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
   }
 }
 
-/// Rounds a tile's sums into the accumulator's format; with promotion adds them to plane 0, rounds
-/// that, and sets the unit's sums to +0.
+/// Rounds a tile's sums into the accumulator's format. With promotion, adds the unit's sums to the
+/// outer sums in plane 0, rounds those, and sets the unit's sums to +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -329,7 +332,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Adds `count` values of k to one tile, block by block.
+/// Adds the products of `count` values of k to one tile, block by block.
 template <class AddBlock>
 CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count, AddBlock add_block) {
   for (int64_t k = 0; k < count; k += step.count) {
@@ -374,7 +377,8 @@ CPD_BODY void add_other_products(const BlockFmaPlan* shared, const Step* step, i
   });
 }
 
-/// Sets the step's scales to those of the tile at (row, column) from value `k` of the block on.
+/// Sets the scales of `step` to the scales of the tile at (row, column), starting with value k of
+/// the block.
 CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                        int64_t column, int64_t k, Step& step) {
   if (block.a_scale == nullptr) return;
@@ -385,15 +389,15 @@ CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t
   step.b_scale = block.b_scale + group * step.scale_columns + column;
 }
 
-/// How many values of k from first_k on are handled together: whole blocks, up to the next
-/// promotion.
+/// Returns the number of values of k, from first_k on, that are processed together: whole blocks,
+/// up to the next promotion.
 CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) {
   int64_t count = kMostK / plan.block * plan.block;
   if (plan.promote > 0) count = least(count, plan.promote - first_k % plan.promote);
   return least(count, left);
 }
 
-/// Adds the products of one panel of a by one of b.
+/// Computes the sums of one panel of a and one panel of b.
 CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                             int64_t column, Range b_range) {
   alignas(64) int32_t exponent[kMostK * kRows];
@@ -436,8 +440,8 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Ends sums of no products: without promotion the unit's sum, which is c, is rounded into the
-/// accumulator's format.
+/// Ends sums without products. Without promotion, rounds the unit's sum (which is c) into the
+/// accumulator's format; with promotion, does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

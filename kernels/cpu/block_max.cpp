@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats: the largest magnitudes of blocks.
+// Finds the largest magnitudes of blocks, for scaled formats.
 #include "kernels/cpu/largest.h"
 #include "kernels/cpu/pages.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 using std::int64_t;
 
-/// The pattern of |x|, or 0 for a NaN that does not count.
+/// Returns the bit pattern of |x|. Without kWithNan, returns 0 for a NaN.
 template <bool kWithNan, class V>
 CPD_FN Signed<V> counted(V x) {
   using I = Signed<V>;
@@ -18,8 +18,8 @@ CPD_FN Signed<V> counted(V x) {
   return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
 }
 
-/// Returns, for each lane, the largest |x| among its elements. x consists of whole groups of pages
-/// (pages.h).
+/// Returns, for each lane, the largest |x| of the elements that the lane reads. x consists of whole
+/// groups of pages (pages.h).
 template <bool kWithNan>
 CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
   constexpr int64_t kVectors = kLine / Lanes<F>::count;
@@ -48,9 +48,9 @@ CPD_FN float largest_in(int64_t n, const float* x) {
   return bits_as<float>(largest);
 }
 
-/// Stores the largest |x| of blocks of kVectors whole vectors, as many blocks as a vector has
-/// lanes: kSide neighbors in each of several pages (pages.h), or all neighbors. They are not
-/// prefetched here: the pass over the elements of the tile before has done that.
+/// Stores the largest |x| of as many blocks as a vector has lanes. Each block has kVectors whole
+/// vectors. The blocks are all neighbors, or kSide neighbors in each of several pages (pages.h).
+/// Does not prefetch, because the pass over the elements of the previous tile has already done so.
 template <class V, bool kWithNan, int kVectors, int64_t kSide>
 CPD_FN void some_block_max(const float* x, float* largest) {
   constexpr int kLanes = Lanes<V>::count;
@@ -109,8 +109,8 @@ CPD_FN void block_max_of(int64_t run, int64_t n, const float* x, float* largest)
   if (whole * run < n) largest[whole] = largest_in<kWithNan>(n - whole * run, x + whole * run);
 }
 
-/// Finds the largest |x| of n columns of `rows` rows; up to four vectors of columns stay in
-/// registers over all rows.
+/// Finds the largest |x| of each of n columns of `rows` rows. Keeps up to four vectors of columns
+/// in registers over all rows.
 template <bool kWithNan>
 CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* x, float* largest) {
   constexpr int kLanes = Lanes<F>::count;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts: rounded values, the random integers that they take, and the largest magnitude of an array.
+// Casts: rounds arrays, generates the random integers for stochastic rounding, and finds the
+// largest magnitude of an array.
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"
 
@@ -45,7 +46,7 @@ CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T
   });
 }
 
-/// Rounds whole groups of pages (n is a multiple of kGroup) with non-temporal stores.
+/// Rounds whole groups of pages with non-temporal stores. n must be a multiple of kGroup.
 template <class R, class Map>
 CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                         const uint32_t* random, float* y, Map map) {
@@ -65,7 +66,7 @@ CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x
   });
 }
 
-/// Rounds n values; `streaming`: with non-temporal stores where there are enough.
+/// Rounds n values. With `streaming`, uses non-temporal stores if there are enough values.
 template <class V, class Map>
 CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
                          const uint32_t* random, float* y, bool streaming, Map map) {
@@ -82,8 +83,8 @@ CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const 
                y + done, map);
 }
 
-/// Rounds n values with the integers of each, in parts that are in L1 before whole cache lines of
-/// them are written by non-temporal stores.
+/// Rounds n values with one random integer each. Rounds a range of values into L1 and then writes
+/// whole cache lines of it by non-temporal stores.
 template <class R>
 CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const uint32_t* random,
                        float* y) {
@@ -95,7 +96,7 @@ CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const u
   }
 }
 
-/// Rounds rows of neighboring elements with the integers of each.
+/// Rounds rows of contiguous elements with one random integer for each element.
 CPD_FN void round_rows(const CastCall& call) {
   const RoundPlan plan = *call.plan;
   const int64_t rows = call.x.shape[0];
@@ -118,12 +119,12 @@ CPD_FN void round_rows(const CastCall& call) {
   const auto* const x = static_cast<const float*>(call.x.data);
   auto* const y = static_cast<float*>(call.out.data);
   if (plan.wide) return for_rows(x, y, in_binary64);
-  // Of shorter rows too many cache lines are written in parts.
+  // In shorter rows, too many cache lines would be written in two parts.
   const bool streams = call.streaming && holds_floats(y) && n >= kBlock;
   const int64_t x_stride = call.x.stride[0];
   with_rule<F>(plan, [&]<class R>() {
     for_rows(x, y, [&](const float* from, const uint32_t* integers, float* to) {
-      // No hardware prefetches rows of other pages.
+      // The hardware does not prefetch rows in other pages.
       for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + 2 * x_stride + i);
       if (streams) return stream_row<R>(plan, n, from, integers, to);
       round_span<R, F>(plan, n, from, integers, to, Identity{});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes: values rounded and packed, and codes unpacked to values.
+// Encodes values as packed codes (rounds and packs), and decodes packed codes to values.
 #include "cpd/numeric/round/codec.h"
 
 #include "kernels/cpu/elements.h"
@@ -15,7 +15,8 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-/// Stores one vector's codes; `largest` is the largest |map(x)| pattern so far, which shows a NaN.
+/// Stores the codes of one vector of values. Updates `largest`, the largest bit pattern of |map(x)|
+/// so far; a pattern above infinity's reports a NaN.
 template <class R, class V, class T, class Map>
 CPD_FN void code_lanes(const RoundPlan& plan, const T* x, const uint32_t* random, uint32_t* codes,
                        Signed<V>& largest, Map map) {
@@ -41,7 +42,8 @@ CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ran
       });
 }
 
-/// The least i with x[i] NaN, or -1; `largest`: the largest |x| pattern of each lane.
+/// Returns the least i for which x[i] is NaN, or -1. `largest` holds the largest bit pattern of |x|
+/// of each lane.
 template <class V, class T>
 CPD_CALL int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
   Scalar<V> lanes[Lanes<V>::count];
@@ -78,8 +80,8 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
   return nan;
 }
 
-/// Encodes whole groups of pages (n is a multiple of kGroup) with non-temporal stores; returns the
-/// least index of a NaN without a code, or -1.
+/// Encodes whole groups of pages with non-temporal stores. n must be a multiple of kGroup. Returns
+/// the least index of a NaN that the format cannot encode, or -1.
 template <class R, class Map>
 CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                             const uint32_t* random, uint8_t* packed, Map map) {
@@ -164,7 +166,7 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
   }
 }
 
-/// Decodes whole groups of pages (n is a multiple of kGroup) with non-temporal stores.
+/// Decodes whole groups of pages with non-temporal stores. n must be a multiple of kGroup.
 template <class R, class Map>
 CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float* y, Map map) {
   alignas(64) uint32_t codes[kPages][kBlock];
@@ -209,7 +211,8 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
     const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
     return decode_narrow(plan, n, packed, y, streaming, Rescaled<float, kDivides>{factor, last});
   }
-  // A code's value is a binary32 number, so that the product is exact in binary64.
+  // The value of a code is a binary32 number, so its product with a power of two is exact in
+  // binary64.
   decode_all<D>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
 }
 

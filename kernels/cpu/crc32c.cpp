@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CRC-32C (numeric/lanes/crc.h). The steps of a stream depend on each other, so three streams are
-// interleaved to hide the instruction's latency, and joined.
+// CRC-32C (numeric/lanes/crc.h). The steps of one stream depend on each other. Therefore the data
+// is split into three streams, which are interleaved to hide the latency of the CRC instruction,
+// and the three results are combined.
 #include "cpd/numeric/lanes/crc.h"
 #include "kernels/cpu/table.h"
 
@@ -15,7 +16,7 @@ using std::uint64_t;
 using std::uint8_t;
 
 #ifndef CPD_VECTORS
-/// entry[k][b] is the remainder of byte b followed by k bytes of zeros.
+/// entry[k][b] is the CRC remainder of byte b followed by k zero bytes.
 struct Tables {
   uint32_t entry[8][256];
 };

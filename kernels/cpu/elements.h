@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that the loops over single elements share: the random integers of a run of elements,
-// and the scaling of a value before it is rounded.
+// Functions shared by the loops over single elements: they generate the random integers of a range
+// of elements and scale values before rounding.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ constexpr std::int64_t kRun = 4 * kBlock;  ///< elements whose codes or random i
 
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
-/// Copies n values by non-temporal stores, except those of lines within which `to` begins or ends.
+/// Copies n values. Writes whole cache lines of `to` by non-temporal stores, and the incomplete
+/// first and last line by ordinary stores.
 template <class T>
 CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
   constexpr std::int64_t kStep = sizeof(F) / sizeof(T);
@@ -39,8 +40,9 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Stores, at their elements' places, the random integers that the words at kSets vectors of
-/// indices serve, from index + k on; `out` is the place of the first that `index` serves.
+/// Generates random words for kSets vectors of indices, from index + k on, and stores the random
+/// integers of the elements that these indices serve. Each integer is stored at its element's
+/// position in `out`, where out[0] belongs to the first element that `index` serves.
 template <int kSets>
 CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t k, std::uint32_t* out) {
@@ -58,7 +60,8 @@ CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std:
   }
 }
 
-/// Stores the random integers of elements i … i + n - 1; i and n are multiples of kBlock.
+/// Stores the random integers of elements i … i + n - 1 in `out`. i and n must be multiples of
+/// kBlock.
 CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                          std::int64_t n, std::uint32_t* out) {
   constexpr int kSets = kWordSets<Unsigned<F>>;
@@ -73,8 +76,10 @@ CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std
   for (; k < indices; k += Lanes<F>::count) random_part<1>(bits, seed, stream, index, k, out);
 }
 
-/// Calls body(begin, count, random) over [0, n) in steps of `step` (a multiple of kBlock, or n).
-/// For stochastic plans whose `random` is null, steps are at most kRun, with generated integers.
+/// Calls body(begin, count, integers) for consecutive ranges of [0, n). A range has at most `step`
+/// elements, where `step` is n or a multiple of kBlock. If rounding is stochastic and `random` is
+/// null, a range has at most kRun elements, and `integers` are generated; otherwise `integers` are
+/// the caller's, or null.
 template <class R, class Body>
 CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                         const std::uint32_t* random, std::int64_t step, Body body) {
@@ -121,8 +126,9 @@ struct Times {
   }
 };
 
-/// x * 2^-k in binary32, 0 < k <= 126: exact, or where it is subnormal rounded to odd. It uses
-/// integers, since a subnormal product costs some CPUs a hundred cycles.
+/// Returns x * 2^-k in binary32, for 0 < k <= 126. The result is exact if it is normal, else
+/// rounded to odd. Uses integer operations, because a multiplication with a subnormal result costs
+/// some CPUs a hundred cycles.
 template <class V>
 CPD_FN V scaled_to_odd(V x, int k) {
   using U = Unsigned<V>;
@@ -140,7 +146,7 @@ CPD_FN V scaled_to_odd(V x, int k) {
   const U finite = select(a < least, odd, normal);
   return bits_as<V>(select(a < splat<I>(P::infinity), finite, (U)a) | (u & splat<U>(P::sign)));
 }
-/// x * 2^shift in binary32; with down > 0, x * 2^-down by scaled_to_odd.
+/// Scales by 2^shift in binary32: returns x * factor if `down` is 0, else scaled_to_odd(x, down).
 struct ScaledFloat {
   float factor;
   int down;
@@ -150,8 +156,9 @@ struct ScaledFloat {
   }
 };
 
-/// Converts a code's value to the result: AsItIs converts it; Rescaled multiplies it by a power of
-/// two and divides it.
+/// Function objects that convert a code's value to the result. AsItIs only converts the type.
+/// Rescaled multiplies by a power of two, converts, and divides by a divisor or multiplies by its
+/// inverse.
 struct AsItIs {
   template <class V>
   CPD_FN auto operator()(V v) const {
@@ -170,14 +177,15 @@ struct Rescaled {
   }
 };
 
-/// Returns whether x is +-2^k with a normal inverse.
+/// Returns whether x is +2^k or -2^k and 1 / x is a normal number.
 CPD_FN bool is_power_of_two(float x) {
   const std::uint32_t bits = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
   return (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit &&
          bits < (254U << 23);
 }
 
-/// Calls run.operator()<V>(map) with lanes V in which map(x), x * 2^shift, may be rounded.
+/// Calls run.operator()<V>(map). map(x) returns x * 2^shift in lanes V, exactly or such that
+/// rounding map(x) gives the same result as rounding the exact product.
 template <class Run>
 CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
   if (shift == 0) {

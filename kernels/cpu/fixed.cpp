@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products summed in integers (numeric/sums/fixed_number.h), a tile of one panel of a by one
-// panel of b at a time. The bounds of the panels' values choose a tile's route:
+// Matrix products summed in integers (numeric/sums/fixed_number.h), one tile at a time. A tile is
+// one panel of a times one panel of b. A unit is the value of the integer's last bit. The bounds of
+// the panels' values choose a tile's route:
 //
 // - whole32, whole64: every product is a multiple of the unit, and a block's sum of products is
-//   exact in binary32, or binary64: one fused operation a MAC;
-// - rounded: every product is below 2^51 units. It is exact in binary64. Added to 1.5 * 2^52, its
-//   last digit is the unit: to nearest-even that takes one fused operation and one addition of
-//   integers, otherwise three or more operations a MAC;
-// - cut: if one instruction converts binary64 to integers: products up to 2^62 units that are cut
-//   toward zero, or are integers;
-// - saturating: as rounded or cut, limited after each addition, if a sum may leave the range;
+//   exact in binary32 or binary64. A product takes one fused operation.
+// - rounded: every product is below 2^51 units and exact in binary64. Adding 1.5 * 2^52 units
+//   rounds the product to a whole number of units. A product takes one fused operation and one
+//   integer addition when it is rounded to nearest-even, and three or more operations in other
+//   modes.
+// - cut: products up to 2^62 units that are cut toward zero or are whole numbers of units. Needs an
+//   instruction that converts binary64 to integers.
+// - saturating: as rounded, but limits the sum after each addition. Used if a sum may leave
+//   the range.
 // - general: word by word, for any values.
 //
-// All routes but the last add a block's sum to the integer at once, whatever its width. Sums that
-// wrap are right modulo 2^width in any order, and so are sums that cannot leave the range.
+// All routes but general and saturating add a block's sum to the integer at once, whatever the
+// integer's width. Sums that wrap are right modulo 2^width in any order, and so are sums that
+// cannot leave the range.
 
 #include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/numeric/sums/fixed_plan.h"
@@ -40,10 +44,10 @@ constexpr double kMagnet = 0x1.8p52;  ///< in its binade binary64's last place i
 constexpr uint64_t kMagnetBits = 0x4338000000000000;
 constexpr double kMostTerm = 0x1p51;
 
-/// True if the truncating conversion to integers is one instruction.
+/// True if one instruction converts binary64 to integers by truncation.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
-/// A tile of sums, its panels and its values of k.
+/// One tile: its sums, its panels and the values of k to add.
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;
@@ -64,7 +68,7 @@ struct Tile {
 
 enum class Route : std::uint8_t { whole32, whole64, rounded, cut, saturating, general };
 
-/// Bounds of a tile's products, in units.
+/// Bounds of a tile's products, in units of the integer's last bit.
 struct Bounds {
   double each = 0;
   double all = 0;  ///< the sum of their magnitudes; NaN or Inf where an operand is
@@ -86,8 +90,8 @@ CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const P
   return bounds;
 }
 
-/// Returns whether a sum of the tile may leave the range; rounding adds at most one unit to each
-/// term.
+/// Returns whether a sum of the tile may leave the integer's range. `all` bounds the sum of the
+/// products' magnitudes; rounding adds at most one unit to each product.
 CPD_FN bool may_leave(const Tile& tile, double all) {
   double most = 0;
   for (int64_t i = 0; i < tile.rows; ++i) {
@@ -114,7 +118,8 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
     return point.width < 64 ? Route::saturating : Route::general;
   }
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
-  // In units of 2^-fraction binary32 has the numbers below 2^24, and its sums are not scaled.
+  // Binary32 represents all integers below 2^24. The route whole32 sums unscaled products,
+  // multiples of 2^-fraction, so 2^-fraction must be well within binary32's range.
   const bool narrow = point.fraction >= -100 && point.fraction <= 126;
   return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
 }
@@ -124,8 +129,8 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
 CPD_FN U load_word(const float* at) { return convert<U>(load<typename Narrow<D>::U32>(at)); }
 CPD_FN void store_word(float* at, U word) { store(at, convert<typename Narrow<D>::U32>(word)); }
 
-/// load_sums: the integers of up to 64 bits from `at` on, modulo 2^(32 words); store_sums stores
-/// them.
+/// load_sums returns the low 64 bits of the integers from `at` on, modulo 2^(32 words). store_sums
+/// stores them.
 CPD_FN U load_sums(const Tile& tile, const float* at) {
   const U low = load_word(at);
   return tile.plan.words == 1 ? low : low | (load_word(at + tile.block.plane) << 32);
@@ -135,7 +140,7 @@ CPD_FN void store_sums(const Tile& tile, float* at, U sums) {
   if (tile.plan.words > 1) store_word(at + tile.block.plane, sums >> 32);
 }
 
-/// Adds `units` to the sums from (row, column) on.
+/// Adds `units` to the sums of the lanes from (row, column) on.
 CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
   float* at = tile.at(row, column);
   if (tile.plan.words <= 2) return store_sums(tile, at, load_sums(tile, at) + units);
@@ -151,12 +156,13 @@ CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
   }
 }
 
-/// Integral values below 2^51 as integers: 1 addition and 1 subtraction of integers.
+/// Converts integral values of magnitude below 2^51 to integers, with one floating-point addition
+/// and one integer subtraction.
 CPD_FN U units_of(D whole) { return bits_as<U>(whole + splat<D>(kMagnet)) - splat<U>(kMagnetBits); }
 
 // --- products in whole units ---------------------------------------------------------------------
 
-/// sum + a * b, which is exact.
+/// Returns sum + a * b. The result must be exact.
 template <class V>
 CPD_FN V add_product(V a, V b, V sum) {
   if constexpr (Lanes<V>::count > 1) {
@@ -166,7 +172,7 @@ CPD_FN V add_product(V a, V b, V sum) {
   }
 }
 
-/// One panel's values of a in units, as binary64.
+/// The values of one panel of a in units of the integer's last bit, as binary64 numbers.
 struct Scaled {
   alignas(64) double value[kMostK * kRows];
 
@@ -202,7 +208,8 @@ CPD_BODY void add_whole32(const Tile* tile) {
   }
 }
 
-/// Calls step(row, v, a, b) for the products of kVectors vectors of columns from j on.
+/// Calls step(row, v, a, b) for each k and row, and for each of the kVectors vectors of columns
+/// from column j on.
 template <class Step>
 CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step step) {
   for (int64_t k = 0; k < tile.count; ++k) {
@@ -217,7 +224,7 @@ CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step
   }
 }
 
-/// Calls run(row, v, column) for each vector from column j on.
+/// Calls run(row, v, column) for each row and each vector of columns, from column j on.
 template <class Run>
 CPD_FN void for_vectors(int64_t j, Run run) {
   for (int row = 0; row < kRows; ++row) {
@@ -239,11 +246,11 @@ CPD_BODY void add_whole64(const Tile* tile) {
 
 // --- products rounded to units -------------------------------------------------------------------
 
-/// The constant that rounded_units adds to each product.
+/// The constant that rounded_units adds to each product. Sums of products contain a multiple of it.
 template <Rounding mode>
 constexpr uint64_t kBias = mode == Rounding::toward_zero && kConverts ? 0 : kMagnetBits;
 
-/// p, below 2^51, rounded to an integral value.
+/// Returns p rounded to an integral value. |p| must be below 2^51.
 template <Rounding mode>
 CPD_FN D whole_number(D p) {
   const D whole = truncate(p);
@@ -262,7 +269,7 @@ CPD_FN D whole_number(D p) {
   return whole;
 }
 
-/// a * b, below 2^51, rounded to an integer; plus kBias<mode>.
+/// Returns a * b rounded to an integer, plus kBias<mode>. |a * b| must be below 2^51.
 template <Rounding mode, class V>
 CPD_FN Unsigned<V> rounded_units(V a, V b) {
   const V magnet = splat<V>(kMagnet);
@@ -294,7 +301,8 @@ CPD_BODY void add_rounded(const Tile* tile) {
   }
 }
 
-/// Adds a tile's products with saturation, of widths below 64.
+/// Adds the products of a tile to its sums and saturates after each addition. The integers must
+/// have fewer than 64 bits.
 template <Rounding mode>
 CPD_BODY void add_saturating(const Tile* tile) {
   const Scaled scaled(*tile);
@@ -339,7 +347,7 @@ CPD_BODY void add_generally(const Tile* tile) {
 
 // --- the result ----------------------------------------------------------------------------------
 
-/// The value of one sum, to be rounded into the format; NaN after a term not finite.
+/// Returns the value of one sum, to be rounded into the format; NaN if a term was not finite.
 CPD_FN double value_of(const Tile& tile, int64_t row, int64_t column) {
   if (*tile.not_finite(row, column) != 0.0F) {
     return bits_as<double>(Pattern<double>::quiet_nan);
@@ -362,7 +370,7 @@ CPD_BODY void end_tile(const Tile* tile) {
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Calls run.operator()<mode>() with the rounding of a fixed-point number.
+/// Calls run.operator()<mode>() with the rounding mode of a fixed-point accumulator.
 template <class Run>
 CPD_FN void with_point_rounding(Rounding mode, Run run) {
   switch (mode) {

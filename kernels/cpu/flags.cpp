@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exceptions of roundings by comparisons. The loops are plain: compilers make vectors of them.
+// Finds the exceptions of roundings by comparisons. The loops are plain, so that compilers
+// vectorize them.
 #include "cpd/numeric/round/flag_limits.h"
 #include "kernels/cpu/table.h"
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums of many elements, a few steps at a time.
-//
-// Where the plan has a fast path, a few vectors of sums are rounded without the cases of overflow
-// and special values, and stored where all of them stayed within the format; else they are computed
-// again with those cases. Vector operations of a sequential step, without loads and stores: 6 for
-// terms of the format (9 into powers of two), 10 (with directed roundings) or 23 for any terms, 22
-// of a stochastic one and its random integer's, 17 to 45 with all cases.
+// Ordered sums of many elements, a few steps at a time. If the plan has a fast path, sums are
+// rounded without the cases of overflow and special values. Results are stored if all sums stayed
+// within the format; else they are computed again with all cases. Vector operations of a sequential
+// step, without loads and stores: 6 for terms of the format (9 into powers of two), 10 (with
+// directed roundings) or 23 for any terms, 22 of a stochastic step including its random integer,
+// and 17 to 45 with all cases.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/round/exact64.h"
@@ -24,7 +23,8 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// Consecutive steps of n elements in memory of T; compensation only for Kahan.
+/// Consecutive steps of the sums of n elements, stored as T. `compensation` is used only by Kahan's
+/// sums.
 template <class T>
 struct StepsOf {
   int64_t draw, first, n, count;
@@ -50,8 +50,8 @@ using Steps = StepsOf<float>;
 
 // --- with all cases ------------------------------------------------------------------------------
 
-/// The draws from number steps.draw on of the elements in V's lanes, the first of which has the
-/// index steps.first.
+/// Generates the random integers of the elements in V's lanes, starting with random integer number
+/// steps.draw. The first element has index steps.first.
 template <class R, class V>
 class Draws {
  public:
@@ -95,7 +95,7 @@ class Draws<R, V> {
   Words<U> words_{};
 };
 
-/// Draws from the caller's integers.
+/// Takes the caller's random integers instead of generating them.
 template <class V>
 class Given : public TakenDraws<V> {
  public:
@@ -104,8 +104,8 @@ class Given : public TakenDraws<V> {
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Runs the steps of V's lanes; term(j) is step j's term. (Kahan's compensation is a number of the
-/// format, so that a term minus it does not overflow V.)
+/// Runs the steps of V's lanes. term(j) returns the term of step j. Kahan's compensation is a
+/// number of the format, so a term minus the compensation does not overflow V.
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {
@@ -185,13 +185,14 @@ CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<doub
 
 // --- by a fast path ------------------------------------------------------------------------------
 
-/// Vectors of sums side by side, whose steps hide the latency of each other's operations; few where
-/// that is short, as powers of two are rounded by integers, and a term's run is whole lines anyway.
+/// The number of vectors of sums that are computed together, so that independent operations hide
+/// latency. Roundings to powers of two by integer operations have short latency and need fewer
+/// vectors. Four vectors suffice to read whole cache lines of each term.
 template <class Path>
 constexpr int kSideBySide = !Path::kTakesProducts && Lanes<F>::count > 8 ? 4 : 8;
 
-/// Runs the steps of a few vectors from sum i on by a fast path; returns false, and stores nothing,
-/// where a sum exceeded the limit.
+/// Runs the steps of kVectors vectors of sums, starting at sum i, by a fast path. Returns false and
+/// stores nothing if a sum exceeded the limit.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];
@@ -224,7 +225,8 @@ CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i
   return true;
 }
 
-/// Runs the steps of as many sums as whole groups of vectors hold, and returns their number.
+/// Runs the steps of all sums that fill whole groups of kVectors vectors. Returns the number of
+/// these sums.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   constexpr int64_t kGroup = kVectors * Lanes<F>::count;
@@ -258,11 +260,11 @@ CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
 
 // --- by stochastic roundings in few operations ---------------------------------------------------
 
-/// As many steps as a block of random words serves at most.
+/// The largest number of steps that one block of random words serves.
 constexpr int64_t kStochasticSteps = 16;
 constexpr int64_t kGroup = 4 * Lanes<F>::count;  ///< sums whose random integers are in cache
 
-/// Stores the draws of a few vectors' sums, step by step.
+/// Stores the random integers of a few vectors of sums, step by step.
 CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) {
   using U = Unsigned<F>;
   const uint32_t log = log_of_draws(plan.random_bits);
@@ -285,8 +287,8 @@ CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) 
   }
 }
 
-/// Runs the steps of a few sums in V's lanes, in an environment that rounds toward zero; returns
-/// false, and stores nothing, where a term is infinite or NaN.
+/// Runs the steps of kGroup sums in V's lanes. The floating-point environment must round toward
+/// zero. Returns false and stores nothing if a term is infinite or NaN.
 template <class V>
 CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const uint32_t* draws) {
   constexpr int64_t kLanes = Lanes<V>::count;
@@ -334,7 +336,7 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
   fold_any(&plan, false, &rest);
 }
 
-/// The path of a plan's steps after the first.
+/// Returns the path of a plan's steps after the first step.
 CPD_FN FastPath path_of(const FoldPlan& plan, bool given) {
   if (Lanes<F>::count == 1) return FastPath::none;  // fma of one lane may be a library function
   const bool draws = plan.round.mode == Rounding::stochastic;
@@ -357,8 +359,9 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   if (!taken) fold_any(&plan, starts, &steps);
 }
 
-/// How many arrays of terms are read at once: few enough for the hardware's prefetching, and with
-/// stochastic rounding up to a draw with which a block of random words begins.
+/// Returns the number of arrays of terms that are read at once. Four arrays are few enough for
+/// hardware prefetching. With stochastic rounding, the number is the steps left until a new block
+/// of random words begins.
 CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
   if (plan.round.mode != Rounding::stochastic) return 4;
   return kStochasticSteps - draw % kStochasticSteps;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: loops over the tiles of a block, and the path of each tile. The arithmetic is in
-// cpd/numeric. With CPD_HALF_LANES, a header of lanes of 16 bits, this is the path of plans that
-// may take these (FastPlan::half) instead.
+// Matrix products: loops over the tiles of a block and chooses the path of each tile. The
+// arithmetic is in cpd/numeric. If CPD_HALF_LANES names a header with lanes of 16-bit floats, this
+// file is compiled for plans that allow such lanes (FastPlan::half).
 
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cpu/gemm_general.h"
@@ -18,7 +18,7 @@ namespace {
 using std::int64_t;
 using std::uint64_t;
 
-/// Computes a tile by a fast path that needs no random integers.
+/// Computes a tile by a fast path without random integers.
 template <class Path, ProductKind kProducts>
 CPD_FN void tile_of(const BoundedTile& bounded) {
   constexpr bool kFuses = Path::kAddsExact || (Path::kAnyValues && kProducts == ProductKind::exact);
@@ -50,7 +50,7 @@ CPD_FN void fast_tile(const BoundedTile& bounded) {
   }
 }
 
-/// Returns whether all the tile's products are binary32 numbers.
+/// Returns whether all products of the tile are exact in binary32.
 CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 24) {
     return false;
@@ -58,7 +58,8 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   return bounded.least_bit() >= 0x1p-149F;
 }
 
-/// The path of a plan's tiles.
+/// Returns the path for a plan's tiles. `given`: the caller gives the random integers, which
+/// excludes fast paths.
 CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   GemmPath path;
   if (Lanes<F>::count == 1 || given) return path;
@@ -67,7 +68,7 @@ CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   return path;
 }
 
-/// The path of a tile, before its bounds.
+/// Returns the path for a tile, without regard to the bounds of the tile's values.
 CPD_FN FastPath path_of_tile(const BoundedTile& bounded) {
   const GemmPath path = path_of(*bounded.plan, bounded.block->given.random != nullptr);
   return path.wants_binary32 && !products_are_exact(bounded) ? FastPath::none : path.path;
@@ -94,7 +95,7 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
 
 constexpr int64_t kRowsInCache = 128;  ///< rows of a that stay in cache over all of b's panels
 
-/// Computes the tile of the row panel at row i and the column panel at column j.
+/// Computes the tile of the panel of rows at row i and the panel of columns at column j.
 CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, int64_t j) {
   const PanelRange* a = block.a_range + i / kGemmRows * groups_of(block);
   const PanelRange* b = block.b_range + j / kGemmColumns * groups_of(block);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the general path (numeric/sums/gemm_sums.h): any scheme, any rounding. Included
-// by gemm.cpp alone, so that its functions stay within that object.
+// Computes tiles of sums by the general path (numeric/sums/gemm_sums.h), which supports every
+// scheme and every rounding. Only gemm.cpp may include this file: its functions, compiled for one
+// ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Tells a test which path a tile takes.
+/// Reports to a test the path that computes a tile.
 #if defined(CPD_TRACE_PATHS)
 void took_path(FastPath path);
 #define CPD_TOOK(path) took_path(path)
@@ -24,7 +25,7 @@ void took_path(FastPath path);
 
 namespace {
 
-/// The operands and the state of the sums of one row in V's lanes.
+/// The operands and the state of V's lanes of sums in one row.
 struct Place {
   const float* a;  ///< the row's operand of the block's first k; the next is kGemmRows further
   const float* b;  ///< the first lane's; the next is kGemmColumns further
@@ -33,7 +34,7 @@ struct Place {
   GivenDraws given;  ///< from the first lane's element on
 };
 
-/// Operands in packed panels, for GemmSums.
+/// Reads the operands of GemmSums from packed panels.
 template <class V>
 struct PackedOperands {
   const float *a_, *b_;
@@ -48,8 +49,8 @@ struct PlaneState {
   CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
 };
 
-/// The draws of V's lanes from number `first` on; the first `lanes` lanes are elements of the
-/// result.
+/// Returns the source of random integers for V's lanes, starting with random integer number `first`
+/// of each lane. Only the first `lanes` lanes are elements of the result.
 template <class R, class V, bool kGiven>
 CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
                      std::uint64_t first) {
@@ -61,13 +62,13 @@ CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
   }
 }
 
-/// A tile: one panel of rows by one of columns.
+/// The part of a block of the result that one panel of rows and one panel of columns give.
 struct Tile {
   std::int64_t rows, columns;
   Place at;
 };
 
-/// Computes kVectors neighboring vectors of sums from row i and column j of a tile on.
+/// Computes the sums of kVectors neighboring vectors of a tile, starting at row i and column j.
 template <class R, class V, bool kExactProducts, bool kGiven, int kVectors>
 CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
                       std::int64_t i, std::int64_t j) {
@@ -100,8 +101,9 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
   }
 }
 
-/// How many vectors of a row are interleaved to hide latency; one where random words need the
-/// registers.
+/// The number of vectors of a row that are interleaved to hide latency. Only rounding to
+/// nearest-even interleaves more than one vector: stochastic rounding needs the registers for
+/// random words.
 template <class R, class V>
 constexpr int kSideBySide = R::mode == Rounding::nearest_even && Lanes<V>::count > 1
                                 ? static_cast<int>(least(4, kGemmColumns / Lanes<V>::count))
@@ -151,7 +153,7 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
   });
 }
 
-/// Computes a tile with the caller's random integers.
+/// Computes a tile of stochastic sums with the random integers that the caller gives.
 CPD_FN void given_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile) {
   using General = Rule<Rounding::stochastic, Form::general>;
   if (plan.exact_products) return sum_tile<General, D, true, true>(&plan, &block, &tile);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of pairwise sums by the steps of a fast path: trees of eight products in registers, merged
-// with the planes of finished trees. Included by gemm.cpp alone, as gemm_general.h is.
+// Computes tiles of pairwise sums by the steps of a fast path: builds trees of eight products in
+// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file
+// (gemm_general.h says why).
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,11 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// A tile of pairwise sums. A group of kRangeGroup values of k whose sums may leave the format
-/// takes the general path: for all of the tile where its products' bound is too large, for a few
-/// vectors where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
-/// only where it starts from -0: such a tile takes the general path throughout.
+/// A tile of pairwise sums. A group of kRangeGroup values of k takes the general path if its sums
+/// may overflow the format: for the whole tile if the bound of the products is too large, or for a
+/// few vectors if a sum higher in the tree is. The fast path gives +0 for a tree of products -0.
+/// This changes a sum only if the sum starts from -0; tiles with such sums take the general path
+/// for all k.
 template <class Path, ProductKind kProducts>
 class PairwiseTile {
  public:
@@ -41,14 +43,15 @@ class PairwiseTile {
  private:
   static constexpr int kLanes = Lanes<F>::count;
   static constexpr int kVectors = kGemmColumns / kLanes;
-  /// Vectors of columns whose trees are built together, so that they share broadcast values of a.
-  /// Lanes that broadcast within an operation keep a group of one vector in registers instead.
+  /// The number of vectors of columns for which trees are built together, so that these vectors
+  /// share broadcast values of a. CPUs that broadcast within an operation use one vector and keep
+  /// its group of b in registers.
   static constexpr int kTogether = kLanes == 8 ? 2 : 1;
   static constexpr bool kTakesLogs = !Path::kAnyValues && kProducts == ProductKind::any;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
-  /// A group's values of b in kSome vectors of columns.
+  /// The values of b of one group of k, in kSome vectors of columns.
   template <int kSome>
   struct Columns {
     F b[kRangeGroup][kSome];
@@ -59,7 +62,8 @@ class PairwiseTile {
     F of[kSome];
   };
 
-  /// Returns whether groups of k begin with the block's and no sum starts from -0.
+  /// Returns whether the block starts at a multiple of kRangeGroup and, unless the path takes any
+  /// values, no sum of the tile is -0.
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
     if constexpr (Path::kAnyValues) return true;
@@ -110,7 +114,8 @@ class PairwiseTile {
     return columns;
   }
 
-  /// The sums of the trees of 2^kDepth of a group's products from number `first` on.
+  /// Returns the sums of a tree of 2^kDepth products, starting with product number `first` of the
+  /// group.
   template <int kDepth>
   struct Depth {};
   template <int kDepth, int kSome>
@@ -144,7 +149,7 @@ class PairwiseTile {
   }
 
   /// Merges a group's trees with the finished trees of equal size, level by level, and stores the
-  /// results; returns false, and stores nothing, where a sum might leave the format.
+  /// results. Returns false and stores nothing if a sum might overflow the format.
   template <int kSome>
   CPD_FN bool climb(Nodes<kSome> (&rows)[kGemmRows], std::int64_t k, float* state) const {
     using I = Signed<F>;
@@ -163,7 +168,8 @@ class PairwiseTile {
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
   }
-  /// Calls visit(node, its place in a plane) for the rows' nodes.
+  /// Calls visit(node, address) for each node of the rows. `address` is the node's position in a
+  /// plane of finished trees.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

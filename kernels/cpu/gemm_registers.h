@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums in registers, in order or Kahan's, by the steps of a fast path (numeric/fast),
-// while nothing can overflow. Included by gemm.cpp alone, as gemm_general.h is.
+// Computes tiles of sequential or Kahan sums in registers, by the steps of a fast path
+// (numeric/fast), while no sum can overflow. Only gemm.cpp may include this file (gemm_general.h
+// says why).
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,12 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// How many groups of k a panel's bounds are for.
+/// Returns the number of groups of k for which a panel has bounds.
 CPD_FN std::int64_t groups_of(const GemmBlock& block) {
   return (block.count + kRangeGroup - 1) / kRangeGroup;
 }
 
-/// A tile and the bounds of its panels' values.
+/// A tile and the bounds of the values in its panels.
 struct BoundedTile {
   const GemmPlan* plan;
   const GemmBlock* block;
@@ -28,7 +29,8 @@ struct BoundedTile {
   const PanelRange *a, *b;  ///< one for each group of k
   bool binary32;            ///< fits_binary32 for the whole block
 
-  /// bound_products of `count` rounded products within k's group.
+  /// Returns bound_products for `count` rounded products that start at k. The products must lie
+  /// within one group of kRangeGroup values of k.
   [[nodiscard]] CPD_FN float products(std::int64_t k, std::int64_t count) const {
     const PanelRange& of_a = a[k / kRangeGroup];
     const PanelRange& of_b = b[k / kRangeGroup];
@@ -44,7 +46,8 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  /// The least last bit of `count` exact products within k's group, from an even number of k on.
+  /// Returns the least value of a last bit among `count` exact products that start at k. k must be
+  /// even, and the products must lie within one group.
   [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
     const float* of_a = a[k / kRangeGroup].least_bit;
     const float* of_b = b[k / kRangeGroup].least_bit;
@@ -56,7 +59,7 @@ struct BoundedTile {
     }
     return bit;
   }
-  /// The least last bit of all exact products.
+  /// Returns the least value of a last bit among all exact products of the tile.
   [[nodiscard]] CPD_FN float least_bit() const {
     float bit = least_bit(0, 2);
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) {
@@ -67,8 +70,8 @@ struct BoundedTile {
   }
 };
 
-/// Adds `count` values of k from number k of the block on by the general path; `last`: they end a
-/// pairwise sum.
+/// Adds `count` values of k to `tile` by the general path, starting with value number k of the
+/// block. `last`: these values end a pairwise sum.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
                                              std::int64_t count, bool last = false) {
   GemmBlock part = *bounded->block;
@@ -80,12 +83,13 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// The largest sums, and sum of a group's products, with which guarded roundings begin, so that the
-/// magnets of a run's sums, 2^23 times them, are finite.
+/// The largest magnitude of sums, and of the bounded sum of a group's products, with which guarded
+/// roundings may start. Up to this limit, the rounding constants of a run's sums (2^23 times the
+/// sums) are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
-/// Returns whether every product is a number of its format, or beyond its largest: it has few
-/// enough bits, and is a multiple of the least spacing.
+/// Returns whether every product is exact in the product format, or larger than the format's
+/// largest value: each product has few enough bits and is a multiple of the format's least spacing.
 [[maybe_unused]] CPD_FN bool are_narrow(const BoundedTile& bounded) {
   const FastPlan& fast = bounded.plan->fast;
   return significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) <=
@@ -93,8 +97,9 @@ constexpr float kMostGuarded = 0x1p96F;
          bounded.least_bit() >= static_cast<float>(fast.product_quantum);
 }
 
-/// The sums of kRows rows and kVectors vectors of columns, in registers. Paths with kAddsExact and
-/// exact products form sums in binary32 where that is exact, else round them to odd.
+/// The sums of kRows rows and kVectors vectors of columns, in registers. With exact products, a
+/// path with kAddsExact computes each sum in binary32 if the sum is exact there, and else rounds it
+/// to odd.
 template <class Path, Scheme kScheme, ProductKind kProducts, int kRows, int kVectors>
 class RegisterTile {
  public:
@@ -107,7 +112,7 @@ class RegisterTile {
         adds_in_parts_(adds_in_parts(fast_, significant_bits(bounded.a->fraction) +
                                                 significant_bits(bounded.b->fraction))) {}
 
-  /// Adds the values of k from k on, as long as nothing can overflow, and returns the next one.
+  /// Adds the products from k on, as long as no sum can overflow. Returns the next k.
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
@@ -124,8 +129,8 @@ class RegisterTile {
     return k;
   }
 
-  /// Adds `count` values of k from k on by guarded steps; returns false, and adds nothing,
-  /// where the result may be wrong.
+  /// Adds `count` values of k from k on by guarded steps. Returns false and adds nothing if the
+  /// result may be wrong.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
       if (!(bounded_.products(group, kRangeGroup) <= kMostGuarded)) return false;
@@ -154,21 +159,23 @@ class RegisterTile {
     Seen<F> seen;  ///< of guarded steps
   };
   static constexpr bool kHasCompensation = kScheme == Scheme::kahan;
-  /// How many rows are interleaved, to hide the latency of their long chains of operations; few,
-  /// where registers are, so that their products stay there.
+  /// The number of rows that are interleaved to hide the latency of a row's long chain of
+  /// operations. The number is smaller on CPUs with few registers, so that products stay in
+  /// registers.
   static constexpr int kTogether = !kHasCompensation || Path::kAnyValues || kRows == 1 ? 1
                                    : kRegisters < 32                                   ? 2
                                                                                        : kRows;
   static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
-  /// True: a sum in binary32 is tried first.
+  /// True if a sum is first tried in binary32, which is right if the sum is exact there.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
-  /// True: a sum in parts is tried then, which takes half the operations of rounding to odd where
-  /// no instruction rounds down and up.
+  /// If a sum in binary32 is not exact, a sum in two parts is tried next. It takes half the
+  /// operations of rounding to odd on CPUs without instructions that round down and up.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
-  /// Adds a few values of k, if nothing can overflow; returns how many.
+  /// Adds the next few values of k if no sum can overflow. Returns the number of values added, or
+  /// 0.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
     if (!kHasCompensation && (!Path::kAddsExact || kNarrow) && k == 0) {
@@ -185,9 +192,9 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds a group of values of k from k on, a pair or none to sums of at most `most`, where none
-  /// can overflow and every exact sum is a binary32 number or is rounded in parts; returns how
-  /// many.
+  /// Adds the next group or pair of values of k, starting at k, to sums of magnitude at most
+  /// `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number or
+  /// can be rounded in parts. Returns the number of values added, or 0.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
@@ -209,7 +216,8 @@ class RegisterTile {
       if (wanted == 2) return 0;
     }
   }
-  /// s * of_sum + c * of_compensation of FastPlan, for the largest s and c of the tile.
+  /// Returns the bound s * of_sum + c * of_compensation (FastPlan), where s is the tile's largest
+  /// sum and c its largest compensation.
   CPD_FN F weighed(const Sums& s) const {
     const F most = largest(s.sum);
     if constexpr (kHasCompensation) {
@@ -217,7 +225,8 @@ class RegisterTile {
     }
     return most;
   }
-  /// The largest magnitudes by lane; by rows first, to keep the chain of maxima short.
+  /// Returns the largest magnitudes for each lane. Compares within rows first, to keep the chain of
+  /// maxima short.
   CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
     F of_row[kRows];
     for (int i = 0; i < kRows; ++i) {
@@ -261,7 +270,7 @@ class RegisterTile {
            splat<Signed<F>>(steps_.template log_magnet<kHow>());
   }
 
-  /// Adds one value of k to kSums sums.
+  /// Adds the products of one value of k to kSums sums.
   template <How kHow, int kSums>
   CPD_FN void step(const LogOperands<F> (&x)[kSums], Sums& s, F* sum,
                    [[maybe_unused]] F* lost) const {
@@ -285,7 +294,8 @@ class RegisterTile {
       }
     }
   }
-  /// Returns whether all sums are finite and, where a product's -0 matters, none is -0.
+  /// Returns whether all sums are finite and, on paths whose products may lose the sign of a zero,
+  /// no sum is -0.
   CPD_FN bool are_ordinary(const Sums& s) const {
     using U = Unsigned<F>;
     using I = Signed<F>;
@@ -312,7 +322,7 @@ class RegisterTile {
       }
     }
   }
-  /// Replaces every NaN by the canonical one.
+  /// Replaces every NaN by the canonical quiet NaN.
   CPD_FN void canonicalize(Sums& s) {
     const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
     for (int i = 0; i < kRows; ++i) {
@@ -342,13 +352,13 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
 }
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
-/// How many rows' sums take half the registers.
+/// The number of rows whose sums take half of the registers.
 constexpr int kRowsInRegisters =
     static_cast<int>(least(kGemmRows, kRegisters / 2 / kVectorsOfPanel));
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
-/// `rows` of a tile's rows from row `first` on, or those that are left.
+/// Returns `rows` rows of the tile from row `first` on, or the remaining rows if there are fewer.
 CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::int64_t rows) {
   tile.rows = least(rows, tile.rows - first);
   tile.at.a += first;
@@ -357,9 +367,9 @@ CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::
   return tile;
 }
 
-/// Adds `count` values of k from k on to some rows by guarded roundings, or where the result may be
-/// wrong by the general path: to fewer rows at a time than are interleaved otherwise, so that one
-/// sum that overflows makes fewer slow.
+/// Adds `count` values of k from k on to some rows. Uses guarded roundings, or the general path if
+/// the result may be wrong. Takes fewer rows at a time than bounded steps, so that a sum that
+/// overflows slows down fewer rows.
 template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
                          std::int64_t count) {
@@ -373,9 +383,9 @@ CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int6
   }
 }
 
-/// Computes some rows by bounded steps where nothing can overflow: steps(k) adds the products from
-/// k on and returns the next k. Else computes a few groups by guarded steps where nothing did, else
-/// by the general path.
+/// Computes some rows. While no sum can overflow, steps(k) adds products from k on and returns the
+/// next k. Then adds a few groups by guarded steps or, if the result may be wrong, by the general
+/// path.
 template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
 CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;
@@ -410,8 +420,8 @@ CPD_FN void some_rows(const BoundedTile& bounded, std::int64_t first) {
 
 template <class Path, Scheme kScheme, ProductKind kProducts = ProductKind::any>
 CPD_FN void register_tile(const BoundedTile& bounded) {
-  // A step takes some 20 to 40 cycles, in which only all rows' sums keep the CPU's units at work,
-  // though they may take more registers than there are.
+  // A step takes about 20 to 40 cycles. Only the sums of all rows together keep the CPU's
+  // arithmetic units busy, although they may need more registers than the CPU has.
   constexpr bool kIsShort = Path::kAnyValues && kScheme == Scheme::sequential;
   constexpr auto kRows = static_cast<int>(kIsShort ? kRowsInRegisters : kGemmRows);
   const std::int64_t rows = bounded.tile.rows;
@@ -424,7 +434,8 @@ CPD_FN void register_tile(const BoundedTile& bounded) {
   }
 }
 
-/// Returns whether small sums stay binary32 numbers for most of the values of k that are sampled.
+/// Samples values of k and returns whether sums of small magnitude stay binary32 numbers for most
+/// of the samples.
 [[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of stochastic sums of every scheme by the path `stochastic`. Included by gemm.cpp alone, as
-// gemm_general.h is.
+// Computes tiles of stochastic sums of every scheme by FastPath::stochastic. Only gemm.cpp may
+// include this file (gemm_general.h says why).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Stores the random integers of `blocks` blocks of words for a panel's columns, column by column,
-/// without their last `spare` bits.
+/// Stores the random integers of `blocks` blocks of random words for a panel's columns. Each row of
+/// `to` has one integer for each column. The last `spare` bits of each integer are cut off.
 template <int kPerWord>
 CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
@@ -45,14 +45,14 @@ CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, 
   }
 }
 
-/// The random integers of one row of a tile for a run of k, computed before they are used, so that
-/// neither that computation nor the sums' stalls on the other.
+/// Holds the random integers of one row of a tile for a range of k. Generating them in advance
+/// keeps generation and sums from stalling each other.
 class RandomRun {
  public:
   static constexpr int kDraws = 128;
 
-  /// Computes draws first … first + count - 1 of the panel's columns, the first of which is element
-  /// `index`; count <= kDraws.
+  /// Generates random integers number first … first + count - 1 for each of the panel's columns.
+  /// `index` is the element index of the first column; count <= kDraws.
   CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
     const int per_word = draws_per_word(plan.random_bits);
@@ -70,7 +70,7 @@ class RandomRun {
         return make_draws<4>(&plan, spare, index, block, blocks, draws_);
     }
   }
-  /// The next draw of each column.
+  /// Returns the next random integer of each column.
   CPD_FN const std::uint32_t* next() {
     const std::uint32_t* draw = next_;
     next_ += kGemmColumns;
@@ -82,7 +82,7 @@ class RandomRun {
   const std::uint32_t* next_ = draws_;
 };
 
-/// How many values of k a run has, whose random integers are computed together.
+/// Returns the number of values of k in a run. The random integers of a run are generated together.
 constexpr std::int64_t steps_in_run(Scheme scheme) {
   switch (scheme) {
     case Scheme::kahan:
@@ -94,26 +94,27 @@ constexpr std::int64_t steps_in_run(Scheme scheme) {
   }
 }
 
-/// Consecutive values of k of a block.
+/// Consecutive values of k of a block: the run that starts at k and has `count` values.
 struct StochasticRun {
   std::int64_t k, count;
   bool last;  ///< no value of k follows
   int spare;  ///< low bits of the random integers that have no effect
 };
 
-/// How many rows of a tile are interleaved: four vectors of sums, to hide latency.
+/// The number of rows that are interleaved. Interleaved rows give four independent vectors of sums,
+/// which hides latency.
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// The bounds that hold for the values of a run.
+/// Bounds on the values of a run, which decide what must be checked.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
   watched,  ///< no product overflows; where a sum does, the run is not stored
   any,      ///< anything may overflow
 };
 
-/// The backend of SumWalk for the sums of a few rows and a panel's columns. kOnGrid: terms are
-/// multiples of the sum's least spacing.
+/// The sums of a few rows of a tile and a panel's columns. SumWalk calls this class to run the
+/// steps of the scheme. kOnGrid: all terms are multiples of the least spacing of the sum's format.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:
@@ -122,7 +123,7 @@ class StochasticRows {
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
   static constexpr int kAll = kRows * kVectors;
 
-  /// One vector for each sum, row by row.
+  /// One vector of sums for each row and vector of columns, row by row.
   struct Sums {
     V of[kAll];
   };
@@ -137,7 +138,7 @@ class StochasticRows {
         product_(plan_.fast.stochastic.product, plan_.sum.random_bits - spare),
         sum_(plan_.fast.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  /// Adds a run; returns false, and leaves the sums unchanged, where a watched sum overflows.
+  /// Adds a run. Returns false and leaves the sums unchanged if a sum of Range::watched overflows.
   CPD_FN bool take(const StochasticRun& run) {
     if (kRange == Range::watched && are_at_end(load_plane(0))) return false;
     const SumOrder order = product_order(plan_.scheme, kExactProducts);
@@ -158,7 +159,7 @@ class StochasticRows {
     for (std::int64_t k = 0; k < count; ++k) sum = add_product(k, sum);
     if (!overflowed()) store_plane(0, sum);
   }
-  /// Kahan's sum, by the operations of kahan_step (accumulate.h).
+  /// Computes Kahan's sum with the operations of kahan_step (accumulate.h).
   CPD_FN void add_compensated(bool, std::int64_t, std::int64_t, std::int64_t count) {
     Sums sum = load_plane(0);
     Sums lost = load_plane(1);
@@ -183,7 +184,7 @@ class StochasticRows {
   }
   CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
   CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
-    // A single exact product need not be a value of the sum's format.
+    // A tree of one exact product was not rounded, so it is added by one fma.
     const bool fused = kExactProducts && of_term;
     tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
   }
@@ -202,7 +203,7 @@ class StochasticRows {
 
   // --- operations --------------------------------------------------------------------------------
 
-  /// Computes draws first … end - 1 of each sum's products.
+  /// Generates random integers number first … end - 1 of each sum.
   CPD_FN void draw(std::int64_t first, std::int64_t end) {
     for (int i = 0; i < kRows; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
@@ -210,7 +211,7 @@ class StochasticRows {
                       plan_.first_draw + static_cast<std::uint64_t>(first), end - first);
     }
   }
-  /// One random integer for each sum.
+  /// The random integers of one rounding of all sums.
   struct Draw {
     const std::uint32_t* of_row[kRows];
     CPD_FN Unsigned<V> operator()(int j) const {
@@ -228,7 +229,7 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// The product of number k.
+  /// Returns the product of number k of the run, for each sum.
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -238,7 +239,7 @@ class StochasticRows {
           [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
-  /// The sum of x and the product of number k.
+  /// Returns the rounded sum of x and the product of number k.
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();
@@ -263,14 +264,14 @@ class StochasticRows {
     }
     return x;
   }
-  /// Returns whether a watched sum exceeded the format's largest value.
+  /// Returns whether a sum of Range::watched exceeded the format's largest value.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
     V most = most_[0];
     for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, most_[j]);
     return !all_at_most(most, static_cast<Scalar<V>>(plan_.fast.stochastic.sum.max));
   }
-  /// Returns whether sums are near the format's largest value, where they would overflow
+  /// Returns whether a sum exceeds 3/4 of the format's largest value. Such sums would overflow
   /// repeatedly.
   CPD_FN bool are_at_end(const Sums& x) const {
     if constexpr (kRange != Range::watched) return false;
@@ -296,7 +297,7 @@ class StochasticRows {
     }
   }
 
-  /// x where t is finite, else +0.
+  /// Returns x for lanes in which t is finite, else +0.
   CPD_FN static V finite_or_zero(V t, V x) {
     using U = Unsigned<V>;
     const V magnitude = bits_as<V>(bits_as<U>(t) & splat<U>(Pattern<V>::magnitude));
@@ -314,7 +315,8 @@ class StochasticRows {
   std::int64_t k_ = -1;  ///< its first product
 };
 
-/// Adds a run to a few rows at a time, in an environment that rounds toward zero.
+/// Adds a run to the rows of a tile, a few rows at a time. The floating-point environment must
+/// round toward zero. If a watched sum overflows, computes its rows again with Range::any.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -347,15 +349,15 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Returns whether the operands of k's group are finite.
+/// Returns whether all operands in k's group of the tile's panels are finite.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Returns whether binary32 holds the tile's products and all bits to which the random integers
-/// without their spare bits are added.
+/// Returns whether binary32 represents the tile's products exactly, with all bits to which rounding
+/// adds random bits (without the spare bits).
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->fast.stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -366,7 +368,8 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
   return bounded.least_bit() >= least;
 }
 
-/// Returns whether no value approaches the plan's limit in a run (StochasticPlan).
+/// Returns whether all sums and products of a run stay so far below the plan's limit
+/// (StochasticPlan) that no value can overflow.
 CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   const auto quantum = static_cast<float>(plan.fast.stochastic.product.quantum);
@@ -390,8 +393,8 @@ CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   return all_at_most(larger_magnitude(state, state), limit);
 }
 
-/// Returns whether no rounded product of a run overflows: rounding at most doubles it, or adds a
-/// spacing.
+/// Returns whether no rounded product of a run overflows. Rounding at most doubles a product or
+/// adds one spacing.
 CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) {
   const StochasticFormat& format = bounded.plan->fast.stochastic.product;
   if (bounded.plan->exact_products) return true;
@@ -403,7 +406,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// The Range of a run of finite operands.
+/// Returns the Range of a run whose operands are finite.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;
@@ -411,7 +414,8 @@ CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   return watches ? Range::watched : Range::any;
 }
 
-/// Computes a tile in runs of finite operands; other groups take the general path.
+/// Computes a tile. Runs whose operands are finite take the fast path; other groups take the
+/// general path.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const StochasticPlan& way = plan.fast.stochastic;

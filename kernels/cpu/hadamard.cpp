@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms: of contiguous groups, whose first stages are between lanes, and of groups in
-// columns, one in each lane.
+// Hadamard transforms of contiguous groups, whose first stages combine lanes of one vector, and of
+// groups along columns, with one group in each lane.
 #include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"
@@ -15,7 +15,8 @@ using std::int64_t;
 template <int kSize, class V>
 constexpr int kUnit = kHadamardCount<kSize, true, V> * Lanes<V>::count;
 
-/// Transforms kUnit contiguous values, whole groups; calls store(k, v) for values k, k + 1, …
+/// Transforms kUnit contiguous values, which are whole groups. Calls store(k, v) for each vector v
+/// of results; k is the index of its first value.
 template <int kSize, class V, class Store>
 CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store) {
   constexpr int kLanes = Lanes<V>::count;
@@ -26,7 +27,7 @@ CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store
   CPD_UNROLLED for (int k = 0; k < kCount; ++k) store(k * kLanes, v[k]);
 }
 
-/// Transforms n contiguous values, a multiple of kUnit.
+/// Transforms n contiguous values. n must be a multiple of kUnit.
 template <int kSize, class V>
 CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float* x, float* y) {
   const HadamardPlan plan = shared;  // a local copy that stores to y cannot change
@@ -35,7 +36,7 @@ CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float
   }
 }
 
-/// Transforms n contiguous values, whole groups.
+/// Transforms n contiguous values, which must be whole groups.
 template <int kSize, class V>
 CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
@@ -49,7 +50,7 @@ CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x,
   }
 }
 
-/// Transforms n contiguous values, a multiple of kGroup, with non-temporal stores.
+/// Transforms n contiguous values with non-temporal stores. n must be a multiple of kGroup.
 template <int kSize, class V>
 CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
@@ -71,7 +72,7 @@ CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x,
   });
 }
 
-/// Transforms one group in each of `count` columns, a multiple of V's lanes.
+/// Transforms one group in each of `count` columns. `count` must be a multiple of V's lanes.
 template <int kSize, class V>
 CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64_t stride,
                                 const float* x, float* y) {

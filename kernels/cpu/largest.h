@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The largest lanes of several vectors.
+// Finds the largest lanes of several vectors.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -8,8 +8,9 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Returns the largest lane of each vector, for as many vectors as a vector has lanes. The larger
-/// of each pair of lanes moves to the even one, then pairs of these are compared.
+/// Returns the largest lane of each vector in `each`, which holds as many vectors as a vector has
+/// lanes. Each step moves the larger of two neighboring lanes to the even lane and then joins the
+/// even lanes of two vectors.
 template <class V>
 CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
   using U = Unsigned<V>;

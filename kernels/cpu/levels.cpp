@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of buckets (numeric/scaled/levels.h): codes, values, and the sums from which norms and
-// deviations are formed.
+// Quantization of buckets to levels (numeric/scaled/levels.h): computes codes, decodes codes to
+// values, and sums values for norms and standard deviations.
 #include "cpd/numeric/scaled/levels.h"
 
 #include "cpd/numeric/round/codec.h"
@@ -16,7 +16,8 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint8_t;
 
-/// Calls run(norm, i, count) for the parts of elements begin … begin + n - 1 that share a bucket.
+/// Splits elements begin … begin + n - 1 into ranges within one bucket. Calls run(norm, i, count)
+/// for each range, where i counts from `begin`.
 template <class Run>
 CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64_t n, Run run) {
   for (int64_t i = 0; i < n;) {
@@ -29,7 +30,7 @@ CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Stores the exact codes of the lanes set in `unclear`.
+/// Computes the exact codes of the lanes that are set in `unclear`, and stores them.
 template <class I>
 CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const float* x,
                           const uint32_t* random, uint32_t* codes) {
@@ -41,7 +42,8 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
-/// The distance of the block that is prefetched, for its norms, while one is encoded.
+/// Returns the distance, in values, at which encoding prefetches x for a bucket's norm: one bucket
+/// ahead for buckets of more than one and up to 16 groups of pages, else one group.
 CPD_FN int64_t block_ahead(int64_t bucket) {
   return bucket > kGroup && bucket <= 16 * kGroup ? bucket : kGroup;
 }
@@ -87,7 +89,7 @@ CPD_BODY void code_spaced(const LevelPlan& plan, float norm, int64_t n, const fl
   for (int64_t i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
 }
 
-/// The lanes (levels.h) that encode a plan's buckets.
+/// Chooses between the lane types (levels.h) that encode a plan's buckets.
 struct Coder {
   CPD_FN explicit Coder(const LevelPlan& p) : plan(p), coarse(p), fine(p), wide(p) {}
 
@@ -211,7 +213,8 @@ CPD_FN void decode_all(const LevelPlan& shared, int64_t before, int64_t n, const
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// The partial sums of Moments, sixteen values at a time. kChecks: one may be NaN or infinite.
+/// The partial sums of Moments. add() takes sixteen values; kChecks: ignores values that are NaN or
+/// infinite.
 struct PartialMoments {
   static constexpr int kLanes = Lanes<D>::count;
   static constexpr int kVectors = kPartialSums / kLanes;
@@ -232,7 +235,8 @@ struct PartialMoments {
   }
 };
 
-/// How many of sixteen values are NaN or infinite; `largest` is updated by the others.
+/// Returns the number of NaN and infinite values among sixteen values. Updates `largest` with the
+/// finite values.
 CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
   using I = Signed<F>;
   const I infinity = splat<I>(Pattern<F>::infinity);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD: sums of eight buckets at a time, one in each lane; then bits and errors, one bucket
-// after the other.
+// 1-bit SGD. Computes the sums of eight buckets at a time, one bucket in each lane; then the bits
+// and errors of one bucket after the other.
 #include "cpd/numeric/scaled/one_bit.h"
 
 #include "kernels/cpu/elements.h"
@@ -17,8 +17,8 @@ using std::uint8_t;
 constexpr int kEight = 8;  ///< buckets, and values of each, that are handled together
 // --- means ---------------------------------------------------------------------------------------
 
-/// values[i][b] = x[b * bucket + i] + residual[b * bucket + i], i < count, b < buckets; 0 for
-/// b >= buckets.
+/// Stores values[i][b] = x[b * bucket + i] + residual[b * bucket + i] for i < count and b <
+/// buckets, and 0 for b >= buckets.
 CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* x,
                    const float* residual, float (*values)[kEight]) {
   for (int64_t i = 0; i < count; ++i) {
@@ -30,7 +30,8 @@ CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* 
 }
 
 #if defined(__AVX2__)
-/// Four values of bucket b in the low half, four of bucket b + 4 in the high half.
+/// Loads four values of bucket b into the low half of the vector and four values of bucket b + 4
+/// into the high half. Buckets beyond the last give 0.
 CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float* x) {
   const auto four = [&](int64_t of) {
     return of < buckets ? load<F32x4>(x + of * bucket) : F32x4{};
@@ -38,7 +39,7 @@ CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float*
   return __builtin_shufflevector(four(b), four(b + 4), 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/// gather for four values of each bucket.
+/// Does the work of gather for four values of each bucket.
 CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                         float (*values)[kEight]) {
   F32x8 rows[4];
@@ -61,7 +62,7 @@ CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const f
 }
 #endif
 
-/// gather for eight values of each bucket.
+/// Does the work of gather for eight values of each bucket.
 CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                          float (*values)[kEight]) {
 #if defined(__AVX2__)
@@ -72,8 +73,8 @@ CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const 
 #endif
 }
 
-/// Computes the means of up to eight buckets that begin `bucket` values apart and have n <= bucket
-/// values each.
+/// Computes the means of up to eight buckets. The buckets begin `bucket` values apart; each has n
+/// <= bucket values.
 CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* x,
                        const float* residual, float* means) {
   constexpr int kLanes = Lanes<D>::count;
@@ -112,8 +113,8 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
 
 constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits fill bytes
 
-/// Calls visit(bucket, i, count, bit) for each bucket's part of the run: values from i on, whose
-/// bits begin at `bit`.
+/// Calls visit(b, i, count, bit) for each bucket b that overlaps the run: `count` values from value
+/// i of the run on, with bits from bit `bit` on.
 template <class Visit>
 CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   int64_t bit = 0;
@@ -127,8 +128,9 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Calls one(i) for values before the first bit of a byte, unit(i) for each kUnit values after it,
-/// rest(i, left) for the left < kUnit remaining.
+/// Splits `count` values by the bytes of their bits. Calls one(i) for each value before the first
+/// whole byte, unit(i) for each kUnit values after it, and rest(i, left) for the last left < kUnit
+/// values.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;
@@ -146,8 +148,8 @@ CPD_FN void put_errors(float* to, F errors) {
   }
 }
 
-/// Stores the bits and errors of one bucket's values. kStreaming: by non-temporal stores; `next` is
-/// aligned, and bits begin on a byte.
+/// Stores the bits and errors of one bucket's values. kStreaming: writes the errors by non-temporal
+/// stores; `next` must then be aligned, and the bits must begin on a byte.
 template <bool kStreaming>
 CPD_FN void encode_part(int64_t count, int64_t bit, const float* x, const float* residual,
                         float above, float below, uint8_t* bits, float* next) {

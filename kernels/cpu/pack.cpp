@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing for matrix products: panels of an operand, and the bounds of their values.
+// Packing for matrix products: copies an operand into panels and computes the bounds of the panels'
+// values.
 
 #include "cpd/numeric/fast/veltkamp_rounding.h"
 #include "cpd/numeric/sums/gemm_plan.h"
@@ -14,21 +15,23 @@ using std::int32_t;
 using std::int64_t;
 using std::uint32_t;
 
-/// The pattern of the value of x's lowest set bit; Inf where x is zero.
+/// Returns the value of x's lowest set bit as a bit pattern; the pattern of Inf if x is zero.
 template <class V>
 CPD_FN Signed<V> last_bit(V x) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
   const U magnitude = bits_as<U>(x) & splat<U>(P::magnitude);
-  // Without its last bit, x is smaller by that bit alone. A power of two is its own last bit.
+  // Clearing the lowest set bit of the significand reduces x by the value of that bit. A power of
+  // two has no bit set in its fraction: its lowest bit is the number itself.
   const auto is_power = (magnitude & splat<U>(P::fraction)) == U{};
   const U rest = select(is_power, U{}, magnitude & (magnitude - splat<U>(1)));
   const I bit = bits_as<I>(bits_as<V>(magnitude) - bits_as<V>(rest));
   return select(magnitude == U{}, splat<I>(P::infinity), bit);
 }
 
-/// The least last bit of n values; unspecified where one is NaN or Inf.
+/// Returns the least value of a lowest set bit among n values. The result is unspecified if a value
+/// is NaN or Inf.
 CPD_FN float least_bit_of(int64_t n, const float* x) {
   auto least = splat<Signed<F>>(Pattern<F>::infinity);
   auto of_rest = static_cast<int32_t>(Pattern<float>::infinity);
@@ -40,7 +43,7 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(min(of_rest, -largest_lane(-least)));
 }
 
-/// Copies one panel; lines beyond the last are +0.
+/// Copies one panel. Lines beyond the last line of the operand are +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
                         int64_t k_stride, float* packed) {
@@ -58,7 +61,8 @@ CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t li
   }
 }
 
-/// The largest magnitude of n values, as a pattern; ors all patterns into `bits`.
+/// Returns the largest magnitude of n values as a bit pattern. Also ors all bit patterns into
+/// `bits`.
 CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   int32_t most = 0;
   uint32_t all = 0;
@@ -72,8 +76,8 @@ CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   return most;
 }
 
-/// Stores the panel's ranges, with totals for panels of columns, but for least bits. Returns the
-/// or-ed fraction bits.
+/// Stores the ranges of a panel's groups of k, except the least bits. Panels of columns also get
+/// totals. Returns the bitwise or of all fraction bits.
 template <int kWidth>
 CPD_FN uint32_t pack_ranges(int64_t count, const float* packed, PanelRange* range) {
   PanelRange* const first = range;
@@ -109,7 +113,7 @@ CPD_FN void pack_least_bits(int64_t count, const float* packed, PanelRange* rang
   }
 }
 
-/// Stores the logarithms (fixed_log) of n packed values.
+/// Stores the fixed-point logarithms (fixed_log) of n packed values.
 CPD_FN void pack_logs(int64_t n, const float* packed, int32_t* logs) {
   constexpr int kLanes = Lanes<F>::count;
   for (int64_t i = 0; i < n; i += kLanes) {

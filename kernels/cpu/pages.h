@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over arrays far larger than the caches: four neighboring pages of 4 KiB at a time (a
-// group), a cache line of each in turn, which uses more of the memory's banks than one stream does.
-// Inputs are prefetched one group ahead into L2 and one block ahead into L1, results are written by
-// non-temporal stores, and the four pages are processed block by block, so that arithmetic overlaps
-// the memory accesses:
+// Loops over arrays that are far larger than the caches. A group is four neighboring pages of 4
+// KiB. A loop takes one cache line of each page of a group in turn, which uses more of the memory's
+// banks than one stream does. Inputs are prefetched one group ahead into L2 and one block ahead
+// into L1. Results are written by non-temporal stores. The four pages are processed block by block,
+// so that arithmetic overlaps the memory accesses:
 //
 //   const std::int64_t whole = n - n % kGroup;
 //   for_blocks(whole, [&](std::int64_t block) {
@@ -15,7 +15,7 @@
 //     });
 //   });
 //
-// Fewer than kGroup values remain for an ordinary loop.
+// An ordinary loop must process the remaining n - whole values.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ constexpr std::int64_t kPage = 1024;  ///< binary32 values in a page
 constexpr std::int64_t kPages = 4;    ///< pages in a group
 constexpr std::int64_t kGroup = kPages * kPage;
 
-/// Calls body(block) for each block of kBlock values of the groups' first pages; n is a multiple of
-/// kGroup. The blocks of the other pages are kPage, 2 kPage, 3 kPage values further.
+/// Calls body(block) with the offset of each block of kBlock values in the first page of each
+/// group. n must be a multiple of kGroup. The other three pages have their blocks kPage, 2 kPage
+/// and 3 kPage values later.
 template <class Body>
 CPD_FN void for_blocks(std::int64_t n, Body body) {
   for (std::int64_t group = 0; group < n; group += kGroup) {
@@ -39,17 +40,17 @@ CPD_FN void for_blocks(std::int64_t n, Body body) {
   }
 }
 
-/// The value that is handled in a page when the first page's is i: further on in the same block,
-/// cyclically. At equal offsets, 4 KiB aliasing would make the load of one page wait for the store
-/// of another.
+/// Returns the offset that a loop visits in page `page` when it visits offset i in the first page:
+/// a later offset in the same block, cyclically. At equal offsets, 4 KiB aliasing would make a load
+/// from one page wait for a store to another page.
 template <std::int64_t kStep = kLine>
 CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
   constexpr std::int64_t kAhead = kStep < kBlock / kPages ? kBlock / kPages : kStep;
   return i - i % kBlock + (i + page * kAhead) % kBlock;
 }
 
-/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below end, of each i for all
-/// pages. kStep: a multiple of kLine.
+/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below `end`. For each i,
+/// visits all pages. kStep must be a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {
@@ -58,18 +59,19 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   }
 }
 
-/// The block after this one in the order of for_blocks, beyond the last group too.
+/// Returns the offset of the block after `block` in the order of for_blocks. After the last group,
+/// returns the block that would follow.
 CPD_FN std::int64_t next_block(std::int64_t block) {
   const std::int64_t next = block + kBlock;
   return next % kPage == 0 ? next + kGroup - kPage : next;
 }
 
-/// Prefetches the line one group after p into L2: the L1 of some CPUs cannot hold two groups, whose
-/// pages map to the same sets.
+/// Prefetches the cache line one group after p into L2. Some L1 caches cannot hold two groups,
+/// because the groups' pages map to the same sets.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
 
-/// Prefetches, for a loop in `block` at the line p, two lines: the line one group later into L2,
-/// and the line of the next block, which is in L2 by then, into L1.
+/// Prefetches two lines for a loop in block `block` at address p: the line one group later into L2,
+/// and the same line of the next block, which is already in L2, into L1.
 CPD_FN void prefetch_line(const float* p, std::int64_t block) {
   prefetch_group(p);
   __builtin_prefetch(p + (next_block(block) - block));
@@ -79,9 +81,10 @@ CPD_FN bool holds_floats(const float* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(float) == 0;
 }
 
-/// Writes the values of a loop by non-temporal stores: to y directly where it begins on a cache
-/// line, else block by block through a buffer in L1, from which whole lines are written. Lines
-/// within which a page begins are then written in two parts by ordinary stores, and prefetched.
+/// Writes the results of a loop to y by non-temporal stores. If y is aligned to a cache line,
+/// stores go to y directly. Otherwise blocks are collected in a buffer in L1 and written as whole
+/// cache lines. Cache lines that contain the boundary of two pages are then prefetched and written
+/// in two parts by ordinary stores.
 class PageValues {
  public:
   /// Requires holds_floats(y).
@@ -96,7 +99,7 @@ class PageValues {
       __builtin_prefetch(y_ + block + page * kPage, 1);
     }
   }
-  /// Stores values i, i + 1, … of the block of one page.
+  /// Stores the lanes of v as values i, i + 1, … of the given block in page `page`.
   template <class V>
   CPD_FN void put(std::int64_t block, std::int64_t page, std::int64_t i, V v) {
     if (head_ == 0) {
@@ -113,8 +116,8 @@ class PageValues {
   }
 
  private:
-  /// Writes a block of one page, which begins at value `i` of the page, to `to`. In `row` the
-  /// block's values follow the last line of the block before.
+  /// Writes one page's block to `to`. The block begins at value `i` of the page. `row` has the last
+  /// line of the previous block, followed by the values of this block.
   CPD_FN void leave(float* row, float* to, std::int64_t i) const {
     if (i == 0) copy_few(to, row + kLine, head_);
     for (std::int64_t k = i == 0 ? kLine : 0; k < kBlock; k += kLine) {
@@ -142,12 +145,14 @@ class PageValues {
   alignas(64) float rows_[kPages][kLine + kBlock];
 };
 
-/// The random integers of a loop: the caller's, or generated ones, which are drawn a block ahead so
-/// that arithmetic overlaps the memory accesses. For modes that are not stochastic there are none.
+/// The random integers of a loop: the caller's, or generated ones. Integers are generated one block
+/// ahead, so that arithmetic overlaps the memory accesses. If rounding is not stochastic, there are
+/// no integers.
 template <class R>
 class PageIntegers {
  public:
-  /// The integers of `n` values, whole groups, of which the first has the index `first`.
+  /// Prepares the integers of `n` elements; the first element has the index `first`. n must be a
+  /// multiple of kGroup.
   CPD_FN PageIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                       const std::uint32_t* given)
       : bits_(plan.random_bits),
@@ -160,13 +165,13 @@ class PageIntegers {
     for (std::int64_t page = 0; page < kPages; ++page) draw(0, page);
   }
 
-  /// The integers of a block of one page.
+  /// Returns the random integers of a block in one page.
   CPD_FN const std::uint32_t* of(std::int64_t block, std::int64_t page) const {
     if (!kFresh || given_ != nullptr) return given_ + block + page * kPage;
     return run_[block / kBlock % 2][page];
   }
 
-  /// Draws the integers of the next block of one page.
+  /// Generates the random integers of the next block in one page.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
     const std::int64_t next = next_block(block);
@@ -188,7 +193,8 @@ class PageIntegers {
   alignas(64) std::uint32_t run_[2][kPages][kFresh ? kBlock : 1];
 };
 
-/// for_lines over a block, with the lines' random integers: calls visit(page, i, random).
+/// Calls visit(page, i, random) as for_lines does, for one block and with the random integers of
+/// each line.
 template <class R, class Visit>
 CPD_FN void for_lines(PageIntegers<R>& integers, std::int64_t block, Visit visit) {
   constexpr std::int64_t kPart = kBlock / kPages;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats with scales of powers of two, from binary32 or bf16 into bf16 in one pass: largest
-// magnitudes, scales, and values while the block is in the cache.
+// Casts binary32 or bf16 values to scaled formats whose scales are powers of two, with bf16
+// results. One pass finds the largest magnitudes, computes the scales, and rounds the values while
+// the block is in the cache.
 #include "cpd/numeric/scaled/power_blocks.h"
 
 #include "kernels/cpu/largest.h"
@@ -18,8 +19,9 @@ using U = Unsigned<F>;
 constexpr int kLanes = Lanes<F>::count;
 constexpr int kPair = 2 * kLanes;
 
-/// The binary32 patterns of kPair neighbors: of bf16 the even ones, then the odd ones, as words
-/// hold them; of binary32 in their order.
+/// The binary32 patterns of kPair neighboring values. From binary32 memory, values keep their
+/// order. From bf16 memory, `first` holds the even values and `second` the odd values, as 32-bit
+/// words contain them.
 struct Pair {
   U first, second;
 };
@@ -29,7 +31,7 @@ CPD_FN Pair load_pair(const Bf16* x) {
   return {words << 16, words & splat<U>(0xFFFF0000U)};
 }
 
-/// Stores numbers that bf16 holds, in the order of load_pair(const T*).
+/// Stores numbers that bf16 represents exactly, in the order of load_pair(const T*).
 template <class T>
 CPD_FN void store_pair(Bf16* y, Pair pair) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -42,8 +44,8 @@ CPD_FN void store_pair(Bf16* y, Pair pair) {
 
 CPD_FN I magnitude(U x) { return (I)(x & splat<U>(Pattern<F>::magnitude)); }
 
-/// Casts blocks along a row, one for each lane of F at a time, up to the first block of another
-/// kind. Returns the number of values cast.
+/// Casts blocks along a row, one block in each lane of F at a time. Stops at the first block that
+/// PowerBlocks does not support. Returns the number of values cast.
 template <class T>
 CPD_FN int64_t cast_along(const PowerBlocks blocks, int64_t n, const T* x, Bf16* y) {
   constexpr int64_t kStep = kLanes * kPowerBlock;
@@ -77,8 +79,8 @@ CPD_FN int64_t cast_along(const PowerBlocks blocks, int64_t n, const T* x, Bf16*
   return i;
 }
 
-/// Casts columns of `rows` rows, kPairs pairs of vectors at a time, up to the first of another
-/// kind; returns the number of columns cast.
+/// Casts columns of `rows` rows, kPairs pairs of vectors at a time. Stops at the first block that
+/// PowerBlocks does not support. Returns the number of columns cast.
 template <int kPairs, class T>
 CPD_FN int64_t cast_columns(const PowerBlocks blocks, const PowerRun& run, int64_t j, const T* x,
                             Bf16* y) {

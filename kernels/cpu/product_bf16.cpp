@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bf16 numbers, summed in binary32 by AVX-512's instruction for pairs of them.
+// Products of bf16 matrices, summed in binary32 by the AVX-512 instruction that multiplies pairs of
+// bf16 numbers.
 #include "kernels/cpu/table.h"
 
 #if defined(__AVX512F__)
@@ -18,15 +19,17 @@ using std::int64_t;
 using std::uint16_t;
 using std::uint32_t;
 
-/// The bf16 pattern of a value that bf16 holds.
+/// Returns the bf16 bit pattern of a bf16 value, or of a binary32 pattern that bf16 represents
+/// exactly.
 CPD_FN uint32_t half_of(uint16_t x) { return x; }
 CPD_FN uint32_t half_of(uint32_t x) { return x >> 16; }
 
-/// A magnitude - 1, in which 0 is the largest.
+/// Returns the magnitude pattern minus 1. For a zero the result wraps around to the largest
+/// integer.
 CPD_FN uint32_t below(uint32_t half) { return (half & 0x7FFF) - 1; }
 CPD_FN uint32_t lesser(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/// Bf16Table::pair for values that lie next to each other in a line.
+/// Implements Bf16Table::pair for operands in which the values of a line are contiguous.
 template <class T>
 CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t line_stride,
                            uint32_t* words, int64_t stride) {
@@ -47,7 +50,7 @@ CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t lin
   return least;
 }
 
-/// Bf16Table::pair of values whose neighbors belong to several lines.
+/// Implements Bf16Table::pair for operands in which neighboring values belong to different lines.
 template <class T>
 CPD_FN uint32_t pair_across(int64_t lines, int64_t count, const T* x, int64_t k_stride,
                             uint32_t* words, int64_t stride) {
@@ -84,7 +87,7 @@ CPD_BODY uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_
 
 constexpr int kVectors = kBf16Columns / 16;
 
-/// The sums of kRows rows, in registers.
+/// Computes the sums of kRows rows in registers.
 template <int kRows>
 CPD_PAIRS void tile(const Bf16Tile& t, int64_t row) {
   const uint32_t* const a = t.a + row * t.a_stride;
@@ -142,13 +145,14 @@ CPD_BODY void tiles(const Bf16Tile& t) {
   }
 }
 
-/// The scales of the used columns from `column` on, in a row.
+/// Returns the scales of 16 columns, from column `column` on, in row `row`. `used` masks the
+/// columns that exist.
 CPD_FN __m512 load_scales(const Bf16Scales& scales, int64_t row, int64_t column, __mmask16 used) {
   const float* const at = scales.values + row * scales.row_stride;
   return scales.by_column ? _mm512_maskz_loadu_ps(used, at + column) : _mm512_set1_ps(*at);
 }
 
-/// Rounds to bf16 patterns, in the lower halves.
+/// Rounds to bf16 and returns the bit patterns in the lower 16 bits of each lane.
 CPD_FN __m512i halves_of(__m512 y) {
   const __m512i bits = _mm512_castps_si512(y);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -184,7 +188,7 @@ constexpr Bf16Table kTable = {
 
 }  // namespace
 
-/// The kernels where the CPU has the instruction; else null.
+/// Returns the kernels if the CPU has the instruction, else null.
 const Bf16Table* bf16_table() {
   return __builtin_cpu_supports("avx512bf16") != 0 ? &kTable : nullptr;
 }

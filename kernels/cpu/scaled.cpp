@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats: the scales of blocks, from their largest magnitudes, and the elements divided by
-// them.
+// Scaled formats: computes the scales of blocks from the blocks' largest magnitudes, and rounds,
+// encodes or decodes the elements divided by their scales.
 #include "cpd/numeric/round/codec.h"
 #include "cpd/numeric/scaled/scaled_elements.h"
 #include "kernels/cpu/pages.h"
@@ -16,8 +16,9 @@ using std::uint8_t;
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Calls one(at) for each group of V's lanes of binary32 arrays of n, through buffers where fewer
-/// remain; the first kIn of `arrays` are read, the others written.
+/// Calls one(at) for each group of V's lanes of several binary32 arrays of n values. at[k] points
+/// to the group in array k, or to a buffer for the incomplete last group. `one` reads the first kIn
+/// arrays and writes the others.
 template <class V, int kIn, int kAll, class One>
 CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -38,8 +39,9 @@ CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
   }
 }
 
-/// Stores each block's scale, the factor of its elements, and the scale by which they are decoded:
-/// 1 in a block of zeros, so that no product has a subnormal operand.
+/// Stores three numbers of each block: the scale, the factor by which elements are multiplied, and
+/// the scale by which codes are decoded. The last is 1 for a block of zeros, so that no product has
+/// a subnormal operand.
 template <class V>
 CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
                       float* const (&arrays)[6]) {
@@ -59,7 +61,8 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// The scales of the elements in V's lanes from element i on (run.run = 1).
+/// Returns the scales of the elements in V's lanes from element i on. Each element must have a
+/// scale of its own (run.run = 1).
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
   const ElementScale<V> at{load_f32<V>(run.factor + i), load_f32<V>(run.scale + i),
@@ -72,7 +75,8 @@ CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts
   return inverts ? with_inverse(at) : at;
 }
 
-/// Calls one(x, scales, random, to) for the last elements, fewer than V's lanes, from i on.
+/// Calls one(x, scales, random, to) once for the last `rest` elements, from i on, which are fewer
+/// than V's lanes.
 template <class R, class V, class T, class One>
 CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, bool inverts,
                           One one) {
@@ -94,8 +98,8 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
   copy(to + i, out, rest);
 }
 
-/// Calls one(x, scales, random, to) for each group of V's lanes, of which `to` has a T for each.
-/// inverts: scales are with_inverse's.
+/// Calls one(x, scales, random, to) for each group of V's lanes. `to` receives one T for each lane.
+/// `inverts`: the scales include inverses (with_inverse).
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -115,7 +119,8 @@ CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, inverts, one);
 }
 
-/// Calls body.operator()<R, route, V>() with the plan's rule, the route and its lanes.
+/// Calls body.operator()<R, route, V>() with the plan's rounding rule R, the route and the lanes V
+/// of the route.
 template <class Body>
 CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   if (route == ElementRoute::wide) {
@@ -140,16 +145,16 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
   return scaled_value(rounded, at);
 }
 
-/// The bits of binary32 values, of lanes that follow from V's.
+/// The bits of the binary32 values that V's lanes give.
 template <class V>
 using BitsOf = typename Narrow<V>::U32;
 
-/// The way that values are stored: in their type, by non-temporal stores, or cut to bf16.
+/// The way to store values: by plain stores, by non-temporal stores, or as bf16 cut toward zero.
 enum class Put : uint8_t { plain, streaming, cut };
 
-/// Stores values in binary32, or in bf16, rounded to nearest-even (Put::cut: toward zero). Every
-/// NaN must be 0x7FC00000. For bf16 returns the values' binary32 patterns: where the lower 16 bits
-/// are not 0, bf16 does not hold the value. For binary32 returns zeros.
+/// Stores values in binary32, or in bf16 rounded to nearest-even (Put::cut: toward zero). Every NaN
+/// must be 0x7FC00000. For bf16, returns the values' binary32 patterns: bf16 does not represent a
+/// value if its lower 16 bits are not 0. For binary32, returns zeros.
 template <class V, Put kPut>
 CPD_FN BitsOf<V> put_values(float* to, typename Narrow<V>::F32 values) {
   if constexpr (kPut == Put::streaming) {
@@ -177,7 +182,7 @@ CPD_FN BitsOf<V> put_values(Bf16* to, typename Narrow<V>::F32 values) {
   return bits;
 }
 
-/// Rounds a row's elements; returns whether T holds all values.
+/// Rounds a row's elements. Returns whether T represents all results exactly.
 template <class R, ElementRoute kRoute, class V, Put kPut, class T>
 CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
   constexpr int kLanes = Lanes<V>::count;
@@ -191,8 +196,8 @@ CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
   return (any & 0xFFFF) == 0;
 }
 
-/// The scales of the blocks in a group of pages (pages.h) of a row. run.run > 1; run.n: a multiple
-/// of kGroup.
+/// The scales of a row's blocks in a group of pages (pages.h). Requires run.run > 1 and a run.n
+/// that is a multiple of kGroup.
 class PageScales {
  public:
   CPD_FN explicit PageScales(const ScaledRun& run)
@@ -200,7 +205,7 @@ class PageScales {
   CPD_FN void enter_group(const ScaledRun& run, int64_t group) {
     for (int64_t page = 0; page < kPages; ++page) first_[page] = (group + page * kPage) / run.run;
   }
-  /// The scale of value i of a page.
+  /// Returns the scale of value i of page `page`.
   CPD_FN ElementScale<F> of(const ScaledRun& run, int64_t page, int64_t i) const {
     return splat_scale<F>(run, first_[page] + (i >> shift_));
   }
@@ -210,9 +215,9 @@ class PageScales {
   int64_t first_[kPages];
 };
 
-/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks (pages.h),
-/// a vector at a time. The vector's first value is element `at`. Pages alternate from one scaled
-/// block to the next, and the next group's lines are prefetched.
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, one vector at a time;
+/// `at` is the index of the vector's first element. begin and end must be multiples of kBlock
+/// (pages.h). Changes the page after each scaled block, and prefetches lines of the next group.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
@@ -255,7 +260,8 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   }
 }
 
-/// Returns whether T holds all values; only binary32 is streamed.
+/// Rounds all rows to T. Returns whether T represents all results exactly. Only binary32 results
+/// are written by non-temporal stores.
 template <class T>
 CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const ScaledRun& all,
                               T* y, int64_t y_stride) {
@@ -265,7 +271,8 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
   if constexpr (kFloats) in_pages = all.streaming && holds_floats(y) && fits_pages(all);
   const bool stream =
       kFloats && all.streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
-  // A number of few bits at a power of two is one of bf16, unless it is too small.
+  // bf16 represents a number with few significant bits times a power of two, unless the number is
+  // too small.
   const bool is_short = plan.of_powers && !plan.two_levels && plan.element.man < 8;
   bool holds = true;
   ScaledRun run = all;
@@ -275,7 +282,7 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
       if (in_pages) return round_pages<R, kRoute>(plan, run, y);
     }
     for (int64_t row = 0; row < all.rows; ++row) {
-      // Prefetches the next tile; the hardware's prefetcher finds the lines of longer rows.
+      // Prefetches the next tile. The hardware prefetcher finds the lines of longer rows.
       for (int64_t k = 0; (all.rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }
@@ -308,7 +315,7 @@ CPD_FN Unsigned<V> scaled_code(V x, ElementScale<V> at, Unsigned<V> random, cons
   return round_to_whole_code<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
 }
 
-/// Stores the packed codes of a run's elements.
+/// Stores the packed codes of a range of elements.
 template <class R, ElementRoute kRoute, class V>
 CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* packed) {
   alignas(64) uint32_t codes[kRun];
@@ -334,7 +341,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   }
 }
 
-/// Stores the packed codes of whole groups of pages with non-temporal stores.
+/// Stores the packed codes of whole groups of pages by non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
   constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width
@@ -393,7 +400,7 @@ bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const f
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // A block with a caller's scale of 0 may hold an infinity.
+    // A block with a caller's scale of 0 may contain an infinity.
     const auto beyond = is_outside(route, given) | (given == D{});
     outside = select(beyond, splat<D>(1), outside);
   });

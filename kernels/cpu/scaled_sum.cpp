@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled sums of a block of k, added to the totals: numeric/scaled/scaled_sum.h over rows and
-// columns.
+// Adds the scaled sums of a block of k to the totals: applies numeric/scaled/scaled_sum.h to rows
+// and columns.
 #include "cpd/numeric/scaled/scaled_sum.h"
 
 #include "kernels/cpu/table.h"

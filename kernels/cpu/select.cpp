@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the places of values that are large enough, which are few: a group of lanes without any
-// costs one comparison.
+// Finds the indices of values whose magnitude is large enough. Such values are few, so a group of
+// lanes without one costs a single comparison.
 #include "kernels/cpu/pages.h"
 
 namespace cpd {
@@ -11,8 +11,8 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Stores the places of large values among `lanes` values from number i on; returns the end of the
-/// places written.
+/// Stores the indices of large values among `lanes` values. The first value has index i. Returns
+/// the end of the indices written.
 CPD_FN uint32_t* put_places(uint32_t mask, uint32_t least, int64_t i, int64_t lanes, const float* v,
                             uint32_t* places) {
   for (int64_t lane = 0; lane < lanes; ++lane) {

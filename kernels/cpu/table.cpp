@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU backend: loops over contiguous memory that call cpd/numeric. Compiled once per ISA with
-// CPD_ISA set to its name and the ISA's flags; each ISA's objects export one function, the getter
-// of their table.
+// The CPU backend: loops over contiguous memory that call cpd/numeric. The files are compiled once
+// for each ISA, with that ISA's flags and with CPD_ISA defined as its name. The objects of one ISA
+// export one function, which returns their table.
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declarations that the files of one ISA share: its lane types, the kernels (operations.def) and
-// their entries. No standard library: the linker could choose an
-// inline function compiled with ISA flags for other objects.
+// Declarations shared by the source files of one ISA: the lane types, the kernels (operations.def)
+// and the kernels' entries. Do not include the standard library here: the linker could use an
+// inline function that was compiled with ISA flags for other objects too.
 #pragma once
 
 #include "cpd/backend/kernel_table.h"
@@ -44,10 +44,11 @@ constexpr int kGemmColumns = 16;
 
 #define CPD_BODY __attribute__((noinline))  // computed between the environment's set and restore
 
-/// Kernel calls since the program started.
+/// The number of kernel calls since the program started.
 extern std::uint64_t g_calls;
 
-/// A kernel's entry: counts the call and runs the kernel in the default environment.
+/// The entry of a kernel: counts the call and runs the kernel in the default floating-point
+/// environment.
 template <auto kKernel>
 struct Entry;
 template <class Result, class... Args, Result (*kKernel)(Args...)>
@@ -61,8 +62,8 @@ struct Entry<kKernel> {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// with_form for the modes that a plan holds at run time. Directed additions have a rule for each
-/// mode, so that no loop asks for it.
+/// Calls `run` with the rule for a plan whose mode is known only at run time (kOtherMode). Directed
+/// additions have a rule for each mode, so that no loop branches on the mode.
 template <class Run>
 CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
   constexpr Form kForm = Form::addition;
@@ -72,8 +73,8 @@ CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<Rounding::toward_zero, kForm>>();
 }
 
-/// Calls run.operator()<Rule<…>>() with the plan's rule for V. Binary64 lanes have no shorter form
-/// than `simple`.
+/// Calls run.operator()<Rule<…>>() with the plan's rule for lanes V. Binary64 lanes have no form
+/// that is shorter than Form::simple.
 template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   with_mode(plan.mode, [&]<Rounding mode>() {
@@ -94,7 +95,8 @@ CPD_FN void copy(T* to, const T* from, std::int64_t n) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
 
-/// Calls run(i, count) for whole groups of V's lanes and once for the rest, count < lanes.
+/// Calls whole(i) for each full group of V's lanes, then rest(i, count) once if count < lanes
+/// elements remain.
 template <class V, class Whole, class Rest>
 CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
   constexpr int kLanes = Lanes<V>::count;
@@ -103,7 +105,8 @@ CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
   if (i < n) rest(i, n - i);
 }
 
-/// load_value: V's lanes from binary32, binary64 or bf16 memory; store_value: to it.
+/// load_value loads V's lanes from binary32, binary64 or bf16 memory. store_value stores V's lanes
+/// to such memory.
 template <class V>
 CPD_FN V load_value(const float* x) {
   return load_f32<V>(x);
@@ -121,7 +124,7 @@ CPD_FN void store_value(double* y, V v) {
   store(y, v);
 }
 
-/// A bf16 value in memory, the upper half of a binary32 one.
+/// A bf16 value in memory: the upper 16 bits of a binary32 number.
 struct Bf16 {
   std::uint16_t half;
 };
@@ -135,7 +138,7 @@ CPD_FN V load_value(const Bf16* x) {
     return bits_as<V>(load_halves<U>(reinterpret_cast<const std::uint8_t*>(x)) << 16);
   }
 }
-/// Stores values that bf16 holds.
+/// Stores values that bf16 represents exactly: cuts off the lower 16 bits.
 template <class V>
 CPD_FN void store_value(Bf16* y, V v) {
   const auto half = bits_as<Unsigned<V>>(v) >> 16;
@@ -146,7 +149,8 @@ CPD_FN void store_value(Bf16* y, V v) {
   }
 }
 
-/// The kernels and their paths: KernelTable's members of these names.
+/// Declares the kernels and the functions that choose their paths, under the names of KernelTable's
+/// members.
 #define CPD_CPU(Result, name, ...) CPD_BODY Result name(__VA_ARGS__);
 #define CPD_CPU_PATH(Result, name, ...) Result name(__VA_ARGS__);
 #include "cpd/backend/operations.def"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transposes a matrix of 32-bit words: squares of as many rows as a vector has lanes, in registers.
+// Transposes a matrix of 32-bit words. Squares with as many rows as a vector has lanes are
+// transposed in registers.
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -10,9 +11,9 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Exchanges the rows and columns of a square of words. A step moves the even words of two
-/// neighboring rows into one row of the first half, the odd ones into one of the second: of a
-/// word's row and column, written as one binary number, it rotates the digits by one.
+/// Exchanges the rows and columns of a square of words. Each step takes two neighboring rows: their
+/// even words become a row of the first half, their odd words a row of the second half. In terms of
+/// a word's row and column, written as one binary number, a step rotates the digits by one.
 template <class V>
 CPD_FN void transpose_square(Unsigned<V>* rows) {
   using U = Unsigned<V>;
@@ -30,7 +31,7 @@ CPD_FN void transpose_square(Unsigned<V>* rows) {
   }
 }
 
-/// transpose, word by word.
+/// Does the work of transpose, word by word.
 CPD_FN void transpose_words(int64_t rows, int64_t columns, const uint32_t* from,
                             int64_t from_stride, uint32_t* to, int64_t to_stride) {
   for (int64_t c = 0; c < columns; ++c) {
@@ -38,7 +39,7 @@ CPD_FN void transpose_words(int64_t rows, int64_t columns, const uint32_t* from,
   }
 }
 
-/// Transposes a square of which the first word is from[0] and to[0].
+/// Transposes a square from `from` to `to`, which point to the first word of the square.
 template <class V>
 CPD_FN void transpose_at(const uint32_t* from, int64_t from_stride, uint32_t* to,
                          int64_t to_stride) {
@@ -52,8 +53,8 @@ CPD_FN void transpose_at(const uint32_t* from, int64_t from_stride, uint32_t* to
   for (int k = 0; k < kLanes; ++k) store(to + k * to_stride, square[k]);
 }
 
-/// The inner loop runs along the rows of the array with the larger row stride, which has more
-/// pages.
+/// Transposes the matrix in squares. The inner loop runs along the rows of the array with the
+/// larger row stride, which touches more pages.
 template <class V>
 CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, int64_t from_stride,
                           uint32_t* to, int64_t to_stride) {
@@ -69,7 +70,7 @@ CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, i
     if (from_stride >= to_stride) {
       for (int64_t r = 0; r < whole_rows; r += kLanes) {
         for (int64_t c = 0; c < whole_columns; c += kLanes) {
-          // No hardware prefetches rows of other pages.
+          // The hardware does not prefetch rows in other pages.
           for (int k = 0; k < kLanes; ++k)
             __builtin_prefetch(from + (r + kLanes + k) * from_stride + c);
           at(r, c);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library's table, and the texts of its errors.
+// Defines the table of the CUDA library and the texts of its errors.
 #include <string>
 
 #include "kernels/cuda/device.cuh"
 
 namespace {
 
-/// A remedy for an error, or more about it, or an empty text.
+/// Returns a remedy for an error or further information about it; an empty text if there is none.
 std::string remedy_for(cudaError_t error) {
   const std::string need = " (CUDA tensors need an NVIDIA GPU and its driver";
   switch (error) {
@@ -26,7 +26,7 @@ std::string remedy_for(cudaError_t error) {
   }
 }
 
-/// The description of an error, valid until the thread's next call.
+/// Returns the description of an error. The text is valid until this thread's next call.
 const char* describe(int status) {
   static thread_local std::string text;
   const auto error = static_cast<cudaError_t>(status);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations on a GPU: one rounding an element, in binary64.
+// Computes single operations on a GPU: in binary64, with one rounding for each element.
 #include "kernels/cuda/arithmetic_elements.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fast_kernels.h"
@@ -8,7 +8,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// The share of an operation of thread number `thread` of `threads`. kAny: an operand is binary64.
+/// Computes the elements of thread number `thread` of `threads`. kAny: an operand has the type
+/// binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate(const ArithmeticTask& call, std::int64_t thread, std::int64_t threads) {
   const Source source = source_of(call.rounding, call.key, call.random);
@@ -34,7 +35,7 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   if (const auto status = FastKernel<arithmetic>::Start(launch, call)) return *status;
   const ArithmeticTask task{call, *call.plan};
-  // z of binary64 may be any number: beside it the product of binary32 values is exact.
+  // z may be any binary64 number, because the product of binary32 values is exact in binary64.
   const bool any =
       call.x.dtype == DType::f64 || (call.op != Operation::sqrt && call.y.dtype == DType::f64);
   with_mode(task.rounding.mode, [&]<Rounding mode>() {

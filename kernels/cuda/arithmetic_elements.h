@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One operation of one element on a GPU: one rounding, in binary64.
+// Computes one operation on one element in a CUDA thread: in binary64, with one rounding.
 #pragma once
 
 #include "cpd/backend/calls.h"
@@ -10,14 +10,15 @@
 
 namespace cpd::cuda {
 
-/// A call and its plan, for a kernel's parameters.
+/// The parameters of a kernel: a call and its rounding plan.
 struct ArithmeticTask : ArithmeticCall {
   RoundPlan rounding;
 };
 static_assert(sizeof(ArithmeticTask) <= 4000, "a kernel's parameters have at most 4096 bytes");
 
-/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values, which
-/// have no quotients and square roots; `down` as in exact_sum.
+/// Returns the result of the call's operation on x, y and z, rounded to odd. The operands are
+/// binary32 values or, with kAny, any binary64 values; kAny does not support quotients and square
+/// roots. `down`: as for exact_sum.
 template <bool kAny>
 CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
   if constexpr (!kAny) {
@@ -29,7 +30,7 @@ CPD_FN double exact_result(Operation op, double x, double y, double z, bool down
   return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
 }
 
-/// Computes element i in binary64. kAny: an operand is binary64.
+/// Computes element i in binary64. kAny: an operand has the type binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate_one(const ArithmeticTask& call, std::int64_t i, std::uint32_t random) {
   const auto x = load_element<double>(call.x, i);

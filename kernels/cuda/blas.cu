@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products by cuBLAS, which is loaded when it is first needed: the library that the process has
-// loaded already (torch's, say), or one that the loader finds, or the one that CMake found. Four
-// functions of its C interface are declared here, which are unchanged since version 4.
+// Computes products by cuBLAS, which is loaded when it is first needed. Uses the library that the
+// process has already loaded (for example torch's), else the library that the loader finds, else
+// the one that CMake found. Four functions of cuBLAS's C interface are declared here; they have not
+// changed since version 4.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -43,7 +44,7 @@ void* open_library() {
   return library;
 }
 
-/// cuBLAS's functions; null where there is no cuBLAS.
+/// Returns cuBLAS's functions. The pointers are null if there is no cuBLAS.
 Functions load_functions() {
   Functions functions;
   void* library = open_library();
@@ -59,14 +60,16 @@ Functions load_functions() {
   return all ? functions : Functions{};
 }
 
-/// The layout of a matrix for cuBLAS, whose matrices are column-major: transposed if row-major.
+/// The layout of a matrix for cuBLAS. cuBLAS uses column-major matrices, so a row-major matrix is
+/// passed as a transposed one.
 struct Layout {
   bool is_usable = false;
   int op = kNoTranspose;
   std::int64_t leading = 1;
 };
 
-/// The layout of x's transpose (columns x rows), since all three matrices are passed transposed.
+/// Returns the layout of x's transpose (columns x rows), because all three matrices are passed
+/// transposed.
 Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t columns) {
   rows = std::max<std::int64_t>(rows, 1);
   columns = std::max<std::int64_t>(columns, 1);
@@ -79,7 +82,8 @@ Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t column
   return {};
 }
 
-/// to = from, rows x columns matrices of the whole batch; +0 where `from` has no data.
+/// Copies the matrices of the whole batch (rows x columns) from `from` to `to`. Stores +0 if `from`
+/// has no data.
 __global__ void __launch_bounds__(kThreads)
     copy_matrices(const __grid_constant__ MatrixProduct product, const ProductOperand from,
                   const ProductOperand to, std::int64_t rows, std::int64_t columns) {
@@ -97,7 +101,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// One operand in a layout that cuBLAS reads: itself, or a row-major copy on the stream.
+/// One operand in a layout that cuBLAS reads: the operand itself, or a row-major copy made on the
+/// stream.
 class Readable {
  public:
   Readable(const Launch& launch, const MatrixProduct& product, const ProductOperand& x,
@@ -130,12 +135,12 @@ cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const Produc
   return cudaGetLastError();
 }
 
-/// A cuBLAS context for each stream, made when first used and kept: with one workspace for two
-/// streams that run at once, cuBLAS does not guarantee equal bits at each run. Calls must not run
+/// A cuBLAS context for each stream, created at its first use. If two streams that run concurrently
+/// shared a workspace, cuBLAS would not guarantee equal bits in each run. Calls must not run
 /// concurrently.
 class Contexts {
  public:
-  /// The stream's context; null where cuBLAS fails.
+  /// Returns the stream's context, or null if cuBLAS fails.
   Handle get(const Functions& functions, const Launch& launch) {
     Handle& handle = handles_[{launch.device, launch.stream}];
     if (handle != nullptr) return handle;
@@ -150,8 +155,8 @@ class Contexts {
   std::mutex mutex;
 
  private:
-  /// While alive, memory may be allocated although a stream of this thread is being captured in a
-  /// graph.
+  /// While an object of this class lives, memory may be allocated although a stream of this thread
+  /// is being captured in a CUDA graph.
   class MayAllocate {
    public:
     MayAllocate() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -168,8 +173,9 @@ class Contexts {
 
 bool fits(std::int64_t x) { return x <= std::numeric_limits<int>::max(); }
 
-/// Computes the products, in one call for the batch's last dimension. Operands have a layout that
-/// cuBLAS reads. Row-major matrices are column-major ones transposed: out' = b' a'.
+/// Computes the products, with one call for the batch's last dimension. The operands must have a
+/// layout that cuBLAS reads. cuBLAS sees each row-major matrix as a transposed column-major one, so
+/// it computes out' = b' a'.
 const char* multiply(const Functions& functions, Handle handle, const MatrixProduct& p) {
   const Layout a = layout_of(p.a, p.rows, p.depth);
   const Layout b = layout_of(p.b, p.depth, p.columns);
@@ -234,7 +240,7 @@ int blas(const Launch& launch, const BlasCall& call) {
   if (status == cudaSuccess && b.is_copy()) {
     status = copy(stream, given, given.b, product.b, given.depth, given.columns);
   }
-  // Every sum starts from out: from c, or +0.
+  // Every sum starts from `out`, which is initialized with c, or with +0 without c.
   if (status == cudaSuccess) {
     status = copy(stream, given, given.c, product.out, given.rows, given.columns);
   }

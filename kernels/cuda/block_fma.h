@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's sum on a GPU, one sum a thread, for gemm_general.h's threads: the arithmetic of
-// numeric/units/block_fma.h on the operands of a tile's step.
+// Computes a matrix unit's sum on a GPU, with one sum in each thread of gemm_general.h. Applies
+// numeric/units/block_fma.h to the operands of one step of a tile.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -12,7 +12,7 @@
 
 namespace cpd::cuda {
 
-/// One element's sums: the unit's, and with promotion the accumulator's.
+/// The sums of one element: the unit's sum and, with promotion, the accumulator's outer sum.
 struct UnitState {
   float sum = 0.0F;
   float unit = 0.0F;
@@ -28,8 +28,8 @@ CPD_FN void with_unit_rule(const BlockFmaPlan& plan, Run run) {
   }
 }
 
-/// The sums of an element before its products: `c` rounded. `mode` is the rounding of promotions
-/// and of the result.
+/// Returns the sums of an element before its first product: `c`, rounded. `mode` is the rounding of
+/// promotions and of the result.
 template <Rounding mode>
 CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c) {
   using R = Rule<mode, Form::general>;
@@ -47,8 +47,9 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
   return state;
 }
 
-/// After `done` products, adds the unit's sum to the accumulator's and sets it to +0; without
-/// promotion rounds it into the accumulator's format. `draws` are those before the element's first.
+/// Promotes after `done` products: adds the unit's sum to the accumulator's sum and sets the unit's
+/// sum to +0. Without promotion, rounds the unit's sum into the accumulator's format. `draws` is
+/// the number of random integers before the element's first.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -65,12 +66,12 @@ CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64
   if (adds) state.unit = 0.0F;
 }
 
-/// An element's result after its last promotion.
+/// Returns an element's result after its last promotion.
 CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
   return result_of(call.plan.unit.promote > 0 ? state.sum : state.unit);
 }
 
-/// A matrix unit's sum; `mode` is the rounding of promotions and of the result.
+/// One sum by a matrix unit's arithmetic. `mode` is the rounding of promotions and of the result.
 template <Rounding mode>
 class UnitSum {
  public:
@@ -87,7 +88,7 @@ class UnitSum {
     const bool narrow =
         block_fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
                             least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
-    // A group that ends beyond the last k holds +0 there.
+    // If a group extends beyond the last k, its missing operands are +0.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     with_unit_rule(plan, [&]<class Unit>() {
       float& unit = state_.unit;
@@ -125,7 +126,8 @@ class UnitSum {
   }
 
  private:
-  /// The operands of a unit with scales; scales count k from the step's first.
+  /// The operands of a unit with scales. The index of a scale counts values of k from the first k
+  /// of the step.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -138,7 +140,7 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  /// The unit's sum after a block by an adder that does not align all products first.
+  /// Returns the unit's sum after a block, for the adders that do not align all products first.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
                                    int count, double sum) {

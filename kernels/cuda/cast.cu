@@ -4,7 +4,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Casts elements of any type and stride, in any mode; for_elements shares random words.
+/// Casts elements of any type and stride in any rounding mode. Visits elements in the order of
+/// for_elements, so that they share random words.
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
     cast_elements(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
@@ -21,8 +22,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts contiguous values of a type stochastically, with for_elements' order, a Pack at a time; x
-/// and out are aligned to 16 bytes.
+/// Casts contiguous values of one type stochastically, one Pack at a time, in the order of
+/// for_elements. x and out must be aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
@@ -45,8 +46,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts contiguous values of a type in other modes, a Pack a thread and iteration; x and out are
-/// aligned to 16 bytes.
+/// Casts contiguous values of one type in a mode that is not stochastic. Each thread casts one Pack
+/// in each iteration. x and out must be aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x, void* out) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's tile of codes in shared memory: one thread packs or unpacks a group of eight codes,
-// neighboring threads copy neighboring bytes from and to global memory. For host and device.
+// A thread block's tile of codes in shared memory. One thread packs or unpacks a group of eight
+// codes; neighboring threads copy neighboring bytes from and to global memory. Compiles for host
+// and device.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ CPD_FN bool is_word_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(std::uint32_t) == 0;
 }
 
-/// Four bytes at any address, the lowest first.
+/// Returns the four bytes at `from` as a word, the lowest byte first. The address need not be
+/// aligned.
 CPD_FN std::uint32_t load_word(const std::uint8_t* from) {
   if (is_word_aligned(from)) return *reinterpret_cast<const std::uint32_t*>(from);
   std::uint32_t word = 0;
@@ -34,8 +36,8 @@ CPD_FN void store_word(std::uint8_t* to, std::uint32_t word) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<std::uint8_t>(word >> (8 * i));
 }
 
-/// A thread's share of copying `count` bytes between global memory and a tile's memory, which is
-/// aligned.
+/// Copies this thread's share of `count` bytes between global memory and the aligned memory of a
+/// tile.
 CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, int thread) {
   const int words = is_word_aligned(to) && is_word_aligned(from) ? count / 4 : 0;
   for (int i = thread; i < words; i += kThreads) {
@@ -44,7 +46,7 @@ CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, in
   for (int i = 4 * words + thread; i < count; i += kThreads) to[i] = from[i];
 }
 
-/// The number of codes of the tile that begins at code `begin` of n.
+/// Returns the number of codes in the tile that begins at code `begin` of n codes.
 CPD_FN int tile_count(std::int64_t begin, std::int64_t n) {
   return n - begin < kCodeTile ? static_cast<int>(n - begin) : kCodeTile;
 }
@@ -54,13 +56,13 @@ CPD_FN int group_count(int count, int group) {
 }
 CPD_FN int byte_count(int count, int bits) { return (count * bits + 7) / 8; }
 
-/// pack_group of eight codes of at most 8 bits, which one integer holds.
+/// Packs a group of eight codes of at most 8 bits, which fit into one 64-bit integer.
 CPD_FN void pack_short(const std::uint32_t* codes, int bits, std::uint8_t* packed) {
   std::uint64_t all = 0;
   for (int i = 0; i < kCodesPerGroup; ++i) all |= std::uint64_t{codes[i]} << (i * bits);
   for (int i = 0; i < bits; ++i) packed[i] = static_cast<std::uint8_t>(all >> (8 * i));
 }
-/// unpack_group of eight such codes.
+/// Unpacks a group of eight codes of at most 8 bits.
 CPD_FN void unpack_short(const std::uint8_t* packed, int bits, std::uint32_t* codes) {
   std::uint64_t all = 0;
   for (int i = 0; i < bits; ++i) all |= std::uint64_t{packed[i]} << (8 * i);
@@ -70,7 +72,7 @@ CPD_FN void unpack_short(const std::uint8_t* packed, int bits, std::uint32_t* co
   }
 }
 
-/// A thread's share of packing `count` codes.
+/// Packs this thread's share of `count` codes.
 CPD_FN void pack_tile(const std::uint32_t* codes, int count, int bits, std::uint8_t* bytes,
                       int thread) {
   for (int g = thread; g * kCodesPerGroup < count; g += kThreads) {
@@ -83,7 +85,7 @@ CPD_FN void pack_tile(const std::uint32_t* codes, int count, int bits, std::uint
     }
   }
 }
-/// A thread's share of unpacking `count` codes.
+/// Unpacks this thread's share of `count` codes.
 CPD_FN void unpack_tile(const std::uint8_t* bytes, int count, int bits, std::uint32_t* codes,
                         int thread) {
   for (int g = thread; g * kCodesPerGroup < count; g += kThreads) {

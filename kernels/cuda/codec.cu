@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
-/// The code of x; where it is a NaN, its place is noted.
+/// Returns the code of x. If x is a NaN, records its index i in *first_nan.
 template <class R>
 CPD_DEVICE std::uint32_t noted_code(float x, std::int64_t i, std::uint32_t random,
                                     const RoundPlan& plan, unsigned long long* first_nan) {
@@ -26,7 +26,7 @@ CPD_DEVICE std::uint32_t noted_code(float x, std::int64_t i, std::uint32_t rando
   return round_to_whole_code<R>(x, random, plan);
 }
 
-/// Encodes contiguous values of a type stochastically.
+/// Encodes contiguous values of one type stochastically.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_stochastic(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kThreads)
                         });
 }
 
-/// Returns the codes of the four elements of a Pack, which begins at index i, and notes the first
-/// NaN without a code.
+/// Returns the codes of the four elements of a Pack that begins at index i. Records the first NaN
+/// without a code in *first_nan.
 template <class R, DType type>
 CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& plan,
                                  unsigned long long* first_nan) {
@@ -48,8 +48,8 @@ CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& 
            noted_code<R>(v.get(3), i + 3, 0, plan, first_nan)}};
 }
 
-/// Encodes contiguous values of a type in other modes, a Pack a thread at a time; x is aligned to
-/// 16 bytes. `fours`: has_four_codes.
+/// Encodes contiguous values of one type in a mode that is not stochastic; a thread encodes one
+/// Pack at a time. x must be aligned to 16 bytes. `fours`: has_four_codes is true for the result.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x,
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads)
   pack_tiles(plan.bits, n, packed, fill);
 }
 
-/// Decodes to contiguous values of a type, a Pack a thread at a time; out is aligned to 16 bytes.
-/// `fours`: has_four_codes.
+/// Decodes to contiguous values of one type; a thread decodes one Pack at a time. out must be
+/// aligned to 16 bytes. `fours`: has_four_codes is true for the codes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const std::uint8_t* packed,

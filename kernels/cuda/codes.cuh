@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of threads handles a tile of codes through shared memory: codes in for_elements' order
-// (encode) or ascending (decode), a group of eight codes packed or unpacked by one thread, and
-// neighboring bytes copied by neighboring threads.
+// Encodes and decodes tiles of codes in shared memory, one tile for each thread block. Encoding
+// visits elements in the order of for_elements, decoding in ascending order. One thread packs or
+// unpacks a group of eight codes; neighboring threads copy neighboring bytes.
 #pragma once
 
 #include "kernels/cuda/code_tile.h"
@@ -10,8 +10,8 @@
 
 namespace cpd::cuda {
 
-/// Packs n codes, a tile at a time: all threads call fill(begin, count, codes), which sets `count`
-/// codes from element `begin` on.
+/// Packs n codes, one tile at a time. All threads call fill(begin, count, codes), which must store
+/// the `count` codes from element `begin` on.
 template <class Fill>
 CPD_DEVICE void pack_tiles(int bits, std::int64_t n, std::uint8_t* packed, Fill fill) {
   __shared__ CodeTile tile;
@@ -28,7 +28,7 @@ CPD_DEVICE void pack_tiles(int bits, std::int64_t n, std::uint8_t* packed, Fill 
   }
 }
 
-/// Packs code(i, R), the code of element i for its random integer R, of n elements.
+/// Packs the codes code(i, R) of n elements, where R is the random integer of element i.
 template <Rounding mode, class Code>
 CPD_DEVICE void encode_tiles(const RoundPlan& plan, const Source& source, std::int64_t n,
                              std::uint8_t* packed, Code code) {
@@ -46,8 +46,8 @@ CPD_DEVICE void encode_tiles(const RoundPlan& plan, const Source& source, std::i
   });
 }
 
-/// Unpacks n codes, a tile at a time: all threads call take(begin, count, codes) for `count` codes
-/// from element `begin` on.
+/// Unpacks n codes, one tile at a time. All threads call take(begin, count, codes) for the `count`
+/// codes from element `begin` on.
 template <class Take>
 CPD_DEVICE void unpack_tiles(int bits, std::int64_t n, const std::uint8_t* packed, Take take) {
   __shared__ CodeTile tile;
@@ -72,19 +72,19 @@ CPD_DEVICE void decode_tiles(int bits, std::int64_t n, const std::uint8_t* packe
   unpack_tiles(bits, n, packed, each);
 }
 
-/// Four codes of a tile.
+/// Four neighboring codes of a tile.
 struct alignas(16) FourCodes {
   std::uint32_t code[4];
 };
 
 // --- codes of 4 and 8 bits, four of which are half a word or a word ------------------------------
 
-/// Returns whether kernels may read or write packed codes four at a time.
+/// Returns whether kernels may read and write these packed codes four at a time.
 inline bool has_four_codes(int bits, const std::uint8_t* packed) {
   return (bits == 4 || bits == 8) && is_word_aligned(packed);
 }
 
-/// Codes number 4 q … 4 q + 3.
+/// Loads codes number 4 q … 4 q + 3.
 CPD_DEVICE FourCodes load_four(const std::uint8_t* packed, int bits, std::int64_t q) {
   const std::uint32_t word = bits == 8 ? reinterpret_cast<const std::uint32_t*>(packed)[q]
                                        : reinterpret_cast<const std::uint16_t*>(packed)[q];
@@ -101,7 +101,8 @@ CPD_DEVICE void store_four(std::uint8_t* packed, int bits, std::int64_t q, FourC
   }
 }
 
-/// Packs n codes, four a thread at a time: four(q) gives codes 4 q … 4 q + 3, one(i) code i.
+/// Packs n codes; a thread packs four codes at a time. four(q) must return codes 4 q … 4 q + 3, and
+/// one(i) code i.
 template <class Four, class One>
 CPD_DEVICE void pack_fours(int bits, std::int64_t n, std::uint8_t* packed, Four four, One one) {
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -115,7 +116,8 @@ CPD_DEVICE void pack_fours(int bits, std::int64_t n, std::uint8_t* packed, Four 
     packed[n / 4 * bits / 2 + b] = static_cast<std::uint8_t>(word >> 8 * b);
   }
 }
-/// Unpacks n codes, four a thread at a time: calls four(q, codes 4 q … 4 q + 3) and one(i, code i).
+/// Unpacks n codes; a thread unpacks four codes at a time. Calls four(q, codes) with codes 4 q … 4
+/// q + 3, and one(i, code) for each remaining code i.
 template <class Four, class One>
 CPD_DEVICE void unpack_fours(int bits, std::int64_t n, const std::uint8_t* packed, Four four,
                              One one) {
@@ -126,7 +128,7 @@ CPD_DEVICE void unpack_fours(int bits, std::int64_t n, const std::uint8_t* packe
   if (i < n) one(i, packed[i * bits / 8] >> i * bits % 8 & ((1U << bits) - 1));
 }
 
-/// Keeps the least element that any thread notes, in device or pinned memory.
+/// Sets *first to the minimum of *first and i. *first may be in device or pinned memory.
 CPD_DEVICE void note_first(unsigned long long* first, std::int64_t i) {
   atomicMin(first, static_cast<unsigned long long>(i));
 }

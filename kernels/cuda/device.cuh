@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches and device memory, which the kernels share in addition to strided.h.
+// Functions for launches and device memory that all kernels share, in addition to strided.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,8 +18,8 @@ namespace cpd::cuda {
 
 // --- launches ------------------------------------------------------------------------------------
 
-/// Makes a device the thread's current one while alive, and clears an earlier call's error, which
-/// cudaGetLastError would report as this launch's.
+/// Makes a device the thread's current device while the object lives. Also clears the error of an
+/// earlier call, which cudaGetLastError would otherwise report for this launch.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -42,11 +42,12 @@ class OnDevice {
   cudaError_t status_;
 };
 
-/// Queues a kernel on a stream; cudaGetLastError then returns an error of the launch.
+/// Queues a kernel on a stream. Afterwards cudaGetLastError returns an error of the launch.
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
-  // Rounded up: each parameter begins at a multiple of its alignment, 16 bytes at most.
+  // An upper bound: each parameter begins at a multiple of its alignment, which is at most 16
+  // bytes.
   static_assert((std::size_t{0} + ... + (sizeof(Parameters) + alignof(Parameters))) <= 4096,
                 "a kernel's parameters have at most 4096 bytes");
   cudaLaunchConfig_t config{};
@@ -56,7 +57,7 @@ void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, c
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-/// The multiprocessors of the current device.
+/// Returns the number of multiprocessors of the current device.
 inline int processors() {
   int device = 0;
   int processors = 1;
@@ -64,15 +65,15 @@ inline int processors() {
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   return processors;
 }
-/// The number of blocks of a grid-stride loop on the current device: blocks_needed, limited to 32 a
-/// multiprocessor.
+/// Returns the number of thread blocks for a grid-stride loop on the current device: blocks_needed,
+/// but at most 32 for each multiprocessor.
 inline unsigned blocks_for(std::int64_t blocks_needed) {
   const std::int64_t most = std::int64_t{32} * processors();
   return static_cast<unsigned>(blocks_needed < most ? blocks_needed : most);
 }
 
-/// Returns whether rounding starts from binary64: for an fp64 input, or a grid outside binary32's
-/// range.
+/// Returns whether values must be rounded from binary64: for an fp64 input, or for a format with
+/// values outside binary32's range.
 inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
 }
@@ -81,8 +82,8 @@ inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
 #include "cpd/backend/operations.def"
 
 void use_allocator_at(const std::atomic<const Allocator*>& place);
-/// The bytes that this thread's last call of `allocate` lacked, as text; empty where it lacked
-/// none, and once it has been returned.
+/// Returns a text on the bytes that this thread's last call of `allocate` could not get, and clears
+/// the text. The text is empty if no bytes were lacking.
 std::string take_lack();
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
@@ -95,7 +96,7 @@ int order(const Launch& launch, void* after);
 int wait(const Launch& launch);
 ProductPath product_path(const AccumulatorPlan& plan, bool given);
 
-/// Device memory allocated in stream order (MemoryKind::queued).
+/// An array in device memory that is allocated in stream order (MemoryKind::queued).
 template <class T>
 class Array {
  public:
@@ -112,7 +113,7 @@ class Array {
 
   [[nodiscard]] cudaError_t status() const { return status_; }
   [[nodiscard]] T* data() const { return memory_; }
-  /// Copies `from`, which may be freed when this returns, to the array.
+  /// Copies `from` to the array. `from` may be freed when the function returns.
   void fill(const T* from) {
     if (status_ != cudaSuccess || bytes_ == 0) return;
     status_ = cudaMemcpyAsync(memory_, from, bytes_, cudaMemcpyHostToDevice, stream());
@@ -120,7 +121,7 @@ class Array {
   void clear() {
     if (status_ == cudaSuccess) status_ = cudaMemsetAsync(memory_, 0, bytes_, stream());
   }
-  /// Copies the array to `to` and waits for the stream's work.
+  /// Copies the array to `to` and waits until the stream has finished.
   cudaError_t read(T* to) {
     const cudaError_t copied =
         cudaMemcpyAsync(to, memory_, bytes_, cudaMemcpyDeviceToHost, stream());

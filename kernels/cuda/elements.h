@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values in memory of each float type. For host and device, since tests run the kernels' bodies on
-// the CPU.
+// Loads, converts and stores values in memory of each float type. Compiles for host and device,
+// since tests run the kernels' bodies on the CPU.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -18,17 +18,19 @@ namespace cpd::cuda {
 
 // --- codes of bf16 and fp16 ----------------------------------------------------------------------
 
-/// The plan of bf16 or fp16 as a format, whose memory holds 16-bit codes.
+/// Returns the plan that treats bf16 or fp16 as a format whose codes are the 16-bit values in
+/// memory.
 template <DType type>
 CPD_FN constexpr RoundPlan half_plan() {
   return make_plan(type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15}, {});
 }
 
-// fp16's exponents are binary32's less 112: a product by 2^112 or 2^-112 moves a value from one to
-// the other exactly, also where one of the two is subnormal (which kernels keep). Infinities and
-// NaN are moved apart. A CUDA thread has instructions for both ways.
+// The exponents of fp16 and binary32 differ by 112, so a multiplication by 2^112 or 2^-112 converts
+// a value between the two types. The product is exact, also if a value is subnormal (kernels do not
+// flush subnormals). Infinities and NaN are converted separately. CUDA threads use conversion
+// instructions instead.
 
-/// A code's value; a NaN stays one.
+/// Returns a code's value. A NaN code gives a NaN.
 template <DType type>
 CPD_FN float widen_code(std::uint16_t code) {
   if constexpr (type == DType::bf16) return bits_as<float>(std::uint32_t{code} << 16);
@@ -40,8 +42,8 @@ CPD_FN float widen_code(std::uint16_t code) {
   const std::uint32_t sign = (code & 0x8000U) << 16;
   return bits_as<float>(size | special | sign) * 0x1p112F;
 }
-/// The code of a value that the type holds; a NaN must be the canonical one, in fp16 of any
-/// payload.
+/// Returns the code of a value that the type represents exactly. A NaN must be the canonical NaN
+/// or, for fp16, any NaN.
 template <DType type>
 CPD_FN std::uint16_t code_of_held(float x) {
   const auto bits = bits_as<std::uint32_t>(x);
@@ -65,8 +67,9 @@ CPD_FN std::uint16_t narrow(float x) {
       round_to_whole_code<Rule<Rounding::nearest_even, kForm>>(x, 0U, plan));
 }
 
-/// A value that To holds, as To. NaN becomes CPD's canonical one, as on the CPU; the hardware's
-/// conversion between binary32 and binary64 gives another.
+/// Converts a value to the type To, which must represent the value exactly. Replaces a NaN by CPD's
+/// canonical NaN, as the CPU kernels do; the hardware's conversion between binary32 and binary64
+/// gives a different NaN.
 template <class To, class From>
 CPD_FN To convert_value(From value) {
   if constexpr (sizeof(To) == sizeof(From)) {
@@ -76,7 +79,7 @@ CPD_FN To convert_value(From value) {
   }
 }
 
-/// Element `at` of fp32, bf16 or fp16 memory, converted exactly.
+/// Returns element `at` of fp32, bf16 or fp16 memory, converted exactly to binary32.
 CPD_FN float value_at(const void* data, DType type, std::int64_t at) {
   switch (type) {
     case DType::bf16:
@@ -88,7 +91,7 @@ CPD_FN float value_at(const void* data, DType type, std::int64_t at) {
   }
 }
 
-/// Stores a value that the type holds.
+/// Stores a value that the type represents exactly.
 CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
   switch (type) {
     case DType::bf16:
@@ -105,21 +108,21 @@ CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
 
 // --- of a type known at compile time -------------------------------------------------------------
 
-/// value_at; a NaN keeps its payload.
+/// Returns element `at` as value_at does. A NaN keeps its payload.
 template <DType type>
 CPD_FN float value_of(const void* data, std::int64_t at) {
   if constexpr (type == DType::f32) return static_cast<const float*>(data)[at];
   return widen_code<type>(static_cast<const std::uint16_t*>(data)[at]);
 }
-/// How values become those of a type: `held` as they are, which it holds (a NaN is the canonical
-/// one); `nearest` rounded.
+/// How values are converted to a type. `held`: the type represents the value exactly (a NaN is the
+/// canonical one). `nearest`: rounds to nearest-even.
 enum class Stored : std::uint8_t { held, nearest };
 
 #if defined(__CUDA_ARCH__)
-/// The NaN that an instruction gives, and the canonical NaN.
+/// The code of the NaN that the conversion instruction gives, and the code of the canonical NaN.
 constexpr std::uint16_t kHardwareNan = 0x7FFF, kNan = 0x7E00;
 
-/// The codes of two values rounded to fp16, by one instruction.
+/// Returns the codes of two values rounded to fp16, using one conversion instruction.
 CPD_FN std::uint32_t two_fp16_codes(float first, float second) {
   const __half2 both = __floats2half2_rn(first, second);
   const auto codes = reinterpret_cast<const std::uint32_t&>(both);
@@ -148,7 +151,7 @@ CPD_FN void set_value_of(void* data, std::int64_t at, float value) {
   }
 }
 
-/// The codes of two values, the first in the low half.
+/// Returns the codes of two values, with the first code in the low half.
 template <DType type, Stored stored>
 CPD_FN std::uint32_t two_codes(float first, float second) {
 #if defined(__CUDA_ARCH__)
@@ -157,7 +160,7 @@ CPD_FN std::uint32_t two_codes(float first, float second) {
   return code_of<type, stored>(first) | std::uint32_t{code_of<type, stored>(second)} << 16;
 }
 
-/// Four neighboring values, which a thread reads or writes at once.
+/// Four neighboring values, which a thread reads or writes with one instruction.
 template <DType type>
 struct alignas(type == DType::f32 ? 16 : 8) Pack {
   static constexpr int kSize = 4;
@@ -167,7 +170,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
-  /// Copies element `at` of `data` into value i, which must be 0 before; `put` copies it back.
+  /// Copies element `at` of `data` into value i of the Pack, which must be 0 before. `put` copies a
+  /// value back.
   CPD_FN void take(int i, const void* data, std::int64_t at) {
     if constexpr (type == DType::f32) {
       words[i] = static_cast<const std::uint32_t*>(data)[at];
@@ -197,8 +201,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
   }
 };
 
-/// A Pack of change(value) for each of a Pack's values. Written without a loop: nvcc then decides
-/// once, before the caller's loop, what only a plan decides.
+/// Returns a Pack with change(value) for each value of a Pack. The calls are written without a
+/// loop: then nvcc moves branches that depend only on the plan out of the caller's loop.
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
@@ -207,7 +211,8 @@ CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   return pack;
 }
 
-/// The same with a random integer for each: change(value, R).
+/// Returns a Pack with change(value, R) for each value of a Pack, where R is the value's random
+/// integer.
 template <Stored stored, DType type, class Integers, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
   Pack<type> pack;
@@ -217,7 +222,7 @@ CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
   return pack;
 }
 
-/// Calls run.operator()<type>() with f32, bf16 or f16; nothing for other types.
+/// Calls run.operator()<type>() if `type` is f32, bf16 or f16; does nothing for other types.
 template <class Run>
 void with_pack_type(DType type, Run run) {
   if (type == DType::f32) run.template operator()<DType::f32>();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fast paths: kernels that compute some calls of an operation in place of its general ones, with
-// their bits. Each is a file of fast/ and its row in cpd/numeric/fast/paths.def. Nothing else names
-// a path, so that it goes with these two.
+// Fast paths: kernels that compute some calls of an operation instead of the general kernels, with
+// the same bits. Each fast path is one file of fast/ and one row of cpd/numeric/fast/paths.def. To
+// remove a fast path, delete both; no other file names a path.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace cpd::cuda {
 
-/// A fast path of kOperation. Each is one object, which lives as long as the library; they are
-/// asked in the order of paths.def.
+/// A fast path of the operation kOperation. Every fast path is one object that lives as long as the
+/// library. Start() tries the objects in the order of paths.def.
 template <auto kOperation>
 class FastKernel;
 template <class Call, int (*kOperation)(const Launch&, const Call&)>
 class FastKernel<kOperation> {
  public:
-  /// applies(call): whether the kernels compute the call; start(launch, call) queues them, as the
-  /// operation does, and returns a status.
+  /// applies(call) returns whether the kernels support the call. start(launch, call) queues the
+  /// kernels, as the operation does, and returns a status.
   FastKernel(FastPath path, bool (*applies)(const Call&), int (*start)(const Launch&, const Call&))
       : path_(path), applies_(applies), start_(start) {
     const FastKernel** place = &first_;
@@ -30,8 +30,8 @@ class FastKernel<kOperation> {
   FastKernel(const FastKernel&) = delete;
   FastKernel& operator=(const FastKernel&) = delete;
 
-  /// Queues the call by the first path that is on and computes it, and returns its status; nothing
-  /// where there is none.
+  /// Queues the call by the first path that is enabled and supports the call, and returns its
+  /// status. Returns nullopt if there is no such path.
   static std::optional<int> Start(const Launch& launch, const Call& call) {
     for (const FastKernel* kernel = first_; kernel != nullptr; kernel = kernel->next_) {
       if (launch.fast.has(kernel->path_) && kernel->applies_(call)) {

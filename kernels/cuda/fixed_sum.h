@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width on a GPU, one sum a thread, term by term
-// (numeric/sums/fixed_number.h): of products, for gemm_general.h's threads, and over a dimension.
-// For host and device.
+// Sums in integers of a fixed width on a GPU, with one sum in each thread, term by term
+// (numeric/sums/fixed_number.h). Sums products in the threads of gemm_general.h, and terms over a
+// dimension. Compiles for host and device.
 #pragma once
 
 #include "cpd/numeric/sums/fixed_number.h"
@@ -11,7 +11,7 @@
 
 namespace cpd::cuda {
 
-/// A sum of terms; NaN after one that is not finite.
+/// A sum of terms. The result is NaN if a term was not finite.
 class FixedTerms {
  public:
   CPD_FN explicit FixedTerms(const FixedPlan& plan) : sum_(plan) {}
@@ -22,7 +22,7 @@ class FixedTerms {
     is_finite_ &= term.finite;
     if (term.finite) sum_.add(term, plan.saturates);
   }
-  /// The sum, rounded into the accumulator's format.
+  /// Returns the sum, rounded into the accumulator's format.
   template <Rounding mode>
   CPD_FN double end(const FixedPlan& plan) const {
     const double value =
@@ -35,7 +35,7 @@ class FixedTerms {
   bool is_finite_ = true;
 };
 
-/// A product's sum; `mode` is the rounding of the result.
+/// A sum of products. `mode` is the rounding of the result.
 template <Rounding mode>
 class FixedSum {
  public:
@@ -57,8 +57,8 @@ class FixedSum {
   FixedTerms terms_{FixedPlan{}};
 };
 
-/// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
-/// for terms of binary64.
+/// Computes the sums of thread number `thread` of `threads` in a sum over a dimension. T is float,
+/// or double for binary64 terms.
 template <Rounding mode, class T>
 CPD_FN void sum_fixed_elements(const FixedSumCall& call, std::int64_t thread,
                                std::int64_t threads) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums on a GPU, one element a thread: numeric/sums/order.h orders the operations, the
-// thread's registers hold the planes.
+// Ordered sums on a GPU, with one element in each thread. numeric/sums/order.h orders the
+// operations; the planes of a sum (its running values) are in the thread's registers.
 #pragma once
 
 #include <type_traits>
@@ -15,10 +15,11 @@
 
 namespace cpd::cuda {
 
-/// The most open trees of fewer than 2^40 terms.
+/// The largest number of open trees in a pairwise sum of fewer than 2^40 terms.
 constexpr int kMostTrees = 40;
 
-/// The backend of SumWalk for one element: its planes, and the next terms.
+/// The planes (running values) of one element's sum and the next terms. SumWalk calls this class to
+/// run the steps of a scheme.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:
@@ -66,7 +67,7 @@ class ElementPlanes {
   CPD_FN void round_tree(std::int64_t) {
     trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
   }
-  /// Plane q of the running sum.
+  /// Returns plane q of the running sum.
   CPD_FN T& plane(int q) {
     if (plan_.order.scheme == Scheme::pairwise) return trees_[q];
     return q == 0 ? sum : second;
@@ -76,7 +77,8 @@ class ElementPlanes {
  private:
   using R = Rule<mode, Form::general>;
 
-  /// Adds terms in short steps; returns false, and adds none, where these do not give the sum.
+  /// Adds terms by a fast path. Returns false and adds no term if the fast path may give another
+  /// sum than the steps that the scheme defines.
   template <bool kKahan>
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
@@ -105,7 +107,7 @@ class ElementPlanes {
     return true;
   }
 
-  /// Draws of roundings without random bits: 0.
+  /// A source of random integers for roundings that use none: always 0.
   struct NoDraws {
     CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
                    const std::uint32_t*) {}
@@ -117,7 +119,7 @@ class ElementPlanes {
                   std::uint64_t first, const std::uint32_t*)
         : FoldDraws<std::uint32_t>(random_bits, seed, stream, index, first) {}
   };
-  /// A caller's, of one element.
+  /// A source of random integers that reads the caller's integers for one element.
   struct Given {
     const std::uint32_t* at;
     CPD_FN Given(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t first,
@@ -126,7 +128,7 @@ class ElementPlanes {
     CPD_FN std::uint32_t next() { return *at++; }
   };
   using Drawn = std::conditional_t<kGiven, Given, Philox>;
-  /// a + b, or b alone as the first term, rounded once.
+  /// Returns a + b rounded once, or b rounded if it is the first term.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
       return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random},
@@ -141,7 +143,7 @@ class ElementPlanes {
       return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
     }
   }
-  /// `rounded` out of line, for the rarer schemes: one copy of its code.
+  /// Calls `rounded` out of line. The rarer schemes share this one copy of its code.
   CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     return rounded(plan, starts, a, b, random);
   }
@@ -158,17 +160,18 @@ class ElementPlanes {
   T trees_[kMostTrees];
 };
 
-/// The ordered sum of one element, term by term.
+/// Computes the ordered sum of one element, term by term.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementSum {
  public:
   using Value = T;
-  /// Continues a sum from term k on, by the draws of element i, or those `given`.
+  /// Continues the sum of element i from term k on. Random integers come from the seed and stream,
+  /// or from `given` if it is not null.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                     std::int64_t k, const std::uint32_t* given = nullptr)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}
 
-  /// sum, second: planes 0 and 1 of a running sum that is not pairwise.
+  /// sum() and second() return planes 0 and 1 of a running sum that is not pairwise.
   CPD_FN T& sum() { return planes_.sum; }
   CPD_FN T& second() { return planes_.second; }
   CPD_FN T& plane(int q) { return planes_.plane(q); }
@@ -178,7 +181,7 @@ class ElementSum {
     planes_.terms = terms;
     walk_.take(planes_, count);
   }
-  /// Ends the sum after the last term and returns it.
+  /// Ends the sum after the last term. Returns the result.
   CPD_FN T end() {
     walk_.end(planes_);
     return planes_.result();
@@ -197,7 +200,8 @@ CPD_FN ElementSum<mode, T, kGiven> sum_of_element(const SumCall& call, const Sou
 
 constexpr int kTermsAtOnce = 8;  ///< that are read before the first of them is added
 
-/// Adds `terms` terms, of which read(k, count, some) reads numbers k … k + count - 1.
+/// Adds `terms` terms to the sum. read(k, count, some) must store terms k … k + count - 1 in
+/// `some`.
 template <class Sum, class Read>
 CPD_FN void take_all(Sum& sum, std::int64_t terms, Read read) {
   typename Sum::Value some[kTermsAtOnce];
@@ -208,8 +212,8 @@ CPD_FN void take_all(Sum& sum, std::int64_t terms, Read read) {
   }
 }
 
-/// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
-/// for terms of binary64.
+/// Computes the sums of thread number `thread` of `threads` in a sum over a dimension. T is float,
+/// or double for binary64 terms.
 template <Rounding mode, class T, bool kGiven = false>
 CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t threads) {
   const RoundPlan& plan = call.plan.terms.round;
@@ -230,8 +234,8 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
   }
 }
 
-/// Calls run.operator()<mode, T, kGiven>() with the template arguments of sum_of_element for
-/// `call`.
+/// Calls run.operator()<mode, T, kGiven>() with the rounding mode, the type of the sums, and
+/// whether the caller gives the random integers of `call`.
 template <class Run>
 void with_sum(const SumCall& call, Run run) {
   const auto run_with = [&]<Rounding mode, bool kGiven>() {

@@ -12,7 +12,7 @@
 namespace cpd::cuda {
 namespace {
 
-/// Calls run(k, count) for parts of kWideDepth values of k.
+/// Calls run(k, count) for consecutive ranges of kWideDepth values of k.
 template <class Run>
 CPD_DEVICE void for_depth(const GemmCall& call, Run run) {
   const std::int64_t depth = call.product.depth;
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
 }
 
-/// Adds values of k that halves do not hold to the sums in memory.
+/// Adds values of k that 16-bit lanes do not represent to the sums in memory, one quarter of the
+/// tile after the other.
 __device__ __noinline__ void add_quarters(const GemmCall& call, const TilePlace& place,
                                           PatchSums* sums, WideMemory& memory, std::int64_t k,
                                           int count, ChunkCount& chunk) {

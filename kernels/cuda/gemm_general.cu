@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products by the general route: every scheme, format and rounding, with or without scales.
+// Computes matrix products by the general path, which supports every scheme, format and rounding,
+// with or without scales.
 #include <algorithm>
 
 #include "kernels/cuda/block_fma.h"
@@ -12,7 +13,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Joins the threads' ranges; every thread of a warp must call it.
+/// Merges the ranges that the threads have found into `shared`. Every thread of a warp must call
+/// it.
 CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   constexpr unsigned kAll = 0xFFFFFFFFU;
   const unsigned largest = __reduce_max_sync(kAll, mine.largest);
@@ -25,7 +27,7 @@ CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   }
 }
 
-/// Calls run.operator()<Sum>() with the class of the plan's sums.
+/// Calls run.operator()<Sum>() with the class that computes the plan's sums.
 template <class Run>
 void with_sum(const AccumulatorPlan& plan, Run run) {
   if (plan.scheme == Scheme::fixed) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix product on a GPU by the general path: each thread's work between the block's barriers.
-//
-// A block has kSide x kSide sums, one a thread, and brings kDepth values of k at a time to shared
-// memory. In each such step the operands' bits decide whether products and sums are formed in
-// binary32, where that is exact, or in binary64.
+// The general path of a matrix product on a GPU: the work of each thread between the barriers of
+// its thread block. A thread block computes kSide x kSide sums, one in each thread, and copies
+// kDepth values of k at a time to shared memory. In each such step, the bits of the operands decide
+// whether products and sums are computed in binary32, if that is exact, or in binary64.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -24,14 +23,14 @@ constexpr int kTileSums = kSide * kSide;
 constexpr int kDepth = 64;
 constexpr int kMostPlanes = 64;  ///< planes of a tree of any number of products
 
-/// A block's shared memory. The operands' ranges of a step are in ranges[step mod 2].
+/// The shared memory of a thread block. ranges[step mod 2] has the ranges of a step's operands.
 struct TileMemory {
   float a[kDepth][kSide + 1];
   float b[kDepth][kSide + 1];
   TileRange ranges[2][2];
 };
 
-/// The place of a block's sums in the product.
+/// The position of a thread block's sums in the product.
 struct TilePlace {
   std::int64_t batch = 0, row = 0, column = 0;
   std::int64_t a = 0, b = 0, c = 0, out = 0;  ///< the first elements of the matrices
@@ -42,8 +41,8 @@ CPD_FN std::int64_t tile_count(const MatrixProduct& product, std::int64_t batch,
   return batch * tiles_along(product.rows, side) * tiles_along(product.columns, side);
 }
 
-/// The place of tile number `tile`, in the order rows, columns, batch, so that blocks that run
-/// together share columns.
+/// Returns the position of tile number `tile`. Tile numbers ascend down the rows first, then across
+/// the columns, then through the batch, so that thread blocks that run together share columns.
 CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int side) {
   const std::int64_t down = tiles_along(product.rows, side);
   const std::int64_t across = tiles_along(product.columns, side);
@@ -63,25 +62,26 @@ CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int s
   return place;
 }
 
-/// How many values of k a step of at most `depth` has: for a matrix unit whole blocks, or groups.
+/// Returns the number of values of k in a step of at most `depth` values. For a matrix unit, a step
+/// has whole blocks or groups.
 CPD_FN int step_of(const AccumulatorPlan& plan, int depth = kDepth) {
   if (plan.scheme != Scheme::block_fma) return depth;
   const int whole = plan.unit.group > 0 ? plan.unit.group : plan.unit.block;
   return depth / whole * whole;
 }
-/// The place of value k of a step in shared memory.
+/// Returns the index in shared memory of value k of a step.
 CPD_FN int place_of_k(const AccumulatorPlan& plan, int k, int depth = kDepth) {
   if (plan.unit.group == 0 || k >= step_of(plan, depth)) return k;
   return place_in_order(plan.unit, k);
 }
 
-/// A thread's share of copying kSide lines of `count` values of k; elements beyond the edge, or
-/// beyond `count`, become +0.
+/// Copies this thread's share of kSide lines of `count` values of k. Elements beyond the edge of
+/// the matrix, or beyond `count`, become +0.
 CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x,
                             std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
                             std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
   TileRange range = TileRange::none();
-  // Neighboring threads read neighboring memory.
+  // Neighboring threads must read neighboring memory.
   const bool along_k = k_stride == 1;
   for (int i = thread; i < kSide * kDepth; i += kTileSums) {
     const int k = along_k ? i % kDepth : i / kSide;
@@ -105,7 +105,7 @@ class TileThread {
     row_ = place_.row + thread / kSide;
     column_ = place_.column + thread % kSide;
     inside_ = row_ < p.rows && column_ < p.columns;
-    // Threads beyond the edge draw as element 0, whose integers are there.
+    // Threads beyond the edge use the random integers of element 0, which always exist.
     const std::int64_t element =
         p.first_element + (place_.batch * p.rows + row_) * p.columns + column_;
     const auto index = static_cast<std::uint64_t>(inside_ ? element : 0);
@@ -117,7 +117,8 @@ class TileThread {
     sum_.begin(call, index, c);
   }
 
-  /// Copies values k … k + count - 1 to shared memory; a barrier follows.
+  /// Copies values k … k + count - 1 to shared memory. The caller must place a barrier after this
+  /// call.
   CPD_FN void load(TileMemory& memory, std::int64_t k, int count, TileRange& a,
                    TileRange& b) const {
     const MatrixProduct& p = call_.product;
@@ -128,7 +129,8 @@ class TileThread {
         call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
         p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_, memory.b);
   }
-  /// Adds the values in shared memory to the sum, after the barrier.
+  /// Adds the products of the values in shared memory to the sum. The caller must place a barrier
+  /// before this call.
   CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {
     sum_.add(call_, &memory.a[0][thread_ / kSide], &memory.b[0][thread_ % kSide], k, count, ranges);
   }
@@ -149,7 +151,7 @@ class TileThread {
   Sum sum_;
 };
 
-/// A row of a and a column of b in shared memory, as V.
+/// A row of a and a column of b in shared memory, converted to V.
 template <class V>
 struct TileOperands {
   const float* a_line;
@@ -165,7 +167,7 @@ struct TileState {
   CPD_FN void store(int plane, V x) const { planes[plane] = static_cast<float>(x); }
 };
 
-/// The seed and the stream of one sum's random bits, and its element number.
+/// The seed and the stream of the random bits, and the element number of the sum.
 struct RandomKey {
   std::uint64_t seed = 0, stream = 0, index = 0;
   const std::uint32_t* given = nullptr;  ///< the element's draws, in place of Philox's
@@ -177,14 +179,15 @@ CPD_FN RandomKey random_key(const RoundPlan& plan, const GemmCall& call, std::ui
           call.key.stream != nullptr ? *call.key.stream : plan.stream, index, own.random};
 }
 
-/// Successive draws of one element from a caller's integers.
+/// Returns one random integer of an element after the other, from the caller's integers.
 template <class V>
 struct ElementDraws {
   const std::uint32_t* at;
   CPD_FN Unsigned<V> next() { return Unsigned<V>{*at++}; }
 };
 
-/// Draw t of a sum under rule R as V's integer; 0 unless R is stochastic.
+/// Returns random integer t of a sum as an integer of V's width. Returns 0 unless rule R is
+/// stochastic.
 template <class R, class V>
 CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64_t t) {
   if constexpr (R::mode == Rounding::stochastic) {
@@ -196,17 +199,17 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64
   }
 }
 
-/// x, with NaN replaced by CPD's canonical one.
+/// Returns x, or CPD's canonical NaN if x is NaN.
 CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
 
-/// How many values of k a sum is over, counted from 0, and the draws that its element's earlier
-/// sums have taken.
+/// The number of values of k in a sum (counted from 0), and the number of random integers that the
+/// element's earlier sums have used.
 struct SumSpan {
   std::int64_t depth = 0;
   std::uint64_t draws = 0;
 };
 
-/// A sum of any scheme but block_fma: sequential (in chunks, too), Kahan's or a tree.
+/// A sum of any scheme but block_fma: sequential (also in chunks), Kahan's or pairwise.
 template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
@@ -243,7 +246,7 @@ class OrderedSum {
                                  : scheme == Scheme::kahan  ? 2
                                                             : 1;
 
-  /// The backend of SumWalk for a sum of chunks.
+  /// Runs the steps of a sum of chunks for SumWalk.
   struct Chunks {
     OrderedSum& sum;
     const GemmCall& call;
@@ -281,13 +284,15 @@ class OrderedSum {
     add_as<double, false>(plan, a, b, k, count, first);
   }
 
-  /// The number of a draw, counted from this sum's first, among the element's.
+  /// Returns the number of a random integer among all of the element's, given its number among this
+  /// sum's.
   [[nodiscard]] CPD_FN std::uint64_t number_of(const GemmCall& call, std::int64_t draw) const {
     if constexpr (mode != Rounding::stochastic) return 0;
     return call.plan.sum.first_draw + span_.draws + static_cast<std::uint64_t>(draw);
   }
 
-  /// Adds products by short stochastic steps; false, and none is added, where these are not exact.
+  /// Adds products by the fast path for stochastic roundings. Returns false and adds nothing if the
+  /// fast path is not exact.
   CPD_FN bool add_short(const GemmPlan& plan, const float* a, const float* b, int count,
                         std::uint64_t first, const TileRange* ranges) {
     if (key_.given != nullptr || !has_short_steps(plan, first)) return false;
@@ -332,7 +337,7 @@ class OrderedSum {
   float state_[kPlanes];
 };
 
-/// How many values of k a step from k on has.
+/// Returns the number of values of k in the step that begins at k.
 CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.product.depth - k;
   return left < step ? static_cast<int>(left) : step;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tiles of gemm_registers.h in lanes of 16 bits (halves.h), where a plan finds these exact
-// (FastPlan::half): each CUDA thread's work between the block's barriers.
+// Computes the tiles of gemm_registers.h in pairs of 16-bit lanes (halves.h), if the plan finds
+// that such lanes give the exact result of each step (FastPlan::half). Contains the work of each
+// CUDA thread between the barriers of its thread block.
 //
-// A block has 128 x 128 sums in four quarters of 64 x 64, a thread 4 x 4 of each quarter, in pairs
-// of columns. 32 values of k at a time go through shared memory as 16-bit codes, if all of them are
-// numbers of so few bits that the lanes hold their products; else the quarters add them in
-// binary32, one after the other. Sums that might overflow take the general path.
+// A thread block computes 128 x 128 sums, in four quarters of 64 x 64. A thread has 4 x 4 sums of
+// each quarter, in pairs of columns. 32 values of k at a time are copied to shared memory as 16-bit
+// codes, if all of them have so few bits that the lanes represent their products exactly. Otherwise
+// the quarters are computed one after the other in binary32. Sums that might overflow take the
+// general path.
 //
 // Instructions of a product and its sum, counted as in gemm_registers.h:
 //   fp16     3.7
 //   bf16     3.7
-// 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others'
-// rate.
+// 3.5 of the 3.7 instructions are arithmetic: 7 for a pair. One of the 7 is a maximum, which runs
+// at half the rate of the others.
 #pragma once
 
 #include <type_traits>
@@ -27,12 +29,13 @@ constexpr int kQuarters = 4;
 constexpr int kHalvesSide = 2 * kWide;
 constexpr int kPatches = kWide / kPatch;
 
-/// Two lanes of a type.
+/// The type of a pair of lanes: bf16 or fp16.
 template <Half kHalf>
 using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
 constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
 
-/// The operands whose products lanes of a type hold, with a bit to spare (split_short).
+/// The operands whose products the 16-bit lanes represent exactly, with one bit to spare
+/// (split_short).
 template <Half kHalf>
 struct HeldOperands {
   static constexpr Format kFormat = format_of(kHalf);
@@ -50,13 +53,14 @@ struct HeldOperands {
   }
 };
 
-/// The codes of a patch's lines in the first and the second half of a tile's lines.
+/// The codes of a patch's lines: one line in the first half and one in the second half of a tile's
+/// lines.
 union alignas(16) HalfCodes {
   std::uint16_t codes[2 * kPatch];
   std::uint32_t pairs[kPatch];
 };
 
-/// One operand's values in shared memory, and its groups' largest magnitudes.
+/// The values of one operand in shared memory, and the largest magnitude of each group.
 struct HalfOperand {
   HalfCodes values[kWideDepth][kPatches + 1];
   float largest[kWideDepth / kGroup][kPatches];
@@ -90,14 +94,14 @@ struct HalfLines {
   }
 };
 
-/// The place of one quarter of a tile of kHalvesSide x kHalvesSide sums.
+/// Returns the position of one quarter of a tile of kHalvesSide x kHalvesSide sums.
 CPD_FN TilePlace quarter_of(TilePlace tile, int quarter) {
   tile.row += quarter / 2 * kWide;
   tile.column += quarter % 2 * kWide;
   return tile;
 }
 
-/// One thread's 8 x 8 sums.
+/// The 8 x 8 sums of one thread.
 template <Half kHalf>
 class HalvesThread {
  public:
@@ -109,7 +113,7 @@ class HalvesThread {
         product_(call.plan.sum.fast.man_product, call.plan.sum.fast.product_quantum, false),
         sum_(call.plan.sum.fast.man_sum, call.plan.sum.fast.sum_quantum, false) {}
 
-  /// Copies sums from registers to memory; read_sums: back.
+  /// write_sums copies the sums from registers to memory; read_sums copies the sums back.
   CPD_FN void write_sums() const {
     for (int i = 0; i < 2 * kPatch; ++i) {
       for (int j = 0; j < kPatch; ++j) {
@@ -132,7 +136,8 @@ class HalvesThread {
     }
   }
 
-  /// Copies values k … k + count - 1 to shared memory; false where lanes do not hold one.
+  /// Copies values k … k + count - 1 to shared memory. Returns false if the 16-bit lanes do not
+  /// represent a value exactly.
   CPD_FN bool load(HalvesMemory& memory, std::int64_t k, int count) const {
     bool held = true;
     const auto take = [&held](HalfOperand& to) {
@@ -145,7 +150,7 @@ class HalvesThread {
                                take(memory.b));
     return held;
   }
-  /// A thread's share of finding the operands' bounds: those of one group of one operand.
+  /// Finds this thread's share of the operands' bounds: the bounds of one group of one operand.
   CPD_FN void bound(HalvesMemory& memory) const {
     constexpr int kEntries = kWideDepth / kGroup * kPatches;
     static_assert(2 * kEntries == kWideThreads);
@@ -186,13 +191,13 @@ class HalvesThread {
     const float second = widen_code<kType>(static_cast<std::uint16_t>(codes >> 16));
     return first >= second || first != first ? first : second;
   }
-  /// Where the sums of row i and column pair j are.
+  /// Returns the address in memory of the two sums of row i and column pair j.
   CPD_FN float* pair_in_memory(int i, int j) const {
     PatchSums& sums = sums_[i / kPatch * 2 + j / 2];
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  /// Returns whether no sum may overflow, nor is -0, while a group of k is added.
+  /// Returns whether no sum can overflow and no sum is -0 while a group of k is added.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const FastPlan& fast = call_.plan.sum.fast;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
@@ -201,7 +206,7 @@ class HalvesThread {
     const float limit = sum_limit(fast, bound_products(fast, products, kGroup, largest_b));
     return ordinary_ && largest_sum() <= limit;
   }
-  /// NaN where one is.
+  /// Returns the largest magnitude of the sums. Returns NaN if a sum is NaN.
   CPD_FN float largest_sum() const {
     Pair most{};
     for (const auto& row : s_) {
@@ -210,7 +215,7 @@ class HalvesThread {
     return larger_lane(most);
   }
 
-  /// Adds kGroup values of k; those beyond the last are 0, and change no sum.
+  /// Adds the products of kGroup values of k. Values beyond the last k are 0 and change no sum.
   CPD_FN void add_group(const HalvesMemory& memory, int k) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll
@@ -229,7 +234,8 @@ class HalvesThread {
       }
     }
   }
-  /// Adds `count` values of k to the sums of a quarter in memory.
+  /// Adds the products of `count` values of k to the sums of one quarter in memory, in binary32 or
+  /// by the general path.
   CPD_FN void carefully(const HalvesMemory& memory, int k, int count, int quarter) const {
     const GemmPlan& plan = call_.plan.sum;
     constexpr std::uint32_t kFraction = HeldOperands<kHalf>::kFraction;
@@ -249,9 +255,9 @@ class HalvesThread {
   bool ordinary_ = true;        ///< no sum is -0
 };
 
-/// Returns whether a product takes this route rather than that of gemm_registers.h: it may, and 128
-/// x 128 sums at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors
-/// idle.
+/// Returns whether this path computes a product instead of gemm_registers.h. The plan must allow
+/// 16-bit lanes, and tiles of 128 x 128 sums must not leave more multiprocessors idle. A tile of
+/// 128 x 128 sums costs as much as 1.8 tiles of 64 x 64 sums.
 inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
   if (call.plan.sum.fast.half == Half::none) return false;
   const auto turns = [&](int side) {

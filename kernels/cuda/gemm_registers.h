@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums in registers by the steps of a fast path (numeric/fast) on a GPU: each thread's
-// work between the block's barriers, for host and device. gemm_general.h has the general path.
+// Computes tiles of sums in registers by the steps of a fast path (numeric/fast) on a GPU. Contains
+// the work of each thread between the barriers of its thread block; compiles for host and device.
+// gemm_general.h has the general path.
 //
-// A block has 64 x 64 sums, a thread 4 x 4 of them in registers. 32 values of k at a time go
-// through shared memory, and the bounds of a thread's products are found for groups of 4 of them: a
-// group whose sums might overflow takes the general path.
+// A thread block computes 64 x 64 sums; each thread has 4 x 4 sums in registers. 32 values of k at
+// a time are copied to shared memory. The bounds of a thread's products are found for groups of 4
+// values of k: a group whose sums might overflow takes the general path.
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
 // with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
@@ -15,10 +16,12 @@
 //   Kahan    17.8
 //   Kahan, any bits  19.0
 //   plain    2.2
-// "Any bits": for operands of more than 11 significant bits (has_short_products).
-// At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
-// and logic at half that rate, the instruction issue rate is the limit: 3.9e12 products a second
-// rounded, 3.0e12 exact, 1.9e12 by Kahan.
+// "Any bits" means operands of more than 11 significant bits (has_short_products).
+//
+// The limit is the rate at which instructions issue: 3.3e13 lane operations a second (132
+// processors x 128 lanes x 1.98 GHz); comparisons, maxima and logic run at half that rate. That
+// allows 3.9e12 rounded products a second, 3.0e12 exact products and 1.9e12 products summed by
+// Kahan's scheme.
 #pragma once
 
 #include "cpd/numeric/fast/choose.h"
@@ -42,12 +45,13 @@ constexpr int kWideDepth = 32;
 constexpr int kGroup = 4;
 constexpr int kWideThreads = 256;
 
-/// Values that a thread reads at once.
+/// Four values that a thread reads with one instruction.
 struct alignas(16) Four {
   float x[kPatch];
 };
 
-/// One operand's values in shared memory, and its groups' largest magnitudes and fraction bits.
+/// The values of one operand in shared memory, and each group's largest magnitude and fraction
+/// bits.
 struct WideOperand {
   Four values[kWideDepth][kWide / kPatch + 1];
   std::uint32_t largest[kWideDepth / kGroup][kWide / kPatch];
@@ -59,8 +63,8 @@ struct WideMemory {
   WideOperand a, b;
 };
 
-/// A thread's share of kLines lines of `count` values of k, which take(k, line, value) copies;
-/// elements beyond are +0.
+/// Copies this thread's share of kLines lines of `count` values of k by calling take(k, line,
+/// value). Values beyond the matrix or beyond `count` are +0.
 template <int kLines, class Take>
 CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
                        std::int64_t k_stride, std::int64_t lines, int count, int thread,
@@ -78,7 +82,8 @@ CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t
     line += line_step;
   }
 }
-/// load_lines of both operands, values k … k + count - 1 of a tile's lines.
+/// Copies this thread's share of both operands (load_lines): values k … k + count - 1 of a tile's
+/// lines.
 template <int kLines, class TakeA, class TakeB>
 CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::int64_t k, int count,
                           int thread, TakeA take_a, TakeB take_b) {
@@ -89,7 +94,7 @@ CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::i
                      take_b);
 }
 
-/// The place of a thread's 4 x 4 sums in the product.
+/// The position of a thread's 4 x 4 sums in the product.
 struct PatchPlace {
   const MatrixProduct& product;
   TilePlace tile;
@@ -106,7 +111,7 @@ struct PatchPlace {
   [[nodiscard]] CPD_FN bool is_inside(int i) const {
     return row_of(i) < product.rows && column_of(i) < product.columns;
   }
-  /// The initial value of sum i, before it is rounded.
+  /// Returns the initial value of sum i, before it is rounded.
   [[nodiscard]] CPD_FN float addend(int i) const {
     const ProductOperand& c = product.c;
     if (c.data == nullptr || !is_inside(i)) return 0.0F;
@@ -121,7 +126,7 @@ struct PatchPlace {
   }
 };
 
-/// A thread's share of finding the operands' bounds: those of one group of one operand.
+/// Finds this thread's share of the operands' bounds: the bounds of one group of one operand.
 CPD_FN void bound_wide(WideMemory& memory, int thread) {
   constexpr int kPatches = kWide / kPatch;
   constexpr int kEntries = kWideDepth / kGroup * kPatches;
@@ -137,14 +142,16 @@ CPD_FN void bound_wide(WideMemory& memory, int thread) {
   x.fraction[group][patch] = range.fraction;
 }
 
-/// A thread's sums in memory, for the general path, to which the sums in registers are copied.
+/// A thread's sums in memory. The general path computes in memory, so the sums in registers are
+/// copied here first.
 struct PatchSums {
   float sum[kPatch * kPatch];
   float lost[kPatch * kPatch];
   float outer[kPatch * kPatch];  ///< sums over the chunks
 };
 
-/// Lines of a and b, counted from `row` and `column`, and their values at k.
+/// One line of a and one line of b of a thread's patch, in shared memory. a(k) and b(k) return
+/// their values at k.
 struct PatchOperands {
   const Four* a_values;
   const Four* b_values;
@@ -172,7 +179,7 @@ struct PatchPlanes {
   }
 };
 
-/// Adds `count` values of k to the sums by the general path.
+/// Adds the products of `count` values of k to the sums by the general path.
 template <class Path, Scheme kScheme, class V, class Operands>
 CPD_FN void add_general(const GemmPlan& plan, const Operands& operands, int count,
                         PatchSums& sums) {
@@ -202,7 +209,7 @@ CPD_COLD void add_carefully(const GemmPlan& plan, const Operands& operands, int 
   add_general<Path, kScheme, double>(plan, operands, count, sums);
 }
 
-/// to = round(to + x) for each sum; without x, to = round(to).
+/// For each sum, sets to = round(to + x); if x is null, sets to = round(to).
 CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
@@ -213,12 +220,13 @@ CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
   }
 }
 
-/// A sum's chunks, counted in products.
+/// Counts the products of a sum to find the ends of its chunks.
 class ChunkCount {
  public:
   CPD_FN explicit ChunkCount(const GemmCall& call) : left_(call.plan.chunk) {}
 
-  /// Counts `length` products, of which the last was number done - 1; whether they end a chunk.
+  /// Counts `length` more products; `done` products have been added in all. Returns whether they
+  /// end a chunk.
   CPD_FN bool ends(const GemmCall& call, int length, std::int64_t done) {
     if (call.plan.chunk == 0) return false;
     left_ -= length;
@@ -235,17 +243,18 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
-/// Returns whether split_short rounds the products of operands with these or-ed fraction bits: they
-/// have at most 22 bits, and lose some only where they are far below the least spacing.
+/// Returns whether split_short rounds the products correctly, given the or-ed fraction bits of the
+/// operands. Such products have at most 22 bits; bits are lost only far below the least spacing of
+/// the format.
 CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
   return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;
 }
 
-/// How many values of k there are between checks.
+/// Returns the number of values of k between two checks.
 constexpr int steps_of(Scheme scheme) { return scheme == Scheme::kahan ? kShortSteps : kGroup; }
 
-/// One thread's 4 x 4 sums.
+/// The 4 x 4 sums of one thread.
 template <class Path, Scheme kScheme>
 class WideThread {
  public:
@@ -259,7 +268,7 @@ class WideThread {
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = place_.addend(i);
     if (!Path::kAnyValues) round_patch(call_.plan.first.round, nullptr, start);
   }
-  /// write_sums copies the sums from registers to memory, read_sums back.
+  /// write_sums copies the sums from registers to memory; read_sums copies the sums back.
   CPD_FN void write_sums() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       sums_.sum[i] = s_[i / kPatch][i % kPatch];
@@ -305,7 +314,7 @@ class WideThread {
       }
     }
   }
-  /// Stores the sums in memory as results.
+  /// Stores the sums in memory as the results.
   CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) place_.store(i, result_of(results[i]));
@@ -317,7 +326,7 @@ class WideThread {
   static constexpr bool kRounds = !Path::kAnyValues && !Path::kAddsExact;  ///< products
   static constexpr bool kChunks = !kCompensates && !Path::kAnyValues;
 
-  /// Not -0, which the short roundings do not have, nor NaN.
+  /// Returns false for NaN and for -0, which the fast roundings do not support.
   CPD_FN static bool is_ordinary(float sum) {
     return sum == sum && bits_as<std::uint32_t>(sum) != Pattern<float>::sign;
   }
@@ -351,7 +360,8 @@ class WideThread {
     for (int i = 0; i < kSteps; ++i) step_row<kProducts>(memory, k + i);
   }
 
-  /// s * of_sum + c * of_compensation of FastPlan for the largest sums.
+  /// Returns the bound s * of_sum + c * of_compensation (FastPlan), where s is the largest sum and
+  /// c the largest compensation.
   CPD_FN float weighed(const FastPlan& fast) const {
     const float most = largest_of(s_);
     if constexpr (!kCompensates) return most;
@@ -365,7 +375,7 @@ class WideThread {
     return most;
   }
 
-  /// Adds one value of k within the bounds.
+  /// Adds the products of one value of k, within the bounds of the fast path.
   template <ProductKind kProducts>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][place_.a_patch()];
@@ -408,8 +418,8 @@ class WideThread {
   bool ordinary_ = true;                         ///< is_ordinary of all sums
 };
 
-/// Calls run.operator()<Path, scheme>() with those of a product that takes_wide; returns false for
-/// any other path.
+/// Calls run.operator()<Path, scheme>() with the path and the scheme of a product for which
+/// takes_wide is true. Returns false for any other path.
 template <class Run>
 CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
   bool taken = false;
@@ -430,7 +440,8 @@ CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
   return taken;
 }
 
-/// Returns whether the tiles of a product are in registers, for which chunks must end with a group.
+/// Returns whether the sums of a product's tiles are in registers. Chunks must then end with a
+/// group of k.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   if (plan.ends_in_kernel() || plan.sum.fast.guarded) return false;
   bool takes = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of operands with or without scales on a GPU (ops/gemm.h): a thread forms any sum of
-// gemm_general.h over each block of k, multiplies it by the scales and adds it to the total.
-// Without scales that is one block of all k, whose total is its sum.
+// Sums of products of operands with or without scales on a GPU (ops/gemm.h). For each block of k, a
+// thread computes a sum as in gemm_general.h, multiplies it by the scales and adds it to the total.
+// Without scales, one block has all values of k, and its sum is the result.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"
@@ -11,7 +11,7 @@
 
 namespace cpd::cuda {
 
-/// The call of a product without scales.
+/// Returns the call of a product without scales as a call with scales.
 CPD_FN ScaledGemmCall without_scales(const GemmCall& call) {
   ScaledGemmCall scaled{call, {}};
   scaled.scales.sums = 1;
@@ -20,11 +20,11 @@ CPD_FN ScaledGemmCall without_scales(const GemmCall& call) {
   return scaled;
 }
 
-/// The matrix of the batch, the row and the column of an element.
+/// The position of an element: the matrix of the batch, the row and the column.
 struct ElementPlace {
   std::int64_t batch = 0, row = 0, column = 0;
 
-  /// The place of an element by its number, which may be beyond the last.
+  /// Returns the position of element number `index`. `index` may be beyond the last element.
   CPD_FN static ElementPlace of(const MatrixProduct& product, std::uint64_t index) {
     const auto element = static_cast<std::int64_t>(index);
     return {element / product.columns / product.rows % product.batch(),
@@ -32,7 +32,7 @@ struct ElementPlace {
   }
 };
 
-/// Value (row, column) of one of a batch's matrices.
+/// Returns the value at (row, column) of one matrix of a batch.
 CPD_FN float matrix_value(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                           std::int64_t row, std::int64_t column) {
   std::int64_t at = row * x.row_stride + column * x.column_stride;
@@ -43,7 +43,7 @@ CPD_FN float matrix_value(const MatrixProduct& product, const ProductOperand& x,
   return value_at(x.data, x.dtype, at);
 }
 
-/// The two scales of an element at k.
+/// The two scales that belong to an element of the result at k.
 struct ElementScales {
   const MatrixProduct& product;
   const GridsOfScales& grids;
@@ -61,14 +61,15 @@ struct ElementScales {
   }
 };
 
-/// How many values of k a step from k on has; a step ends with its block.
+/// Returns the number of values of k in the step that begins at k. A step ends with its block.
 CPD_FN int values_in_step(const ScaledGemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.scales.block - k % call.scales.block;
   const int count = values_in_step(static_cast<const GemmCall&>(call), k, step);
   return left < count ? static_cast<int>(left) : count;
 }
 
-/// One thread's scaled sum: Sum's sums of each block, multiplied by scales and added.
+/// The scaled sum of one thread. `Sum` computes the sum of each block; the sums are multiplied by
+/// scales and added.
 template <class Sum>
 class ScaledSum {
  public:
@@ -103,7 +104,7 @@ class ScaledSum {
  private:
   CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 
-  /// Starts the sum of the block that begins at k.
+  /// Starts the sum of the block of products that begins at k.
   CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
     const ProductScales& s = call.scales;
     first_k_ = k;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sequential stochastic sums of products on a GPU by the short roundings of
-// numeric/fast/stochastic.h, one sum a thread: each block of random words is made once, for
-// all the steps that draw from it. For CUDA threads, whose instructions truncate (lanes/cuda.h).
+// Sequential stochastic sums of products on a GPU by the fast roundings of
+// numeric/fast/stochastic.h, with one sum in each thread. Each block of random words is generated
+// once, for all steps that use it. Requires the CUDA instructions that truncate (lanes/cuda.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace cpd::cuda {
 
-/// The steps of one sum.
+/// The operands and random bits for the steps of one sum.
 struct StochasticSteps {
   const GemmPlan& plan;
   std::uint64_t seed, stream, index;  ///< the element's
@@ -28,8 +28,8 @@ struct StochasticSteps {
   bool products_fit;  ///< none is beyond the format's max
 };
 
-/// The low bits of random integers that the short steps omit for operands in these ranges; -1: the
-/// short steps are not exact.
+/// Returns the number of low bits that the fast steps omit from random integers, for operands in
+/// these ranges. Returns -1 if the fast steps are not exact.
 CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
   const StochasticPlan& way = plan.fast.stochastic;
   const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;
@@ -52,7 +52,7 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   const SplitStochastic<float> product(steps.plan.fast.stochastic.product, bits);
   const SplitStochastic<float> sum(steps.plan.fast.stochastic.sum, bits);
   const std::uint32_t mask = (1U << bits) - 1;
-  // Adds `count` products from number k on, by the draws of one block.
+  // Adds `count` products from number k on, with the random integers of one block of words.
   const auto add = [&](int k, int count) {
     const auto words =
         random_words(static_cast<std::uint32_t>(steps.index), steps.index,
@@ -90,7 +90,7 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   }
 }
 
-/// s plus the steps' products.
+/// Returns s plus the products of the steps.
 CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   if (steps.plan.exact_products) return add_stochastic<true, true>(steps, s);
   return steps.products_fit ? add_stochastic<false, true>(steps, s)
@@ -102,12 +102,12 @@ CPD_FN bool is_stochastic(FastPath path) {
   with_path(path, [&]<class Path>() { is = Path::kStochastic; });
   return is;
 }
-/// Returns whether the plan's sums may take short steps.
+/// Returns whether the plan allows fast steps for its sums.
 CPD_FN bool may_take_short_steps(const GemmPlan& plan) {
   return plan.scheme == Scheme::sequential && is_stochastic(plan.fast.path) &&
          (plan.exact_products || plan.fast.stochastic.on_grid);
 }
-/// Returns whether they take them: they begin with a block of words.
+/// Returns whether a sum takes fast steps. They must begin with a block of random words.
 CPD_FN bool has_short_steps(const GemmPlan& plan, std::uint64_t first) {
   const auto in_block = static_cast<std::uint64_t>(4 * draws_per_word(plan.sum.random_bits));
   return kHasDirectedRounding<float> && may_take_short_steps(plan) && first % in_block == 0;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's sums in 32 bits on a GPU: each thread's work between the block's barriers, for
-// host and device. block_fma.h has the route of every unit.
+// A matrix unit's sums in 32-bit arithmetic on a GPU: the work of each thread between the barriers
+// of its thread block. block_fma.h has the path that supports every unit. Compiles for host and
+// device.
 //
-// A block has 64 x 64 sums, a thread 4 x 4 of them in registers; up to 32 values of k at a time go
-// through shared memory, each with its exponent, worked out when it is loaded. A unit's block of
-// products takes two loops: the greatest exponents, two sums a word (exponent_pairs.h), and the
-// products, aligned in binary32 and summed as integers. Where ShortBlocks does not serve one of a
-// thread's sums, all its sums end that block in binary64, one after the other.
+// A thread block computes 64 x 64 sums; each thread has 4 x 4 sums in registers. Up to 32 values of
+// k at a time are copied to shared memory, each together with its exponent. A unit's block of
+// products takes two loops. The first loop finds the greatest exponents, for two sums in one word
+// (exponent_pairs.h). The second loop aligns the products in binary32 and sums them as integers. If
+// ShortBlocks does not support one of a thread's sums, the thread ends the block for all of its
+// sums in binary64, one after the other.
 #pragma once
 
 #include "cpd/numeric/units/exponent_pairs.h"
@@ -16,7 +18,8 @@
 
 namespace cpd::cuda {
 
-/// Four words that a thread reads at once: of a line of a, the same exponent twice in each.
+/// Four words that a thread reads with one instruction. For a line of a, each word holds the same
+/// exponent twice.
 struct alignas(16) FourExponents {
   std::uint32_t pairs[kPatch];
 };
@@ -24,7 +27,7 @@ struct alignas(8) TwoExponents {
   std::uint32_t pairs[kPatch / 2];
 };
 
-/// Operands and their exponents in shared memory.
+/// The operands and their exponents in shared memory.
 struct UnitMemory {
   static constexpr int kRow = kWide / kPatch + 1;
   Four a[kWideDepth][kRow];
@@ -46,14 +49,15 @@ struct UnitMemory {
   }
 };
 
-/// A thread's sums, and a block's E and units, in memory: for loops that the registers are not in.
+/// A thread's sums, the greatest exponents E and the block sums, in memory. Used by loops that do
+/// not fit into registers.
 struct UnitPatch {
   UnitState state[kPatch * kPatch];
   std::int32_t e[kPatch * kPatch];
   std::int32_t units[kPatch * kPatch];
 };
 
-/// Ends a block of all of a thread's sums in binary64.
+/// Ends a block in binary64, for all sums of the thread.
 CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
   with_sum_rule(plan, [&]<class R>() {
     CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
@@ -65,7 +69,7 @@ CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
   });
 }
 
-/// Adds a block of products to all of a thread's sums in binary64.
+/// Adds a block of products in binary64, to all sums of the thread.
 CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, UnitPatch& patch) {
   CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
     float& unit = patch.state[i].unit;
@@ -80,7 +84,7 @@ CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, Un
   }
 }
 
-/// One thread's 4 x 4 sums. kShort: blocks end in 32 bits too.
+/// The 4 x 4 sums of one thread. kShort: blocks also end in 32-bit arithmetic.
 template <bool kShort>
 class UnitThread {
  public:
@@ -108,10 +112,10 @@ class UnitThread {
         [&](int at, int line, float x) { memory.put_b(place_of(at), line, x, plan.emin_b); });
   }
 
-  /// Adds the values in shared memory, of which the last is number k + count - 1.
+  /// Adds the products of the values in shared memory. The last value has number k + count - 1.
   CPD_FN void add(const UnitMemory& memory, std::int64_t k, int count) {
     const BlockFmaPlan& plan = call_.plan.unit;
-    // A group that ends beyond the last k holds +0 there, as does a block.
+    // If a group or a block extends beyond the last k, its missing operands are +0.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     for (int at = 0; at < whole; at += plan.block) {
       add_block(memory, at);
@@ -131,7 +135,7 @@ class UnitThread {
 
  private:
   [[nodiscard]] CPD_FN int place_of(int k) const { return place_of_k(call_.plan, k, kWideDepth); }
-  /// Sums beyond the edge draw as element 0, whose integers are there.
+  /// Sums beyond the edge use the random integers of element 0, which always exist.
   [[nodiscard]] CPD_FN RandomKey key_of(int i) const {
     const MatrixProduct& p = call_.product;
     const std::int64_t element = p.first_element +
@@ -141,7 +145,7 @@ class UnitThread {
                       static_cast<std::uint64_t>(place_.is_inside(i) ? element : 0));
   }
 
-  /// write_units copies the units' sums from registers to memory, read_units back.
+  /// write_units copies the units' sums from registers to memory; read_units copies the sums back.
   CPD_FN void write_units() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       patch_.state[i].unit = unit_[i / kPatch][i % kPatch];
@@ -153,7 +157,7 @@ class UnitThread {
     }
   }
 
-  /// Adds the block of products from place `at` of shared memory on.
+  /// Adds the block of products that begins at index `at` of shared memory.
   CPD_FN void add_block(const UnitMemory& memory, int at) {
     const BlockFmaPlan& plan = call_.plan.unit;
     std::int32_t e[kPatch][kPatch];
@@ -182,7 +186,7 @@ class UnitThread {
     }
   }
 
-  /// Calls run(k) for the values of a block in shared memory, from place `at` on.
+  /// Calls run(k) for the values of a block in shared memory, from index `at` on.
   template <class Run>
   CPD_FN void for_values(int at, Run run) const {
     CPD_ROLLED for (int k = at; k < at + call_.plan.unit.block; k += kGroup) {
@@ -190,7 +194,8 @@ class UnitThread {
     }
   }
 
-  /// E of each sum; false where binary32 does not serve all.
+  /// Finds the greatest exponent E for each sum. Returns false if binary32 arithmetic does not
+  /// support all of them.
   CPD_FN bool find_exponents(const UnitMemory& memory, int at,
                              std::int32_t (&e)[kPatch][kPatch]) const {
     const BlockFmaPlan& plan = call_.plan.unit;
@@ -219,7 +224,7 @@ class UnitThread {
     return served.all();
   }
 
-  /// The sums of a block's products in units.
+  /// Sums the products of a block as integers, in units of 2^(E - F).
   CPD_FN void sum_products(const UnitMemory& memory, int at,
                            const std::int32_t (&e)[kPatch][kPatch],
                            std::int32_t (&units)[kPatch][kPatch]) const {
@@ -242,7 +247,7 @@ class UnitThread {
     });
   }
 
-  /// After `done` products, in memory and registers.
+  /// Promotes the sums after `done` products, in memory, and reads the sums back to registers.
   CPD_FN void promote(std::int64_t done) {
     write_units();
     with_mode(call_.plan.unit.promoted.mode, [&]<Rounding mode>() {
@@ -261,7 +266,7 @@ class UnitThread {
   float unit_[kPatch][kPatch];  ///< the units' sums, in registers
 };
 
-/// Returns whether a product may take this route.
+/// Returns whether this path supports a product.
 inline bool takes_units(const AccumulatorPlan& plan) {
   const BlockFmaPlan& unit = plan.unit;
   const int whole = unit.group > 0 ? unit.group : unit.block;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms on a GPU: one group a thread.
+// Hadamard transforms on a GPU. A thread transforms one group.
 #include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/strided.h"
@@ -8,12 +8,13 @@
 namespace cpd::cuda {
 namespace {
 
-/// A call and its plan, for a kernel's parameters.
+/// The parameters of a kernel: a call and its plan.
 struct Task : HadamardCall {
   HadamardPlan constants;
 };
 
-/// The groups of thread number `thread` of `threads`. V: double for constants.to_bf16, else float.
+/// Transforms the groups of thread number `thread` of `threads`. V is double if constants.to_bf16,
+/// else float.
 template <int kSize, class V>
 CPD_FN void transform(const Task& call, std::int64_t thread, std::int64_t threads) {
   CPD_ROLLED for (std::int64_t g = thread; g < call.groups; g += threads) {

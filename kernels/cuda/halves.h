@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two lanes of 16 bits, fp16 or bf16, in a CUDA thread, which has them at binary32's rate a pair:
-// the primitives that veltkamp_rounding.h's roundings need. Each operation is rounded once to
-// nearest even, keeps subnormals and is not contracted. Empty in other sources; the host's half of
-// a CUDA source runs no kernel.
+// Pairs of 16-bit lanes, fp16 or bf16, in a CUDA thread, which computes a pair at the rate of one
+// binary32 operation. Defines the primitives for the roundings of veltkamp_rounding.h. Each
+// operation is rounded once to nearest-even, preserves subnormals and is not contracted. The file
+// is empty when it is not compiled for a device, because the host part of a CUDA source runs no
+// kernel.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -18,14 +19,14 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Word is __half2 or __nv_bfloat162.
+/// A pair of 16-bit lanes. Word is __half2 or __nv_bfloat162.
 template <class Word>
 struct HalfPair {
   Word word;
 
   HalfPair() = default;
   CPD_FN HalfPair(Word word) : word(word) {}
-  /// x, which the type holds, in both lanes.
+  /// Puts x into both lanes. The type must represent x exactly.
   CPD_FN explicit HalfPair(float x) {
     if constexpr (std::is_same_v<Word, __half2>) {
       word = __float2half2_rn(x);
@@ -52,14 +53,16 @@ CPD_FN HalfPair<Word> fma(HalfPair<Word> a, HalfPair<Word> b, HalfPair<Word> c) 
   __builtin_trap();
 #endif
 }
-/// b is the same in many calls, which then share its negation.
+/// Returns c - a * b, rounded once, for each lane. If many calls have the same b, they share its
+/// negation.
 template <class Word>
 CPD_FN HalfPair<Word> negative_fma(HalfPair<Word> a, HalfPair<Word> b, HalfPair<Word> c) {
   return fma<Word>(a, __hneg2(b.word), c);
 }
 
-/// The larger of |x| and |y|; NaN where one is NaN or, in bf16, at least 2^121. One instruction,
-/// that of fp16, whose numbers are ordered as their patterns are.
+/// Returns the larger of |x| and |y| for each lane. Returns NaN if an operand is NaN or, in bf16,
+/// at least 2^121. Uses fp16's instruction for bf16 too, because magnitudes are ordered as their
+/// bit patterns.
 template <class Word>
 CPD_FN HalfPair<Word> larger_magnitude(HalfPair<Word> x, HalfPair<Word> y) {
   const auto a = reinterpret_cast<const __half2&>(x);
@@ -68,8 +71,8 @@ CPD_FN HalfPair<Word> larger_magnitude(HalfPair<Word> x, HalfPair<Word> y) {
   return reinterpret_cast<const HalfPair<Word>&>(larger);
 }
 
-/// The first lane, in the low half of the word, in both lanes; last_twice: the second. No
-/// instruction where an operation takes it.
+/// first_twice returns the first lane, the low half of the word, in both lanes; last_twice returns
+/// the second lane in both. An operation that accepts such an operand needs no extra instruction.
 CPD_FN HalfPair<__half2> first_twice(HalfPair<__half2> x) { return __low2half2(x.word); }
 CPD_FN HalfPair<__half2> last_twice(HalfPair<__half2> x) { return __high2half2(x.word); }
 CPD_FN HalfPair<__nv_bfloat162> first_twice(HalfPair<__nv_bfloat162> x) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of buckets' norms. Sixteen threads add a bucket's values, as Moments has sixteen sums; a
-// thread forms one code or value at a time.
+// Quantizes buckets to levels of their norms on a GPU. Sixteen threads add a bucket's values,
+// because Moments has sixteen partial sums. In encoding and decoding, a thread computes one code or
+// value at a time.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/scaled/levels.h"
 #include "kernels/cuda/message_tile.cuh"
@@ -14,14 +15,14 @@ namespace {
 
 constexpr int kBucketsAtOnce = kThreads / kPartialSums;
 
-/// A thread's share of a bucket's Moments: every sixteenth value.
+/// A thread's share of a bucket's Moments: the sums over every sixteenth value.
 struct PartMoments {
   double sum, squares;
   std::int64_t finite;
   float largest;
 };
 
-/// A block's shared memory.
+/// The shared memory of a thread block.
 struct NormTile {
   PartMoments parts[kThreads];
   std::int64_t first[kThreads];
@@ -30,7 +31,7 @@ struct NormTile {
 
 CPD_FN bool is_finite(float x) { return x - x == 0; }
 
-/// Adds every sixteenth of n values, from number `lane` on, to a part of the moments about `mean`.
+/// Adds every sixteenth of n values, from number `lane` on, to partial moments about `mean`.
 CPD_FN void add_moments(int shift, std::int64_t n, const float* x, double mean, int lane,
                         PartMoments& to) {
   PartMoments part = to;
@@ -47,8 +48,8 @@ CPD_FN void add_moments(int shift, std::int64_t n, const float* x, double mean, 
   to = part;
 }
 
-/// The index of the first finite one of every sixteenth of n values, from number `lane` on; n where
-/// there is none.
+/// Returns the index of the first finite value among every sixteenth of n values, from number
+/// `lane` on. Returns n if no such value is finite.
 CPD_FN std::int64_t first_finite(int shift, std::int64_t n, const float* x, int lane) {
   std::int64_t i = lane;
   while (i < n && !is_finite(shifted(x[i], shift))) i += kPartialSums;
@@ -75,7 +76,7 @@ CPD_FN float joined_norm(const NormCall& call, const PartMoments* parts, std::in
   return norm_of(call.norm, call.clip, moments, n);
 }
 
-/// The norms of short buckets, sixteen at once.
+/// Computes the norms of short buckets, sixteen buckets at a time.
 CPD_DEVICE void short_norms_block(const ThreadBlock& block, const NormCall& call, const float* x,
                                   float* norms, NormTile& tile) {
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
@@ -104,7 +105,8 @@ CPD_DEVICE void short_norms_block(const ThreadBlock& block, const NormCall& call
   }
 }
 
-/// The norm of a bucket for which all threads read, and sixteen add.
+/// Computes the norm of one long bucket. All threads of the block read values, and sixteen threads
+/// add.
 CPD_DEVICE void long_norm_block(const ThreadBlock& block, const NormCall& call, const float* x,
                                 std::int64_t n, float* norm, NormTile& tile) {
   block.each([&](int thread) {

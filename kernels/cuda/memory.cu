@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pinned, device and stream-ordered memory, and streams.
+// Allocates pinned, device and stream-ordered memory, and creates streams.
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -13,7 +13,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// A pool of the device that keeps its memory when the host waits; the default pool does not.
+/// Gets a memory pool of the device that keeps freed memory when the host waits; the device's
+/// default pool would release it.
 cudaError_t pool_of(int device, cudaMemPool_t* pool) {
   static std::mutex mutex;
   static auto& pools = *new std::vector<cudaMemPool_t>();  // in use until the process has ended
@@ -45,17 +46,18 @@ cudaError_t trim(int device) {
   return status == cudaSuccess ? cudaMemPoolTrimTo(pool, 0) : status;
 }
 
-/// libcpd's, which may come or change at any time; null: this library is used without libcpd.
+/// Points to libcpd's pointer to the framework's allocator, which may be set or changed at any
+/// time. Null if this library is used without libcpd.
 std::atomic<const std::atomic<const Allocator*>*> g_place = nullptr;
 
-/// The framework's allocator, or null.
+/// Returns the framework's allocator, or null.
 const Allocator* allocator() {
   const std::atomic<const Allocator*>* const place = g_place;
   return place == nullptr ? nullptr : place->load();
 }
 
-/// Returns whether the stream's work is being captured in a graph, while which the host must not
-/// wait.
+/// Returns whether the stream is being captured in a CUDA graph. The host must not wait during a
+/// capture.
 bool is_captured(const Launch& launch) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
@@ -84,7 +86,7 @@ cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::int64_t 
   return cudaMallocFromPoolAsync(memory, size, pool, static_cast<cudaStream_t>(launch.stream));
 }
 
-/// try_to_allocate, and once more without what the pool keeps.
+/// Calls try_to_allocate and, if it fails, releases the pool's unused memory and tries again.
 cudaError_t allocate_or_trim(const Launch& launch, MemoryKind kind, std::int64_t bytes,
                              void** memory) {
   cudaError_t status = try_to_allocate(launch, kind, bytes, memory);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tiles of a codec's message whose codes have a fixed width: each `block` values on their own,
-// the numbers of their buckets first.
+// Tiles of a codec's message whose codes have a fixed width. A message consists of blocks of
+// `block` values that are encoded independently; each block begins with the numbers (norms or
+// scales) of its buckets.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -12,13 +13,14 @@ namespace cpd::cuda {
 
 CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
 
-/// The bucket of value number `at`; by a 32-bit division where the numbers are small enough.
+/// Returns the bucket of value number `at`. Uses a 32-bit division if both numbers are small
+/// enough.
 CPD_FN std::int64_t bucket_of(std::int64_t at, std::int64_t bucket) {
   if ((at | bucket) >> 32 != 0) return at / bucket;
   return static_cast<std::uint32_t>(at) / static_cast<std::uint32_t>(bucket);
 }
 
-/// The values of bucket number b of n values in buckets.
+/// Returns the number of values in bucket number b, for n values in buckets.
 CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64_t b) {
   const std::int64_t left = n - b * bucket;
   return left < bucket ? left : bucket;
@@ -31,16 +33,17 @@ struct MessageLayout {
   int bits = 0;  ///< of a value's code
 };
 
-/// The buckets, in a message, of n values of a block.
+/// Returns the number of buckets that n values of a block touch in a message; 0 if the message has
+/// no numbers of buckets.
 CPD_FN std::int64_t buckets_of(const MessageLayout& layout, std::int64_t n) {
   return layout.head > 0 ? (layout.before + n + layout.bucket - 1) / layout.bucket : 0;
 }
-/// The bytes of their numbers.
+/// Returns the bytes of the numbers of `buckets` buckets.
 CPD_FN std::int64_t head_bytes(const MessageLayout& layout, std::int64_t buckets) {
   return (buckets * layout.head + 7) / 8;
 }
 
-/// A tile of codes in a message.
+/// The position of a tile of codes in a message.
 struct MessageTile {
   std::int64_t block = 0, begin = 0;  ///< the message's block; the first value's number in it
   int count = 0;
@@ -48,12 +51,12 @@ struct MessageTile {
   std::int64_t at = 0, codes = 0;  ///< bytes: where the block begins, and the tile's codes
 };
 
-/// The number of tiles of a message.
+/// Returns the number of tiles of a message.
 CPD_FN std::int64_t message_tiles(std::int64_t n, std::int64_t block) {
   return (n + block - 1) / block * tiles_of(block);
 }
 
-/// Calls run(tile) for the tiles of a message that this block of threads has.
+/// Calls run(tile) for those tiles of a message that belong to this thread block.
 template <class Run>
 CPD_DEVICE void for_message_tiles(const ThreadBlock& block, const MessageLayout& layout, Run run) {
   const std::int64_t of_block = tiles_of(layout.block);
@@ -73,7 +76,8 @@ CPD_DEVICE void for_message_tiles(const ThreadBlock& block, const MessageLayout&
   }
 }
 
-/// Values 0 … n - 1: y[i] = rounded(i); adds what x loses to *counts unless it is null.
+/// Stores y[i] = rounded(i) for values 0 … n - 1. Unless `counts` is null, adds to *counts the
+/// numbers of values that are not finite, become zero, or are zero afterwards (LossCounts).
 template <class Rounded>
 CPD_DEVICE void round_values(const ThreadBlock& block, std::int64_t n, const float* x, float* y,
                              SegmentCounts* counts, Rounded rounded) {
@@ -91,8 +95,9 @@ CPD_DEVICE void round_values(const ThreadBlock& block, std::int64_t n, const flo
   });
 }
 
-/// Writes a message: code_of(i) for value i, and by put_numbers(tile, first, thread) a thread's
-/// share of the buckets' numbers of each of its blocks, whose first value is number `first`.
+/// Writes a message. code_of(i) must return the code of value i. put_numbers(tile, first, thread)
+/// must write a thread's share of the numbers of a block's buckets; `first` is the number of the
+/// block's first value.
 template <class CodeOf, class PutNumbers>
 CPD_DEVICE void encode_message(const ThreadBlock& block, const MessageLayout& layout,
                                std::uint8_t* to, CodeTile& memory, CodeOf code_of,
@@ -114,8 +119,9 @@ CPD_DEVICE void encode_message(const ThreadBlock& block, const MessageLayout& la
   });
 }
 
-/// Reads a message: y[i] = value_of(code, numbers, b, i), where `numbers` are those of the value's
-/// block and b is its bucket's place among them, 0 where there are none.
+/// Reads a message: stores y[i] = value_of(code, numbers, b, i). `numbers` points to the numbers of
+/// the value's block, and b is the index of the value's bucket among them; b is 0 if there are no
+/// numbers.
 template <class ValueOf>
 CPD_DEVICE void decode_message(const ThreadBlock& block, const MessageLayout& layout,
                                const std::uint8_t* from, float* y, CodeTile& memory,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD and error feedback. A thread adds a bucket's values, or handles the values of a
-// message's byte.
+// 1-bit SGD and error feedback on a GPU. A thread adds the values of one bucket, or processes the
+// values of one byte of a message.
 #include "cpd/numeric/scaled/one_bit.h"
 #include "kernels/cuda/message_tile.cuh"
 #include "kernels/cuda/thread_block.cuh"
@@ -18,12 +18,12 @@ CPD_FN float with_residual(float x, int shift, const float* kept, std::int64_t i
 
 // --- means ---------------------------------------------------------------------------------------
 
-/// x rounded to binary32; a NaN becomes the quiet one.
+/// Returns x rounded to binary32. A NaN becomes the quiet NaN.
 CPD_FN float narrowed(double x) {
   return x == x ? static_cast<float>(x) : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
-/// The sums of values begin … end - 1, some of which are loaded at a time.
+/// Returns the sums of values begin … end - 1. Loads several values before it adds them.
 CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, std::int64_t begin,
                                        std::int64_t end) {
   constexpr int kLoads = 8;
@@ -41,8 +41,8 @@ CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, s
 
 // --- values and bits -----------------------------------------------------------------------------
 
-/// The mean that value i of the piece becomes; writes its next residual, which a bucket with NaN
-/// keeps as it is.
+/// Returns the mean that value i decodes to, and writes the next residual of value i. In a bucket
+/// with a NaN, the residual stays unchanged.
 CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i, bool* is_above) {
   const std::int64_t b = bucket_of(call.before + i, call.bucket);
   const float v = with_residual(x[i], call.shift, call.kept, i);
@@ -52,10 +52,11 @@ CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i
   return mean;
 }
 
-/// The bytes of the bits of n values of one bucket that fill words.
+/// Returns the bytes of the bits of n values of one bucket, padded to whole words.
 CPD_FN std::int64_t word_bytes(std::int64_t n) { return (n + 31) / 32 * 4; }
 
-/// A message's block: its values, those of the first bucket, and where its bits begin.
+/// One block of a message: its number of values, the number of values of its first bucket, and its
+/// number of buckets.
 struct OneBitPart {
   std::int64_t n = 0, first = 0, buckets = 0;
 };
@@ -66,7 +67,7 @@ CPD_FN OneBitPart part_of(const OneBitCall& call, std::int64_t number) {
   part.buckets = (call.before + part.n + call.bucket - 1) / call.bucket;
   return part;
 }
-/// The bytes of its bits.
+/// Returns the bytes of the block's bits.
 CPD_FN std::int64_t bit_bytes(const OneBitCall& call, const OneBitPart& part) {
   if (!call.words) return (part.n + 7) / 8;
   const std::int64_t rest = part.n - part.first;
@@ -78,14 +79,14 @@ CPD_FN std::int64_t part_bytes(const OneBitCall& call, const OneBitPart& part) {
   return kMeansBytes * part.buckets + bit_bytes(call, part);
 }
 
-/// The bit of value j of a block.
+/// Returns the position of the bit of value j of a block.
 CPD_FN std::int64_t bit_of(const OneBitCall& call, const OneBitPart& part, std::int64_t j) {
   if (!call.words || j < part.first) return j;
   const std::int64_t rest = j - part.first;
   return 8 * (word_bytes(part.first) + rest / call.bucket * word_bytes(call.bucket)) +
          rest % call.bucket;
 }
-/// The values of a block whose bits byte k holds: up to eight from `begin` on.
+/// The values of a block whose bits are in byte k: up to eight values from `begin` on.
 struct OneBitByte {
   std::int64_t begin = 0, end = 0;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kernel computes a product, by the conditions that the kernels ask. Host code, which libcpd
-// compiles, too: a thread explains without the CUDA library. One source of each library includes
-// it.
+// Determines which kernel computes a product, by the same conditions as the kernels. libcpd
+// compiles this host code too, because a thread that explains calls (cpd.explain) must do so
+// without the CUDA library. Only one source file of each library may include it.
 #pragma once
 
 #include "cpd/backend/backend.h"
@@ -12,8 +12,8 @@
 
 namespace cpd::cuda {
 
-/// A kernel `multiply_halves` is replaced by `multiply_wide` where the device's processors would be
-/// left idle.
+/// Returns the path of a product. If it is `multiply_halves`, the launch may still choose
+/// `multiply_wide`, because the larger tiles would leave multiprocessors of the device idle.
 inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;
   const FastPlan& fast = plan.sum.fast;

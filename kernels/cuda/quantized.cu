@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats in messages. A thread forms one code or value at a time.
+// Encodes and decodes messages in scaled formats on a GPU. A thread computes one code or value at a
+// time.
 #include "kernels/cuda/message_tile.cuh"
 #include "kernels/cuda/scaled_tile.h"
 #include "kernels/cuda/thread_block.cuh"
@@ -10,7 +11,8 @@ namespace {
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// A block's shared memory: bits of the largest magnitudes that its threads found.
+/// The shared memory of a thread block: the bit patterns of the largest magnitudes that its threads
+/// found.
 struct LargestTile {
   std::uint32_t most[kThreads];
 };
@@ -29,7 +31,7 @@ CPD_FN ElementScale<float> bucket_scale(const QuantizedCall& call, float largest
 
 // --- codes and values ----------------------------------------------------------------------------
 
-/// The code of value i of the piece.
+/// Returns the code of value i of the chunk.
 template <Rounding mode>
 CPD_FN std::uint32_t quantized_code(const QuantizedCall& call, const float* x, std::int64_t i) {
   const RoundPlan& element = call.scaled.plan.element;
@@ -45,7 +47,7 @@ CPD_FN std::uint32_t quantized_code(const QuantizedCall& call, const float* x, s
                   });
 }
 
-/// The value of a code in a bucket with that scale.
+/// Returns the value of a code in a bucket with this scale.
 CPD_FN float quantized_value(const QuantizedCall& call, std::uint32_t code, float scale) {
   const float element = value_of(code, call.scaled.plan.element);
   if (call.inverted) return unscaled(element, 0, scale);
@@ -63,8 +65,8 @@ CPD_FN MessageLayout layout_of(const QuantizedCall& call) {
   return {call.n, call.before, call.bucket, call.block, plan.scale.bits, plan.element.bits};
 }
 
-/// A thread's share of writing the scales of `count` buckets of a message's block, the piece's
-/// bucket number `first` and those after it.
+/// Writes this thread's share of the scales of `count` buckets in one block of a message. The first
+/// bucket has number `first` in the chunk.
 CPD_FN void put_scales(const QuantizedCall& call, std::int64_t first, std::int64_t count,
                        std::uint8_t* to, int thread) {
   const RoundPlan& plan = call.scaled.plan.scale;
@@ -81,7 +83,8 @@ CPD_FN void put_scales(const QuantizedCall& call, std::int64_t first, std::int64
   }
 }
 
-/// Scale number b of a message's block; notes value i where it is none.
+/// Returns scale number b of a message's block. Records value i in *damaged if the scale is
+/// negative or, for inverted scales, not finite.
 CPD_DEVICE float take_scale(const ThreadBlock& block, const QuantizedCall& call,
                             const std::uint8_t* from, std::int64_t b, std::int64_t i,
                             unsigned long long* damaged) {
@@ -94,7 +97,8 @@ CPD_DEVICE float take_scale(const ThreadBlock& block, const QuantizedCall& call,
 
 // --- kernels -----------------------------------------------------------------------------------
 
-/// The scales of buckets, of which short ones have sixteen threads each, long ones a block's.
+/// Computes the scale of each bucket. Sixteen threads share a short bucket; a thread block shares a
+/// long bucket.
 __global__ void __launch_bounds__(kThreads)
     form_bucket_scales(const __grid_constant__ QuantizedCall call, const float* x, float* scale,
                        float* factor) {

@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ Reduc
     });
   });
 }
-/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero, and all that
-/// are zero after it.
+/// Counts the values of each segment that are not finite, and finds the largest finite magnitude.
+/// With kCasts, also counts the values that the cast rounds to zero and all values that are zero
+/// after the cast.
 template <Rounding mode, bool kCasts>
 __global__ void __launch_bounds__(kThreads)
     count_values(const __grid_constant__ ReduceCall call, SegmentCounts* counts) {
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Adds the block's pieces to `remainder`, which is R(~0, bytes) when all blocks have done so;
-/// `table` is 256 words of shared memory.
+/// Combines the remainders of this thread block's ranges into `remainder`. When all thread blocks
+/// have finished, `remainder` is R(~0, bytes). The shared memory `table` has 256 words.
 __global__ void __launch_bounds__(kThreads)
     find_remainder(ByteRange bytes, const __grid_constant__ CrcPowers powers,
                    std::uint32_t* remainder) {
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// A call with its tables copied to the device, in one allocation.
+/// A call whose tables are copied to the device, into one allocation.
 class DeviceCall {
  public:
   DeviceCall(const Launch& launch, const ReduceCall& call)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks on a GPU: what its kernels and those of messages share. A block of threads
-// handles tiles of a segment's values, one after the other: each thread forms codes of some values,
-// then the tile is packed.
+// A reduction over ranks on a GPU: functions that the kernels of reductions and of messages share.
+// A thread block processes tiles of a segment's values, one after the other. Each thread computes
+// the codes of some values, and then the tile is packed.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -23,7 +23,7 @@ struct ReduceTile {
 
 // --- values and codes ----------------------------------------------------------------------------
 
-/// Code number i of packed codes.
+/// Returns code number i of packed codes.
 CPD_FN std::uint32_t code_at(const std::uint8_t* packed, std::int64_t i, int bits) {
   const auto address = reinterpret_cast<std::uintptr_t>(packed);
   if (bits == 8) return packed[i];
@@ -41,7 +41,8 @@ CPD_FN float value_of(std::uint32_t code, const RoundPlan& plan) {
   if (plan.wide) return convert_value<float>(value_of_code<double>(std::uint64_t{code}, plan));
   return value_of_code<float>(code, plan);
 }
-/// The code of a value of the format; unspecified for a NaN without a code.
+/// Returns the code of a value that the format represents exactly. The result is unspecified for a
+/// NaN if the format has no code for NaN.
 CPD_FN std::uint32_t code_of(float value, const RoundPlan& plan) {
   if (plan.wide) {
     return static_cast<std::uint32_t>(round_to_whole_code<Rounding::nearest_even>(
@@ -50,7 +51,8 @@ CPD_FN std::uint32_t code_of(float value, const RoundPlan& plan) {
   return round_to_whole_code<Rounding::nearest_even>(value, 0U, plan);
 }
 
-/// The random integer of element i in an elementwise operation.
+/// Returns the random integer of element i in an element-wise operation; 0 unless rounding is
+/// stochastic.
 template <Rounding mode>
 CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, std::int64_t i) {
   if constexpr (mode == Rounding::stochastic) {
@@ -60,15 +62,15 @@ CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, s
   }
 }
 
-/// Returns whether cast_scaled forms x * 2^shift in binary32 and rounds it there.
+/// Returns whether cast_scaled computes x * 2^shift in binary32 and rounds it there.
 CPD_FN bool casts_in_binary32(const RoundPlan& plan, int shift) {
   return shift == 0 ? !plan.wide : plan.scale_in_binary32 && shift >= -126 && shift <= 127;
 }
-/// x * 2^shift in binary32; `shift` is 0 or from -126 to 127.
+/// Returns x * 2^shift, computed in binary32. `shift` must be 0 or from -126 to 127.
 CPD_FN float shifted_in_binary32(float x, int shift) {
   return shift == 0 ? x : x * bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
 }
-/// x * 2^shift rounded once into the plan's format.
+/// Returns x * 2^shift, rounded once into the plan's format.
 template <Rounding mode>
 CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
   if (casts_in_binary32(plan, shift)) {
@@ -80,7 +82,7 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
 
 // --- one value -----------------------------------------------------------------------------------
 
-/// Value number `at` of a segment in message from[which].
+/// Returns value number `at` of a segment in message from[which].
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
                         Codes codes, std::int64_t at) {
   const auto c = static_cast<int>(codes);
@@ -88,7 +90,7 @@ CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, st
   return value_of(code_at(call.from[which] + segment.start[c], at, plan.bits), plan);
 }
 
-/// The running sum of element i from term k on, with the draws of `stream`.
+/// Returns the running sum of element i from term k on, with the random integers of `stream`.
 template <Rounding mode>
 CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
                                         std::int64_t k) {
@@ -98,7 +100,8 @@ template <Rounding mode>
 CPD_FN float rounded_result(float sum, const SumPlan& plan, std::uint64_t stream, std::int64_t i) {
   return cast_scaled<mode>(sum, 0, element_draw<mode>(plan.result, stream, i), plan.result);
 }
-/// Ends a sum and returns it in the result's format, rounded by the draw of element i of `stream`.
+/// Ends a sum and returns it, rounded into the result's format. Uses the random integer of element
+/// i of `stream`.
 template <Rounding mode>
 CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, std::uint64_t stream,
                            std::int64_t i) {
@@ -106,14 +109,14 @@ CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, st
   return plan.rounds ? rounded_result<mode>(whole, plan, stream, i) : whole;
 }
 
-/// A sum's first term, rounded into the accumulator's format without random bits.
+/// Returns a sum's first term, rounded into the accumulator's format without random bits.
 template <Rounding mode>
 CPD_CALL float first_sum(const SumPlan& plan, float term) {
   auto sum = sum_from<mode>(plan, 0, 0, 0);
   sum.take(term);
   return sum.sum();
 }
-/// A sum after its last term, rounded into the result's format without random bits.
+/// Returns a sum after its last term, rounded into the result's format without random bits.
 template <Rounding mode>
 CPD_CALL float last_sum(const SumPlan& plan, float sum) {
   return rounded_result<mode>(sum, plan, 0, 0);
@@ -127,7 +130,8 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                            call.cast);
 }
 
-/// The contribution's code in a message: one rounding, where the message has the cast's format.
+/// Returns the code of a contribution in a message. If the message has the format of the cast, the
+/// contribution is rounded only once.
 template <Rounding mode>
 CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegment& segment,
                                        std::int64_t at) {
@@ -142,7 +146,8 @@ CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegme
                                    call.cast);
 }
 
-/// The sum of a value over a group of ranks; from[first] is its first member's message.
+/// Returns the sum of a value over a group of ranks. from[first] is the message of the group's
+/// first member.
 template <Rounding mode>
 CPD_CALL float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                          std::int64_t unit, std::int64_t first, std::int64_t members) {
@@ -181,7 +186,8 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
-/// Adds term k to a running sum: the codes of its planes, or after the last term of the result.
+/// Adds term k to a running sum. `first` and `second` become the codes of the sum's planes (its
+/// running values) or, after the last term, the code of the result.
 template <Rounding mode>
 CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                      std::uint32_t& first, std::uint32_t& second) {
@@ -205,7 +211,7 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
   first = code_of(result_of_sum(sum, plan, stream, i), call.codes[static_cast<int>(Codes::result)]);
 }
 
-/// (value * 2^-shift) / divisor, each operation rounded once to binary32.
+/// Returns (value * 2^-shift) / divisor, with each operation rounded once to binary32.
 CPD_FN float unscaled(float value, int shift, float divisor) {
   const bool is_short = shift >= -127 && shift <= 126;
   const float scaled = is_short
@@ -217,7 +223,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
 
 // --- blocks --------------------------------------------------------------------------------------
 
-/// The segment to which a tile belongs.
+/// Returns the segment to which a tile belongs.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
   int low = 0;
   for (int high = call.segment_count - 1; low < high;) {
@@ -231,7 +237,7 @@ CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile
   return call.segments[low];
 }
 
-/// Calls run(segment, begin, count) for the block's tiles.
+/// Calls run(segment, begin, count) for each tile of this thread block.
 template <class Run>
 CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < call.tiles; tile += block.count) {
@@ -241,7 +247,8 @@ CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run 
   }
 }
 
-/// Packs a tile's codes and copies them to the place of value `begin` of the segment.
+/// Packs the codes of a tile and copies them to the message, to the position of value `begin` of
+/// the segment.
 CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
                            const ReduceSegment& segment, std::int64_t begin, int count, Codes kind,
                            const std::uint32_t* codes, std::uint8_t* bytes) {
@@ -252,7 +259,7 @@ CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
   block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
 }
 
-/// Stores code(segment, at) for all values of the block's tiles.
+/// Stores code(segment, at) for all values of this thread block's tiles.
 template <class Code>
 CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, ReduceTile& tile,
                            Code code) {
@@ -269,7 +276,7 @@ CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, Red
 // --- whole layers
 // ---------------------------------------------------------------------------------
 
-/// Calls run(begin, count) for the block's tiles of n values.
+/// Calls run(begin, count) for this thread block's tiles of n values.
 template <class Run>
 CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < tiles_of(n); tile += block.count) {
@@ -277,7 +284,7 @@ CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) 
   }
 }
 
-/// A thread's counts of what is lost of values that become terms.
+/// A thread's counts of the values that a cast loses.
 struct LossCounts {
   std::uint32_t non_finite = 0, underflowed = 0, zeros = 0;
 
@@ -298,7 +305,8 @@ struct LossCounts {
 
 constexpr int kCrcPiece = 512;  ///< bytes that a thread handles at a time
 
-/// powers[k] = x^(8 * 2^k), by which 2^k bytes of zeros multiply a remainder.
+/// Powers for CRC: of_two[k] = x^(8 * 2^k). Appending 2^k zero bytes multiplies a remainder by this
+/// power.
 struct CrcPowers {
   std::uint32_t of_two[40];
 };

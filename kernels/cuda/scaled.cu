@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats in passes: largest magnitudes of cells and blocks, their scales, elements.
+// Scaled formats on a GPU by the general path: separate kernels find the largest magnitudes of
+// cells and blocks, compute the scales, and cast the elements. A cell is the range of one outer
+// scale.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_calls.cuh"
 
@@ -9,7 +11,8 @@ namespace {
 
 // --- largest magnitudes --------------------------------------------------------------------------
 
-/// Raises each block's `largest`, the bits of binary32, to its largest magnitude.
+/// Raises largest[b] to the largest magnitude of each block b. Magnitudes are binary32 bit
+/// patterns.
 __global__ void __launch_bounds__(kThreads)
     find_largest(const __grid_constant__ BlockLayout layout, const __grid_constant__ MaxItems items,
                  const __grid_constant__ Strided x, bool with_nan, std::uint32_t* largest) {
@@ -24,8 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// find_largest of packed values: `lanes` threads take `packs` of a block at a time, which `items`
-/// cover.
+/// Does the work of find_largest for contiguous values. `lanes` threads share `packs` Packs of a
+/// block, which are one of `items` items.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,
@@ -51,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Raises `largest` to the largest magnitude of n packed values, of which a thread reads four Packs
-/// at a time; a block of threads has one atomic operation.
+/// Raises *largest to the largest magnitude of n contiguous values. A thread reads four Packs at a
+/// time; a thread block performs one atomic operation.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_of_all(std::int64_t n, const void* x, bool with_nan, std::uint32_t* largest) {
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) atomicMax(largest, of_block[0]);
 }
 
-/// The largest magnitude of each of a layout's blocks, in stream order.
+/// Queues the kernels that find the largest magnitude of each block of a layout.
 cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Strided& x,
                        bool with_nan, float* largest) {
   auto* bits = reinterpret_cast<std::uint32_t*>(largest);
@@ -110,7 +113,8 @@ cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Str
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Forms the second level's scales, or takes the caller's; without such a level the one is 1.
+/// Computes the outer scales, or takes the caller's. In a format without outer scales, the single
+/// outer scale is 1.
 __global__ void __launch_bounds__(kThreads)
     form_cells(const __grid_constant__ ScalesCall of, std::int64_t count) {
   for (std::int64_t c = first_index(); c < count; c += index_step()) {
@@ -126,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Forms the scales of blocks from `largest`, or takes the caller's.
+/// Computes the scales of blocks from `largest`, or takes the caller's.
 __global__ void __launch_bounds__(kThreads)
     form_blocks(const __grid_constant__ ScalesCall of, double share, const float* largest,
                 ScaleTables tables, std::int64_t count) {
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The errors of blocks' rows, by a candidate's scales.
+/// Computes the error of each row of each block, with a candidate's scales.
 __global__ void __launch_bounds__(kThreads)
     find_errors(const __grid_constant__ ScalesCall of, ScaleTables tables, std::int64_t count,
                 double* errors) {
@@ -160,7 +164,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Replaces scales by the other candidate's where that has the smaller error.
+/// For each block, replaces the scales by the other candidate's scales if these have the smaller
+/// error.
 cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* largest) {
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const std::int64_t count = of.call.layout.blocks();
@@ -183,7 +188,8 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 
 // --- short blocks --------------------------------------------------------------------------------
 
-/// Queues the forming of the scales of short blocks of neighbors; false where there are none.
+/// Queues the kernel that computes the scales of short blocks of neighboring values. Returns false
+/// if the call has other blocks.
 bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
   const int shift = neighbors_shift(of.call);
   if (shift == 0 || !forms_by_largest(of)) return false;
@@ -194,8 +200,8 @@ bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
   return true;
 }
 
-/// Queues the forming of these scales with the cast to nearest-even of their elements; false where
-/// that takes two passes.
+/// Queues a kernel that computes the scales of short blocks and casts the elements to nearest-even
+/// in one pass. Returns false if the call needs two passes.
 bool start_short_casts(cudaStream_t stream, const ScalesCall& of) {
   const ScaledCall& call = of.call;
   const int shift = neighbors_shift(call);
@@ -212,8 +218,7 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of) {
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Queues a kernel that casts Packs, where the tensors and the route allow it; false where they do
-/// not.
+/// Queues a kernel that casts Packs. Returns false if the tensors or the route do not allow it.
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
   if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||
@@ -234,7 +239,7 @@ bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out
   return true;
 }
 
-/// Queues encode_packs where it takes the call; false where it does not.
+/// Queues encode_packs. Returns false if that kernel does not support the call.
 bool start_encode_packs(cudaStream_t stream, const ScalesCall& of) {
   const ScaledCall& call = of.call;
   const PackLayout fast(call.layout, call.x);
@@ -246,7 +251,7 @@ bool start_encode_packs(cudaStream_t stream, const ScalesCall& of) {
   return true;
 }
 
-/// Queues decode_scaled_packs where it takes the call; false where it does not.
+/// Queues decode_scaled_packs. Returns false if that kernel does not support the call.
 bool start_decode_packs(cudaStream_t stream, const ScaledCall& call, const std::uint8_t* packed,
                         const Strided& out) {
   const PackLayout fast(call.layout, out);

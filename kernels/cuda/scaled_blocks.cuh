@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short blocks of contiguous tensors: a block's values stay in registers between the search for
-// the largest magnitude and their rounding, so that they are read once and written once.
+// Casts short blocks of contiguous tensors. A block's values stay in registers between the search
+// for the largest magnitude and the rounding, so that each value is read once and written once.
 #pragma once
 
 #include "cpd/numeric/scaled/short_scale.h"
@@ -13,7 +13,7 @@ namespace cpd::cuda {
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 constexpr int kWarpSize = 32;
 
-/// How a kernel forms the scales of short blocks.
+/// Describes how a kernel computes the scales of short blocks.
 struct ShortForm {
   PowerRule power;
   bool in_binary32 = false;
@@ -22,14 +22,15 @@ struct ShortForm {
       : power(power_rule_of(plan)), in_binary32(steps_in_binary32(plan)) {}
 };
 
-/// scale_of_largest by any rule; out of line, since the rules are many.
+/// Computes scales as scale_of_largest does, by any rule. The function is not inlined, because
+/// there are many rules.
 inline CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32,
                                                    std::int64_t b, float largest) {
   if (in_binary32) return scale_of_largest<float>(of.call, of.cells, 1.0, b, largest);
   return scale_of_largest<double>(of.call, of.cells, 1.0, b, largest);
 }
 
-/// Returns the scales of block b. `largest`: the bits of the block's largest magnitude.
+/// Returns the scales of block b, given the bit pattern of the block's largest magnitude.
 CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortForm& form,
                                              std::int64_t b, std::uint32_t largest) {
   BlockScale<float> block;
@@ -39,7 +40,7 @@ CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortFo
   return scale_by_rules(of, form.in_binary32, b, bits_as<float>(largest));
 }
 
-/// The scales of a lane's columns or rows, or of a Pack's values.
+/// The scales of a lane's columns or rows, or of the values of a Pack.
 template <int kCount>
 struct LaneScales {
   ElementScale<float> of[kCount];
@@ -60,8 +61,8 @@ CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
   return max(left, right);
 }
 
-/// cast_element, code_element and cast_by out of line, for the few values that are outside of a
-/// kernel's route or of its Packs.
+/// cast_one and the next functions call cast_element, code_element and cast_by out of line. They
+/// handle the few values that a kernel's route or its Packs do not support.
 template <Rounding mode>
 CPD_CALL float cast_one(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
   return cast_element<mode>(call, i, random);
@@ -81,7 +82,8 @@ CPD_CALL Pack<type> cast_pack_alone(const ScaledCall& call, Pack<type> values,
   return changed<Stored::nearest>(values, [&](float v) { return cast_alone<mode>(call, v, at); });
 }
 
-/// A Pack of a block with these scales in the scaled format, by a route of binary32 where it holds.
+/// Returns the values of a Pack in the scaled format, given the scales of their block. Uses a route
+/// in binary32 if that route supports the scales.
 template <class R, ElementRoute kRoute, DType type>
 CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, ElementScale<float> at) {
   if (route_at(call, at.scale) == kRoute) {
@@ -93,13 +95,13 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
 
 // --- blocks of neighbors ------------------------------------------------------------------------
 
-/// Packs a lane holds: so many that a warp has a block's scales to form for each lane, but no more
-/// than registers allow.
+/// Returns the number of Packs of a lane. A warp then computes one block's scales in each lane,
+/// unless registers limit the number of Packs.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// A warp's part of a tensor in blocks of 2^shift neighbors: Pack j of lane l is number 32 j + l.
-/// A block is in 2^(shift - 2) neighboring lanes, of which number j forms the scales of the one
-/// that these lanes' Packs j make.
+/// A warp's part of a tensor in blocks of 2^shift neighboring values. Pack j of lane l is Pack
+/// number 32 j + l of the part. The Packs of 2^(shift - 2) neighboring lanes form one block for
+/// each j; lane j of these lanes computes the scales of block j.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack
@@ -119,13 +121,14 @@ struct WarpBlocks {
   [[nodiscard]] CPD_DEVICE std::int64_t number(int j) const { return first + kWarpSize * j + lane; }
   [[nodiscard]] CPD_DEVICE bool has(int j) const { return number(j) < packs; }
 
-  /// The number of the block whose scales this lane forms, or -1.
+  /// Returns the number of the block whose scales this lane computes, or -1.
   [[nodiscard]] CPD_DEVICE std::int64_t own_block() const {
     const int j = lane % lanes();
     const std::int64_t begin = number(j) - j;  // the block's first Pack
     return j < kPacks && begin < packs ? 4 * begin >> shift : -1;
   }
-  /// Its largest magnitude's bits. All lanes of the warp must call it.
+  /// Returns the bit pattern of the largest magnitude of this lane's own block. All lanes of the
+  /// warp must call it.
   [[nodiscard]] CPD_DEVICE std::uint32_t own_largest(bool with_nan) const {
     std::uint32_t own = 0;
     CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
@@ -137,7 +140,8 @@ struct WarpBlocks {
     }
     return own;
   }
-  /// The scales of the block of Pack j, each lane's own being given. All lanes must call it.
+  /// Returns the scales of the block of Pack j, given the scales that each lane has computed. All
+  /// lanes must call it.
   [[nodiscard]] CPD_DEVICE ElementScale<float> scale_at(ElementScale<float> own, int j,
                                                         bool two_levels) const {
     const int from = lane / lanes() * lanes() + j;
@@ -146,8 +150,9 @@ struct WarpBlocks {
   }
 };
 
-/// Calls visit(blocks) for each of a warp's parts of n values, a multiple of 4: from the last on,
-/// since the L2 cache has the end of what a kernel before has read.
+/// Calls visit(blocks) for each part of n values that belongs to a warp; n must be a multiple of 4.
+/// Starts with the last part, because the L2 cache still has the end of the data that the previous
+/// kernel has read.
 template <DType type, int kPacks, class Visit>
 CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit visit) {
   constexpr std::int64_t kPart = std::int64_t{kWarpSize} * kPacks;
@@ -157,7 +162,8 @@ CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit 
   for (; part >= 0; part -= step) visit(WarpBlocks<type, kPacks>(part * kPart, n / 4, shift, x));
 }
 
-/// The scales of the block that this lane forms, if it forms one. All lanes must call it.
+/// Returns the scales of the block that this lane computes, if it computes one. All lanes must call
+/// it.
 template <class Blocks>
 CPD_DEVICE ElementScale<float> own_scale(const ScalesCall& of, const ShortForm& form,
                                          const Blocks& blocks) {

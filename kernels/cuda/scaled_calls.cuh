@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The passes of calls of scaled formats, and the conditions of kernels that read neighboring values
-// at once.
+// The kernel launches that calls of scaled formats consist of, and the conditions of kernels that
+// read neighboring values with one instruction.
 #pragma once
 
 #include <bit>
@@ -12,18 +12,20 @@ namespace cpd::cuda {
 
 // --- passes --------------------------------------------------------------------------------------
 
-/// Forms the second level's scales.
+/// Queues the kernels that compute the outer scales.
 int form_cell_scales(const Launch& launch, const ScalesCall& of);
-/// Forms the scales of blocks, after the cells' scales.
+/// Queues the kernels that compute the scales of blocks. The outer scales must have been computed
+/// before.
 int form_block_scales(const Launch& launch, const ScalesCall& of);
-/// Casts elements, and decodes them, by the scales in the call's tables.
+/// Queues the kernels that cast elements; decode_formed queues those that decode elements. Both use
+/// the scales in the call's tables.
 int cast_formed(const Launch& launch, const ScalesCall& of);
 int decode_formed(const Launch& launch, const ScalesCall& of);
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// Requirements of kernels that read Packs: contiguous values whose blocks of 2^shift follow one
-/// another.
+/// Checks the requirements of kernels that read Packs: contiguous values in consecutive blocks of
+/// 2^shift values.
 struct PackLayout {
   bool fit = false;
   int shift = 0;
@@ -42,22 +44,22 @@ inline unsigned blocks_of(std::int64_t threads) {
   return blocks_for((threads + kThreads - 1) / kThreads);
 }
 
-/// The shift of short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbors; 0: the
-/// call has others.
+/// Returns the shift if the kernels of scaled_blocks.cuh support the call, whose blocks then have
+/// 2^shift neighboring values. Returns 0 for other calls.
 inline int neighbors_shift(const ScaledCall& call) {
   const PackLayout packs(call.layout, call.x);
   const bool is_short = packs.shift >= 4 && packs.shift <= 7;
   return packs.fit && is_short && call.n % 4 == 0 ? packs.shift : 0;
 }
 
-/// Returns whether the scales of the call's blocks are formed from their largest magnitudes alone.
+/// Returns whether the scales of the call's blocks depend on the blocks' largest magnitudes alone.
 inline bool forms_by_largest(const ScalesCall& of) {
   const bool is_given = of.given.largest != nullptr && !of.two_levels;
   return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
 }
 
-/// The elements that kernels take in one pass or four codes at a time: rounded to nearest-even by
-/// an addition, after a product.
+/// The rounding that kernels support if they cast in one pass or encode four values at a time: to
+/// nearest-even, by an addition, after a multiplication.
 using NearestByAddition = Rule<Rounding::nearest_even, Form::addition>;
 inline bool is_nearest_by_addition(const ScaledCall& call) {
   const RoundPlan& element = call.plan.element;
@@ -66,20 +68,21 @@ inline bool is_nearest_by_addition(const ScaledCall& call) {
 }
 
 inline CodesOut codes_out(const ScalesCall& of) { return {of.packed, of.first_nan}; }
-/// Returns whether kernels encode the call four values at a time.
+/// Returns whether kernels encode the call's values four at a time.
 inline bool codes_fours(const ScalesCall& of) {
   return is_nearest_by_addition(of.call) && has_four_codes(of.call.plan.element.bits, of.packed);
 }
 
-/// Returns whether kernels may take the scales of the call's blocks of columns for Packs of a
-/// tensor.
+/// Returns whether kernels may read the scales of four neighboring columns together, for the Packs
+/// of tensor t. Requires blocks of one column.
 inline bool has_four_scales(const ScaledCall& call, const Strided& t) {
   return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
          call.n <= 0xFFFFFFFF && has_packs(t) && is_aligned(call.tables.factor) &&
          is_aligned(call.tables.scale);
 }
 
-/// Queues a kernel for blocks of neighbors: run.operator()<type, kPacks>(thread blocks).
+/// Queues a kernel for blocks of neighboring values: calls run.operator()<type, kPacks>(thread
+/// blocks).
 template <class Run>
 void with_neighbors(const ScalesCall& of, int shift, Run run) {
   const std::int64_t threads = (of.call.n / 4 + 3) / 4;
@@ -89,8 +92,8 @@ void with_neighbors(const ScalesCall& of, int shift, Run run) {
   });
 }
 
-/// Calls run.operator()<R, kRoute, type>() with the rule, the route of binary32 and the type of a
-/// call's elements.
+/// Calls run.operator()<R, kRoute, type>() with the rounding rule, the binary32 route and the type
+/// of a call's elements.
 template <class Run>
 void with_packs_route(const ScaledCall& call, Run run) {
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {

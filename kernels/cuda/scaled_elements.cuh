@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of scaled formats, whose scales are in tables: cast and encoded.
+// Casts and encodes the elements of scaled formats, given the scales in tables.
 #pragma once
 
 #include "kernels/cuda/codes.cuh"
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts packed values in a route of binary32; blocks whose scales are outside of it take the wide
-/// one.
+/// Casts Packs by a route in binary32. Blocks whose scales this route does not support take the
+/// binary64 route.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The scales of a Pack's values, all in a block with scales `at`.
+/// Returns the scales for a Pack whose values all lie in one block with scales `at`.
 CPD_DEVICE LaneScales<4> same_scales(const ScaledCall& call, ElementRoute route,
                                      ElementScale<float> at) {
   return {{at, at, at, at}, route_at(call, at.scale) == route};
 }
-/// The scales of elements i … i + 3 in blocks of columns, of a tensor whose rows begin where Packs
-/// do; the second level is one scale.
+/// Returns the scales of elements i … i + 3 in blocks of columns. The tensor's rows must be aligned
+/// to Packs, and there must be a single outer scale.
 CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute route, std::int64_t i) {
   using Floats = Pack<DType::f32>;
   const std::uint32_t b = column_block_of(call.layout, static_cast<std::uint32_t>(i));
@@ -62,7 +62,7 @@ CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute rout
   return at;
 }
 
-/// Casts contiguous values stochastically in a route of binary32.
+/// Casts contiguous values stochastically by a route in binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
@@ -103,15 +103,15 @@ __global__ void __launch_bounds__(kThreads)
                      });
 }
 
-/// Where elements' codes go: `packed`, a multiple of the codes of 4 or 8 bits of four elements; the
-/// least index of a NaN without a code to *first_nan.
+/// The outputs of encoding four values at a time. `packed` receives codes of 4 or 8 bits and must
+/// be aligned for has_four_codes. *first_nan receives the least index of a NaN without a code.
 struct CodesOut {
   std::uint8_t* packed;
   unsigned long long* first_nan;
 };
 
-/// The codes of a Pack by any route; sets *lost to the number of the first value that is a NaN
-/// without a code, or to 4.
+/// Returns the codes of a Pack by any route. Sets *lost to the number of the first value that is a
+/// NaN without a code, or to 4 if there is none.
 template <Rounding mode, DType type>
 CPD_CALL FourCodes codes_alone(const ScaledCall& call, Pack<type> values, LaneScales<4> at,
                                int* lost) {
@@ -125,7 +125,8 @@ CPD_CALL FourCodes codes_alone(const ScaledCall& call, Pack<type> values, LaneSc
   return codes;
 }
 
-/// The codes of a Pack, elements i … i + 3, in a route of binary32 where it holds.
+/// Returns the codes of a Pack (elements i … i + 3). Uses a route in binary32 if that route
+/// supports the scales.
 template <class R, ElementRoute kRoute, DType type>
 CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type> v,
                                const LaneScales<4>& at, unsigned long long* first_nan) {
@@ -144,7 +145,7 @@ CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type
   return {{code(0), code(1), code(2), code(3)}};
 }
 
-/// Encodes Packs to nearest-even in a route of binary32, codes of 4 or 8 bits.
+/// Encodes Packs to codes of 4 or 8 bits, rounded to nearest-even by a route in binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ ScaledCall call, int shift, CodesOut to) {
@@ -162,7 +163,8 @@ __global__ void __launch_bounds__(kThreads)
   pack_fours(call.plan.element.bits, call.n, to.packed, four, one);
 }
 
-/// Unpacks n codes to values of a type, by the scales four_at(q) of elements 4 q … 4 q + 3.
+/// Decodes n codes to values of a type. four_at(q) must return the scales of elements 4 q … 4 q +
+/// 3.
 template <class R, DType type, class FourAt>
 CPD_DEVICE void decode_fours(const ScaledCall& call, const std::uint8_t* packed, void* out,
                              FourAt four_at) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of one column, alone or with the blocks of one row of the same tensor: squares of a
-// contiguous tensor stay in registers between the search for the largest magnitudes and their
-// rounding, so that they are read once and written once for each direction.
+// Casts a contiguous tensor in blocks of one column, alone or together with blocks of one row.
+// Squares of the tensor stay in registers between the search for the largest magnitudes and the
+// rounding, so that each value is read once and written once for each direction.
 #pragma once
 
 #include "kernels/cuda/scaled_calls.cuh"
@@ -12,25 +12,27 @@ namespace cpd::cuda {
 constexpr int kPatchSide = 32;  ///< of the part of a square that a warp holds
 constexpr int kLaneRows = 8;    ///< of a patch, that a lane holds
 
-/// A square's side, for blocks of so many values: one patch's, or four.
+/// Returns the side of a square for blocks of `length` values: the side of one patch or of four
+/// patches.
 constexpr int square_side(int length) { return length > kPatchSide ? 4 * kPatchSide : kPatchSide; }
-/// A square's warps along one side.
+/// Returns the number of a square's warps along one side.
 constexpr int square_warps(int length) { return square_side(length) / kPatchSide; }
 constexpr int square_patches(int length) { return square_warps(length) * square_warps(length); }
-/// The threads of a block: they hold one square of several patches, or several of one patch.
+/// Returns the number of threads of a thread block, which holds one square of several patches, or
+/// several squares of one patch.
 constexpr int square_threads(int length) {
   return square_patches(length) == 1 ? kThreads : square_patches(length) * kWarpSize;
 }
 
-/// The squares of a layout in blocks of one column.
+/// Returns the number of squares of a layout in blocks of one column.
 CPD_FN std::int64_t squares_of(const BlockLayout& layout, int side) {
   const auto pieces = [&](std::int64_t n) { return (n + side - 1) / side; };
   return layout.planes * pieces(layout.height) * pieces(layout.width);
 }
 
-/// Replaces `most` by maxima over kLanes lanes, whose numbers differ by multiples of kApart: each
-/// keeps kCount / kLanes of them, at the front, the lowest lane those of the lowest indices. All
-/// lanes of the warp must call it.
+/// Replaces `most` by maxima over kLanes lanes whose numbers differ by multiples of kApart. Each
+/// lane keeps kCount / kLanes of the maxima, at the front of `most`; the lowest lane keeps the
+/// maxima of the lowest indices. All lanes of the warp must call it.
 template <int kLanes, int kApart, int kCount>
 CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
   CPD_IN_REGISTERS for (int lanes = kLanes, kept = kCount / 2; lanes > 1; lanes /= 2, kept /= 2) {
@@ -44,18 +46,21 @@ CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
   }
 }
 
-/// The largest magnitudes of a square's columns or rows, of each warp along them.
+/// The largest magnitudes of a square's columns or rows, found by each of the warps along a column
+/// or row.
 struct SquareMaxima {
   std::uint32_t of[4][4 * kPatchSide];
 };
 
-/// A warp's patch of 32 x 32 values of a layout in blocks of kLength values of a column, and as
-/// many of a row. Lane l holds rows 8 (l / 8) … + 7 of columns 4 (l % 8) … + 3, and forms the
-/// scales of some blocks of which it holds a part. kPacked: rows begin where Packs do.
+/// A warp's patch of 32 x 32 values, in blocks of kLength values of a column and of kLength values
+/// of a row. Lane l has rows 8 (l / 8) … 8 (l / 8) + 7 of columns 4 (l % 8) … 4 (l % 8) + 3. A lane
+/// computes the scales of some of the blocks of which it holds values. kPacked: rows of the tensor
+/// are aligned to Packs.
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {
   static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
-  /// Lanes of a warp that hold parts of one block of a column, of a row.
+  /// The number of lanes of a warp that hold values of one block: kDown for a block of a column,
+  /// kAcross for a block of a row.
   static constexpr int kDown = kLength < kPatchSide ? kLength / kLaneRows : 4;
   static constexpr int kAcross = kLength < kPatchSide ? kLength / 4 : 8;
   static constexpr int kOwnColumns = 4 / kDown, kOwnRows = kLaneRows / kAcross;
@@ -68,7 +73,7 @@ struct WarpPatch {
   int lane, down, across;  ///< the lane's place in the warp, the warp's in the square
   Pack<type> values[kLaneRows];
 
-  /// The patch of warp `warp` of square number `number`.
+  /// Loads the patch of warp `warp` of square number `number`.
   CPD_DEVICE WarpPatch(const BlockLayout& layout, std::uint32_t number, int warp, const void* x)
       : width(layout.width),
         lane(static_cast<int>(threadIdx.x) % kWarpSize),
@@ -92,8 +97,9 @@ struct WarpPatch {
     }
   }
 
-  /// The bits of the largest magnitudes of the columns' blocks whose scales this lane forms, at the
-  /// front. All threads of the block must call it.
+  /// Finds the bit patterns of the largest magnitudes of the column blocks whose scales this lane
+  /// computes, and stores them at the front of `most`. All threads of the thread block must call
+  /// it.
   CPD_DEVICE void find_columns(bool with_nan, std::uint32_t (&most)[4],
                                SquareMaxima* shared) const {
     CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
@@ -105,8 +111,9 @@ struct WarpPatch {
     share_maxima<kDown, 8>(most, lane);
     if constexpr (kWarps > 1) most[0] = joined(most[0], down, across, *shared);
   }
-  /// The bits of the largest magnitudes of the rows' blocks whose scales this lane forms, at the
-  /// front. All threads of the block must call it.
+  /// Finds the bit patterns of the largest magnitudes of the row blocks whose scales this lane
+  /// computes, and stores them at the front of `most`. All threads of the thread block must call
+  /// it.
   CPD_DEVICE void find_rows(bool with_nan, std::uint32_t (&most)[kLaneRows],
                             SquareMaxima* shared) const {
     CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
@@ -116,7 +123,7 @@ struct WarpPatch {
     if constexpr (kWarps > 1) most[0] = joined(most[0], across, down, *shared);
   }
 
-  /// Calls visit(o, block) for the columns whose scales this lane forms, o being their order.
+  /// Calls visit(o, block) for each column whose scales this lane computes; o counts these columns.
   template <class Visit>
   CPD_DEVICE void for_own_columns(Visit visit) const {
     CPD_IN_REGISTERS for (int o = 0; o < kOwnColumns; ++o) {
@@ -124,7 +131,8 @@ struct WarpPatch {
       if (k < block_columns) visit(o, column_block + k);
     }
   }
-  /// The scales of column k, each lane's own being given. All lanes must call it.
+  /// Returns the scales of column k, given the scales that each lane has computed. All lanes must
+  /// call it.
   [[nodiscard]] CPD_DEVICE ElementScale<float> at_column(
       const ElementScale<float> (&own)[kOwnColumns], int k, bool two_levels) const {
     const int from = lane / (8 * kDown) * 8 * kDown + k / kOwnColumns * 8 + lane % 8;
@@ -167,8 +175,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// The maximum of the lane's number over the four warps along a block, of which this is number
-  /// `along`, in line `beside` of them. All threads of the block must call it.
+  /// Returns the maximum of `most` over the four warps along a block. This warp is number `along`
+  /// of the four. The warps of a square form four such lines; this line has number `beside`. All
+  /// threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;
@@ -180,7 +189,8 @@ struct WarpPatch {
   }
 };
 
-/// Calls visit(patch) for the patches of a warp's squares, as often in each warp of a square.
+/// Calls visit(patch) for the patches of a warp's squares. Every warp of a square makes the same
+/// number of calls.
 template <class Patch, class Visit>
 CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   constexpr std::uint32_t kPatches = Patch::kWarps * Patch::kWarps;
@@ -193,7 +203,7 @@ CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   }
 }
 
-/// Casts a lane's part of a patch, whose first value has index `first`, by any route.
+/// Casts a lane's part of a patch by any route. The first value of the part has index `first`.
 template <Rounding mode, DType type, bool kByRows, int kCount>
 CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
                                LaneScales<kCount> at, void* out) {
@@ -207,7 +217,7 @@ CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int r
   }
 }
 
-/// Stores a patch, cast by its columns' or its rows' scales.
+/// Stores a patch, cast with the scales of its columns or of its rows.
 template <class R, ElementRoute kRoute, bool kByRows, class Patch, int kCount, DType type>
 CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneRows],
                            const ScaledCall& call, const LaneScales<kCount>& at, void* out) {
@@ -225,8 +235,8 @@ CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneR
   }
 }
 
-/// The scales of a patch's columns, whose own ones go to visit(block, scales). All threads of the
-/// block must call it.
+/// Returns the scales of a patch's columns. Passes the scales that this lane computes to
+/// visit(block, scales). All threads of the thread block must call it.
 template <ElementRoute kRoute, class Patch, class Visit>
 CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall& of,
                                            const ShortForm& form, SquareMaxima* shared,
@@ -245,7 +255,7 @@ CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall&
   }
   return at;
 }
-/// Casts a patch in its columns' blocks. All threads of the block must call it.
+/// Casts a patch in the blocks of its columns. All threads of the thread block must call it.
 template <class R, ElementRoute kRoute, class Patch>
 CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const ShortForm& form,
                                 void* out, SquareMaxima* shared) {
@@ -256,7 +266,7 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// The blocks of one column that WarpPatch takes.
+/// Describes the blocks of one column, if WarpPatch supports them.
 struct ColumnBlocks {
   int rows = 0;         ///< of a block; 0: the call has others
   bool packed = false;  ///< the tensor's rows are aligned to Packs
@@ -271,8 +281,8 @@ struct ColumnBlocks {
   }
 };
 
-/// Calls run.operator()<type, kLength>() for blocks of columns in a tensor whose rows are aligned
-/// to Packs.
+/// Calls run.operator()<type, kLength>() with the type and the block length of the call. Supports
+/// blocks of columns in a tensor whose rows are aligned to Packs.
 template <class Run>
 void with_packed_columns(const ScalesCall& of, int length, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
@@ -281,8 +291,8 @@ void with_packed_columns(const ScalesCall& of, int length, Run run) {
     run.template operator()<type, 128>();
   });
 }
-/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns. `packed`: the tensor's
-/// rows are aligned to Packs.
+/// Calls run.operator()<type, kPacked, kLength>() with the type and the block length of the call.
+/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs.
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   if (packed) {
@@ -295,7 +305,7 @@ void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
     run.template operator()<type, false, 32>();
   });
 }
-/// Queues a kernel for the squares of such a layout.
+/// Queues a kernel for the squares of a layout in blocks of one column.
 template <int kLength, class... Parameters, class... Arguments>
 void start_squares(void (*kernel)(Parameters...), const Launch& launch, const ScalesCall& of,
                    const Arguments&... more) {

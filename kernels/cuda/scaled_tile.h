@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread's work in the kernels of scaled formats: largest magnitudes, scales, elements. For host
-// and device.
+// The work of one thread in the kernels of scaled formats: finds largest magnitudes, computes
+// scales, and casts elements. Compiles for host and device.
 #pragma once
 
 #include "cpd/numeric/round/codec.h"
@@ -13,8 +13,9 @@ namespace cpd::cuda {
 
 // --- largest magnitudes --------------------------------------------------------------------------
 
-/// How a layout's elements are divided among threads that look for the largest magnitudes: an item
-/// is `rows` x `columns` neighbors in one block, for one thread, or where `by_warp` for 32.
+/// The division of a layout's elements among the threads that search for the largest magnitudes. An
+/// item is `rows` x `columns` neighboring elements of one block; one thread handles it or, if
+/// `by_warp`, 32 threads.
 struct MaxItems {
   std::int64_t rows = 1, columns = 1;
   std::int64_t row_parts = 1, column_parts = 1;  ///< items in a block's height and width
@@ -40,14 +41,14 @@ inline MaxItems max_items(const BlockLayout& layout) {
   return items;
 }
 
-/// The bits of |x|, or 0 for a NaN that does not count.
+/// Returns the bit pattern of |x|. Without `with_nan`, returns 0 for a NaN.
 CPD_FN std::uint32_t magnitude_bits(float x, bool with_nan) {
   const std::uint32_t bits = bits_as<std::uint32_t>(x) & 0x7FFFFFFFU;
   return with_nan || bits <= 0x7F800000U ? bits : 0U;
 }
 
-/// Sets `most` to the largest magnitude's bits of every `lanes`-th column of an item, from column
-/// `lane` on; returns the item's block.
+/// Finds the largest magnitude among every `lanes`-th column of an item, from column `lane` on.
+/// Stores its bit pattern in `most` and returns the item's block.
 CPD_FN std::int64_t largest_of_item(const BlockLayout& layout, const MaxItems& items,
                                     const Strided& x, bool with_nan, std::int64_t item, int lane,
                                     int lanes, std::uint32_t* most) {
@@ -82,14 +83,14 @@ CPD_FN std::int64_t largest_of_item(const BlockLayout& layout, const MaxItems& i
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Sets the scale and the multiplier of cell c of the second level.
+/// Sets the outer scale and the multiplier of cell c.
 CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::int64_t c) {
   const OuterScale<double> outer = outer_scale(static_cast<double>(tables.largest[c]), plan);
   tables.scale[c] = static_cast<float>(outer.scale);
   tables.encode[c] = static_cast<float>(outer.encode);
 }
 
-/// The second level's scales of block b: of a format with one level 1.
+/// Returns the outer scale of block b; 1 if the format has no outer scales.
 template <class W>
 CPD_FN OuterScale<W> outer_of(const ScaledCall& call, const OuterTables& cells, std::int64_t b) {
   if (!call.plan.two_levels) return {1, 1};
@@ -97,7 +98,7 @@ CPD_FN OuterScale<W> outer_of(const ScaledCall& call, const OuterTables& cells, 
   return {cells.scale[cell], cells.encode[cell]};
 }
 
-/// The scales of block b, whose largest magnitude is `largest`.
+/// Returns the scales of block b, given the block's largest magnitude.
 template <class W>
 CPD_FN ElementScale<float> scale_of_largest(const ScaledCall& call, const OuterTables& cells,
                                             double share, std::int64_t b, float largest) {
@@ -111,13 +112,13 @@ CPD_FN void set_scale(const ScaleTables& tables, std::int64_t b, ElementScale<fl
   tables.scale[b] = at.scale;
   tables.outer[b] = at.outer;
 }
-/// Sets the scales of block b, whose largest magnitude is `largest`.
+/// Sets the scales of block b, given the block's largest magnitude.
 CPD_FN void form_scale(const ScaledCall& call, const OuterTables& cells, double share,
                        std::int64_t b, float largest, const ScaleTables& tables) {
   set_scale(tables, b, scale_of_largest<double>(call, cells, share, b, largest));
 }
 
-/// Sets the scales of block b to a caller's.
+/// Sets the scales of block b to scales that the caller gives.
 CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::int64_t b,
                        float given, const ScaleTables& tables) {
   const std::int64_t cell = call.cells.cell(call.layout.first_of(b));
@@ -130,8 +131,8 @@ CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::in
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// The block of an element, by integers that hold the layout's number of elements: 32 bits are
-/// divided sooner.
+/// Returns the block of an element. Int must be able to hold the layout's number of elements;
+/// 32-bit integers are divided faster.
 template <class Int>
 CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const auto width = static_cast<Int>(layout.width), middle = static_cast<Int>(layout.middle);
@@ -145,7 +146,7 @@ CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const Int g = columns == 1 ? j : j / columns;
   return ((p * bands + i / rows) * middle + t) * across + g;
 }
-/// block_of where blocks are of one column.
+/// Returns the block of an element, as block_of does, for blocks of one column.
 CPD_FN std::uint32_t column_block_of(BlockLayout layout, std::uint32_t index) {
   layout.columns = layout.middle = 1;
   return block_of(layout, index);
@@ -162,22 +163,22 @@ CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
   return is_one_row ? i / static_cast<std::uint32_t>(layout.columns) : block_of(layout, i);
 }
 
-/// The route of the elements of a block with that scale.
+/// Returns the route for the elements of a block with this scale.
 CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   if (call.plan.arithmetic != Arithmetic::exact) return call.route;
-  // A block with a caller's scale of 0 may hold an infinity.
+  // A block with a caller's scale of 0 may contain an infinity.
   const bool beyond = is_outside(call.route, scale) || (call.given && scale == 0);
   return beyond ? ElementRoute::wide : call.route;
 }
 
-/// x's value by a route of binary32.
+/// Returns the value of x in the scaled format, by a route in binary32.
 template <class R, ElementRoute kRoute>
 CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at,
                         std::uint32_t random) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-/// Calls take(x divided by its scales, scales) in the lanes of the element's route.
+/// Calls take(scaled, scales) with x divided by its scales, in the lanes of the element's route.
 template <class Take>
 CPD_FN auto by_route(const ScaledCall& call, const ScaledPlan& plan, float x,
                      ElementScale<float> at, Take take) {
@@ -196,7 +197,7 @@ CPD_FN ElementScale<float> scale_of(const ScaleTables& tables, std::int64_t bloc
   return {tables.factor[block], tables.scale[block], tables.outer[block]};
 }
 
-/// The value of x in the scaled format, in a block with these scales.
+/// Returns the value of x in the scaled format, in a block with these scales.
 template <Rounding mode>
 CPD_FN float cast_by(const ScaledCall& call, float x, ElementScale<float> at,
                      std::uint32_t random) {
@@ -204,15 +205,15 @@ CPD_FN float cast_by(const ScaledCall& call, float x, ElementScale<float> at,
     return scaled_value(round<mode>(quotient, Unsigned<V>{random}, call.plan.element), scale);
   });
 }
-/// The value of element i of x in the scaled format.
+/// Returns the value of element i of x in the scaled format.
 template <Rounding mode>
 CPD_FN float cast_element(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
   return cast_by<mode>(call, load_element<float>(call.x, i),
                        scale_of(call.tables, block_of(call, i)), random);
 }
 
-/// The code of x in a block with these scales; *is_lost is set for a NaN that has none, in a block
-/// whose scale is no NaN.
+/// Returns the code of x in a block with these scales. Sets *is_lost if x is NaN and has no code,
+/// unless the block's scale is NaN.
 template <Rounding mode>
 CPD_FN std::uint32_t code_by(const ScaledCall& call, float x, ElementScale<float> at,
                              std::uint32_t random, bool* is_lost) {
@@ -222,7 +223,7 @@ CPD_FN std::uint32_t code_by(const ScaledCall& call, float x, ElementScale<float
         round_to_whole_code<mode>(quotient, Unsigned<V>{random}, call.plan.element));
   });
 }
-/// The code of element i of x; *is_lost as of code_by.
+/// Returns the code of element i of x. Sets *is_lost as code_by does.
 template <Rounding mode>
 CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
                                   bool* is_lost) {
@@ -230,7 +231,7 @@ CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::u
                        scale_of(call.tables, block_of(call, i)), random, is_lost);
 }
 
-/// The value of element i, whose code is given.
+/// Returns the value of element i, given its code.
 CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_t code) {
   const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
   const float q = value_of_code<float>(code, call.plan.element);
@@ -241,7 +242,8 @@ CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_
 // --- the choice between two candidates of a scale
 // -------------------------------------------------
 
-/// The sum of the errors of one row of block b, elements being rounded by `nearest`.
+/// Returns the sum of the errors of one row of block b, with elements rounded by the plan
+/// `nearest`.
 CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bool squares,
                            const OuterTables& cells, const ScaleTables& tables, std::int64_t b,
                            std::int64_t row) {
@@ -265,15 +267,16 @@ CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bo
   return sum.value();
 }
 
-/// The number of rows of block b.
+/// Returns the number of rows of block b.
 CPD_FN std::int64_t rows_of(const BlockLayout& layout, std::int64_t b) {
   const std::int64_t band = b / (layout.across() * layout.middle) % layout.bands();
   const std::int64_t rest = layout.height - band * layout.rows;
   return rest < layout.rows ? rest : layout.rows;
 }
 
-/// Sets block b's scales to the other candidate's where their errors, a number for each of the
-/// layout's rows of a block, have the smaller sum. Overwrites the errors.
+/// Chooses between two candidates for block b's scales: takes the other candidate's scales if its
+/// errors have the smaller sum. The arrays have an error for each row of each block. Overwrites the
+/// errors.
 CPD_FN void choose_scale(const ScaledCall& call, std::int64_t b, double* usual, double* others,
                          const ScaleTables& tables, const ScaleTables& other) {
   const std::int64_t rows = rows_of(call.layout, b);

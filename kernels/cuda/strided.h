@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of any float type and stride, and the loop that gives each thread the elements of one
-// Philox block. For host and device.
+// Loads and stores elements of any float type and stride, and loops in which each thread takes the
+// elements of one Philox block. Compiles for host and device.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
 #include "kernels/cuda/elements.h"
 
-/// Prevents the unrolling of a loop with a long body, which would take the compiler minutes.
+/// Prevents the compiler from unrolling a loop with a long body, which would take minutes.
 #ifdef __CUDA_ARCH__
 #define CPD_ROLLED _Pragma("unroll 1")
 #else
 #define CPD_ROLLED
 #endif
-/// Unrolls a loop over an array, so that it is in registers.
+/// Unrolls a loop over an array, so that the array stays in registers.
 #ifdef __CUDA_ARCH__
 #define CPD_IN_REGISTERS _Pragma("unroll")
 #else
@@ -33,14 +33,16 @@ CPD_FN std::int64_t offset_of(const Strided& t, std::int64_t i) {
   return offset + i * t.stride[0];
 }
 
-/// The element at place `at` of memory as V, converted exactly; fp64 only where V is double.
+/// Returns the element at index `at` of memory, converted exactly to V. V must be double for fp64
+/// memory.
 template <class V>
 CPD_FN V load_at(const Strided& t, std::int64_t at) {
   if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
   return value_at(t.data, t.dtype, at);
 }
-/// Reads kCount elements as V, each converted exactly: number j at place(j), or 0 where it is not
-/// wanted. The type is looked up once, so that a GPU asks for all before it waits for the first.
+/// Reads kCount elements as V, each converted exactly: number j from index place(j), or 0 unless
+/// wanted(j). The type is tested once, so that a GPU issues all loads before it waits for the
+/// first.
 template <class V, int kCount, class Wanted, class Place>
 CPD_FN void load_together(const Strided& t, Wanted wanted, Place place, V (&to)[kCount]) {
   const auto load = [&](auto element) {
@@ -61,13 +63,13 @@ CPD_FN void load_together(const Strided& t, Wanted wanted, Place place, V (&to)[
   }
   load([&](std::int64_t at) { return value_at(t.data, DType::f16, at); });
 }
-/// Element i as V, converted exactly.
+/// Returns element i, converted exactly to V.
 template <class V>
 CPD_FN V load_element(const Strided& t, std::int64_t i) {
   return load_at<V>(t, offset_of(t, i));
 }
 
-/// Stores a value that the type holds.
+/// Stores a value that the type represents exactly.
 template <class V>
 CPD_FN void store_element(const Strided& t, std::int64_t i, V value) {
   const std::int64_t at = offset_of(t, i);
@@ -84,14 +86,14 @@ inline bool is_contiguous(const Strided& t, DType type) {
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-/// Returns whether a kernel may read or write a tensor in Packs of its type.
+/// Returns whether a kernel may read or write a tensor in Packs of the tensor's type.
 inline bool has_packs(const Strided& t) {
   return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
 }
 
 // --- the loop ------------------------------------------------------------------------------------
 
-/// The source of random integers: the tensor `given`, if its data is not null, or Philox.
+/// The source of random integers: the tensor `given`, or Philox if `given` has no data.
 struct Source {
   std::uint64_t seed;
   std::uint64_t stream;
@@ -103,24 +105,25 @@ CPD_FN Source source_of(const RoundPlan& plan, const DeviceKey& key, const Strid
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }
 
-/// How many draws a word serves (4 without random bits): 64 * draws_of elements share 16 Philox
-/// blocks, each of which has every 16th.
+/// Returns the number of random integers in a random word; 4 if rounding uses no random bits. 64 *
+/// draws_of consecutive elements share 16 Philox blocks; each of these blocks serves every 16th
+/// element.
 CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
   return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
 }
 
-// Plans and tensors have many branches that are uniform over threads: unrolling multiplies their
-// copies, and the compiler takes minutes.
+// Prevents unrolling: plans and tensors have many branches that are the same for all threads, and
+// copies of such branches make compilation take minutes.
 
-/// The number of Philox indices of n elements.
+/// Returns the number of Philox indices that n elements need.
 CPD_FN constexpr std::int64_t indices_of(Rounding mode, int random_bits, std::int64_t n) {
   const int elements = 64 * draws_of(mode, random_bits);
   return (n + elements - 1) / elements * 16;
 }
 
-/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h), so that 16
-/// neighboring threads read 16 neighboring elements. Without random bits the order is the same
-/// and R = 0.
+/// Calls visit(i, R) for the elements i < n of Philox index `index` (philox.h), with the random
+/// integer R. 16 neighboring threads read 16 neighboring elements. Without random bits, the order
+/// is the same and R is 0.
 template <Rounding mode, class Visit>
 CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
                          const Source& source, Visit visit) {
@@ -149,8 +152,9 @@ CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& pl
   }
 }
 
-/// for_elements of a stochastic mode without given integers, for short bodies: the four words of a
-/// Philox block without a loop, so that four elements are read before the first is written.
+/// Does the work of for_elements for a stochastic mode without given integers and a short body.
+/// Handles the four words of a Philox block without a loop, so that four elements are read before
+/// the first is written.
 template <class Visit>
 CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
                                const Source& source, Visit visit) {
@@ -178,15 +182,15 @@ CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPl
   }
 }
 
-/// Four neighboring elements' random integers.
+/// The random integers of four neighboring elements.
 struct FourIntegers {
   std::uint32_t of[4];
 };
 
-/// for_elements of a stochastic mode without given integers, of contiguous values of a type, in
-/// Packs: calls visit(i, x's Pack of elements i … i + 3, their integers) for the elements of four
-/// Philox indices, from 4 * at on, after reading four Packs at a time; and rest(i, R) for those of
-/// the last, incomplete 16 blocks.
+/// Does the work of for_elements in Packs, for a stochastic mode without given integers and
+/// contiguous values of one type. Handles four Philox indices, from 4 * at on. Reads four Packs at
+/// a time, then calls visit(i, pack, integers) for elements i … i + 3. Calls rest(i, R) for the
+/// elements of the last, incomplete 16 Philox blocks.
 template <DType type, class Visit, class Rest>
 CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& plan,
                              const Source& source, const void* x, Visit visit, Rest rest) {

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of threads that work in steps, with a barrier after each, and the start of such kernels.
+// A thread block that works in steps with a barrier after each step, and functions that start such
+// kernels.
 #pragma once
 
 #include "kernels/cuda/device.cuh"
 
 namespace cpd::cuda {
 
-/// A block of kThreads threads, each of which runs this.
+/// A thread block of kThreads threads. Each thread has an object of this class.
 struct ThreadBlock {
   std::int64_t number = blockIdx.x;
   std::int64_t count = gridDim.x;
 
-  /// Calls run(thread) on each thread, then waits for all of them.
+  /// Calls run(thread) on each thread, then waits for all threads of the block.
   template <class Run>
   CPD_DEVICE void each(Run run) const {
     run(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
-  /// add, raise and flip update a sum, a maximum and an exclusive or in global memory. Every thread
-  /// of the block must call them.
+  /// add, raise and flip update a number in global memory: a sum, a maximum, or an exclusive or.
+  /// Every thread of the block must call these functions.
   CPD_DEVICE void add(unsigned long long* to, std::uint32_t value) const {
     const unsigned total = __reduce_add_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && total != 0) atomicAdd(to, total);
@@ -32,12 +33,12 @@ struct ThreadBlock {
     const unsigned together = __reduce_xor_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && together != 0) atomicXor(to, together);
   }
-  /// Adds for this thread alone, in shared or global memory.
+  /// Adds `count` for this thread alone. `to` may be in shared or global memory.
   template <class T>
   CPD_DEVICE void tally(T* to, T count) const {
     atomicAdd(to, count);
   }
-  /// Keeps the least number that any thread notes.
+  /// Sets *first to the minimum of *first and i.
   CPD_DEVICE void note(unsigned long long* first, std::int64_t i) const {
     atomicMin(first, static_cast<unsigned long long>(i));
   }
@@ -46,7 +47,7 @@ struct ThreadBlock {
   static constexpr unsigned kAll = 0xFFFFFFFFU;
 };
 
-/// Starts a kernel for so many tiles of work, if there are any.
+/// Starts a kernel for `tiles` tiles of work. Does nothing if there are none.
 template <class Kernel, class... Arguments>
 int start_tiles(const Launch& launch, Kernel kernel, std::int64_t tiles,
                 const Arguments&... arguments) {

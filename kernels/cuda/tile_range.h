@@ -5,7 +5,7 @@
 
 namespace cpd::cuda {
 
-/// Bounds of a block's operands, as bit patterns.
+/// Bounds of the operands of a thread block's tile, as bit patterns.
 struct TileRange {
   std::uint32_t largest;   ///< the largest |x|; Inf and NaN are the largest
   std::uint32_t smallest;  ///< the least |x| that is not zero

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude. The limit is found digit by digit from counts of all values. A
-// span is some tiles: what it selects is counted, the counts are summed over the spans before it,
-// and so each value that is kept gets its rank by index, whatever the order of blocks and threads.
+// Selects the values of largest magnitude on a GPU. The limit is the least selected magnitude. It
+// is found digit by digit, from counts of all values. A span is a sequence of tiles. The selected
+// values of each span are counted, and the counts of all earlier spans are added up. So each
+// selected value gets its rank in the order of indices, independently of the order in which blocks
+// and threads run.
 //
-// Memory. A value of v is read by three counts of digits, by the counts of spans and when it is
-// rounded, 20 bytes, and its term is written, 4. With a residual, the first count reads x and the
-// residual and writes v, and rounding writes the next residual: 12 bytes more. Counting losses
-// then reads x once more; counting bytes reads v, and so does gathering what another codec rounds.
+// Memory traffic for each value: 20 bytes to read v (three counts of digits, the counts of spans,
+// rounding) and 4 bytes to write the term. With a residual, 12 bytes more: the first count reads x
+// and the residual and writes v, and rounding writes the next residual. Counting losses reads x
+// once more. Counting bytes reads v once more, as does gathering values that another codec rounds.
 #include "cpd/numeric/scaled/gap_codes.h"
 #include "cpd/numeric/scaled/largest_limit.h"
 #include "kernels/cuda/message_tile.cuh"
@@ -26,14 +28,15 @@ struct TopKTile {
   std::uint32_t bits;
 };
 
-/// Where value j of a tile is, so that threads that read kOwn neighbors use different banks.
+/// Returns the index in shared memory of value j of a tile. Padding lets threads that each read
+/// kOwn neighboring values use different banks.
 CPD_FN int slot_of(int j) { return j + j / kOwn; }
 
 CPD_FN TopKSpan operator+(const TopKSpan& a, const TopKSpan& b) {
   return {a.above + b.above, a.equal + b.equal};
 }
 
-/// Replaces the sums of a block's threads, cells[0], by those of all threads up to each.
+/// Replaces cells[0], the values of the block's threads, by inclusive prefix sums.
 template <class T>
 CPD_DEVICE void add_up(const ThreadBlock& block, T (&cells)[2][kThreads]) {
   static_assert(kThreads == 256, "an even number of steps, so that the sums end in cells[0]");
@@ -47,7 +50,7 @@ CPD_DEVICE void add_up(const ThreadBlock& block, T (&cells)[2][kThreads]) {
   }
 }
 
-/// The spans of a layer.
+/// Returns the number of spans of a tensor.
 CPD_FN std::int64_t spans_of(const TopKCall& call) {
   return (tiles_of(call.n) + call.span - 1) / call.span;
 }
@@ -56,15 +59,17 @@ CPD_FN std::int64_t spans_of(const TopKCall& call) {
 
 // --- ranks ---------------------------------------------------------------------------------------
 
-/// How many of the values that are counted are kept; with the limit's pattern, the first ones.
+/// Returns the number of selected values among the counted ones: all above the limit, and the first
+/// ones equal to the limit.
 CPD_FN std::int64_t kept_of(const LargestLimit& limit, const TopKSpan& counted) {
   const auto equal = static_cast<std::int64_t>(counted.equal);
   return static_cast<std::int64_t>(counted.above) + (equal < limit.equals ? equal : limit.equals);
 }
 
-/// Ranks the values of tiles `tile` … `end` - 1, the first of which comes after `before`. Calls
-/// run(begin, count, first, kept) for each: its first value, how many it has, the rank of the first
-/// value that it keeps, and how many it keeps.
+/// Ranks the selected values of tiles `tile` … `end` - 1; `before` has the counts of the values
+/// before these tiles. For each tile, calls run(begin, count, first, kept) with the tile's first
+/// value, its number of values, the rank of its first selected value, and its number of selected
+/// values.
 template <class Run>
 CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call, std::int64_t tile,
                                  std::int64_t end, TopKSpan before, TopKTile& memory, Run run) {
@@ -113,7 +118,7 @@ CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call,
   }
 }
 
-/// Calls run as for_ranked_tiles does, for the tiles of this block's spans.
+/// Calls run, as for_ranked_tiles does, for the tiles of this thread block's spans.
 template <class Run>
 CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call, TopKTile& memory,
                                  Run run) {
@@ -126,7 +131,8 @@ CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call,
 
 // --- terms ---------------------------------------------------------------------------------------
 
-/// Makes the values that are kept term_of(v, rank), all others +0, and writes the next residual.
+/// Replaces selected values v by term_of(v, rank) and all other values by +0, and writes the next
+/// residual.
 template <class TermOf>
 CPD_DEVICE void form_terms(const ThreadBlock& block, const TopKCall& call, float* y,
                            SegmentCounts* counts, TopKTile& memory, TermOf term_of) {
@@ -153,7 +159,7 @@ CPD_DEVICE void form_terms(const ThreadBlock& block, const TopKCall& call, float
 
 // --- kernels -----------------------------------------------------------------------------------
 
-/// Counts a digit of the values that agree with the limit in all digits before it.
+/// Counts the values of each digit among the values that agree with the limit in all higher digits.
 __global__ void __launch_bounds__(kThreads)
     count_digits(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::uint32_t bins[kMostDigit + 1];
@@ -182,8 +188,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   });
 }
-/// Sets the limit's digit, by one block; a thread has some neighboring counts, the first the
-/// highest.
+/// Sets one digit of the limit, in a single thread block. Each thread has some neighboring counts;
+/// the first thread has the counts of the highest digits.
 __global__ void __launch_bounds__(kThreads)
     find_digit(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::int64_t sums[2][kThreads];
@@ -212,7 +218,7 @@ __global__ void __launch_bounds__(kThreads)
     call.search->limit = digit + 1 == kPatternDigits ? with_non_finite(limit) : limit;
   });
 }
-/// Counts in each span the values above the limit and those with its pattern.
+/// Counts in each span the values above the limit and the values equal to the limit.
 __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ TopKCall call) {
   const ThreadBlock block;
   const std::uint32_t limit = call.search->limit.pattern;
@@ -236,8 +242,8 @@ __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ 
     });
   }
 }
-/// Replaces the counts of spans by those of all spans before each, by one block, and counts what is
-/// kept.
+/// Replaces the counts of spans by exclusive prefix sums, in a single thread block, and counts the
+/// selected values.
 __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ TopKCall call) {
   __shared__ TopKSpan sums[2][kThreads];
   const ThreadBlock block;
@@ -271,7 +277,7 @@ __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ To
     if (thread == 0) call.search->kept = kept_of(call.search->limit, call.spans[all - 1]);
   });
 }
-/// Terms are values rounded as elements of a layer by rank.
+/// Rounds the selected values and stores them as terms. Random integers are numbered by rank.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     round_kept(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
@@ -282,7 +288,7 @@ __global__ void __launch_bounds__(kThreads)
                              call.cast);
   });
 }
-/// Terms are another codec's.
+/// Stores terms that another codec has rounded.
 __global__ void __launch_bounds__(kThreads)
     place_terms(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
   __shared__ TopKTile memory;
@@ -290,7 +296,7 @@ __global__ void __launch_bounds__(kThreads)
   form_terms(block, call, y, counts, memory,
              [&](float, std::int64_t rank) { return call.terms[rank]; });
 }
-/// Writes the values that are kept, by rank.
+/// Writes the selected values in the order of their ranks.
 __global__ void __launch_bounds__(kThreads)
     gather_kept(const __grid_constant__ TopKCall call, float* values) {
   __shared__ TopKTile memory;
@@ -304,7 +310,8 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Counts what messages of `block` values each keep, and the bits of the codes of the gaps.
+/// Counts, for each block of `block` values of the message, the selected values and the bits of the
+/// gap codes.
 __global__ void __launch_bounds__(kThreads)
     count_places(const __grid_constant__ TopKCall call, TopKPlaces* places) {
   __shared__ TopKTile memory;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks on a GPU: each rank is cast, and then added to the running sums.
+// Sums over virtual ranks on a GPU by the general path: casts each rank's values and then adds them
+// to the running sums.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/virtual_tile.cuh"
@@ -10,7 +11,8 @@ namespace {
 
 // --- kernels -----------------------------------------------------------------------------------
 
-/// The contributions of the call's first rank; counts losses unless `counts` is null.
+/// Computes the contributions of the call's first rank. Unless `counts` is null, counts the values
+/// that the cast loses.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     cast_terms_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Adds the values of the call's first rank, which are terms.
+/// Adds the values of the call's first rank, which are terms, to the running sums.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     take_terms_of(const __grid_constant__ VirtualCall call) {
@@ -69,7 +71,8 @@ int take_terms(const Launch& launch, const VirtualCall& call) {
   return status;
 }
 
-/// Rank `rank` of the call alone, whose contributions are in call.terms.
+/// Returns a call that adds rank `rank` alone. The rank's contributions, already cast, are in
+/// call.terms.
 VirtualCall cast_call(const VirtualCall& call, int rank) {
   VirtualCall one = call;
   one.ranks = 1;
@@ -80,7 +83,7 @@ VirtualCall cast_call(const VirtualCall& call, int rank) {
   return one;
 }
 
-/// fold_ranks, each cast and each addition on its own.
+/// Does the work of fold_ranks with separate kernels for each cast and each addition.
 int fold_one_by_one(const Launch& launch, const VirtualCall& call) {
   if (!call.casts) return take_terms(launch, call);
   VirtualCall from = call;

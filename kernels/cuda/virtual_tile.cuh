@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A term of a virtual rank on a GPU: a running sum is read, the term is added to it, and it is
-// written.
+// Adds the term of a virtual rank on a GPU: reads a running sum, adds the term, and writes the sum.
 #pragma once
 
 #include "kernels/cuda/reduce_tile.cuh"
@@ -9,21 +8,21 @@
 
 namespace cpd::cuda {
 
-/// A rank's value as it enters the reduction.
+/// Returns a rank's value as it enters the reduction: divided by the call's divisor.
 inline CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
 CPD_FN float entering(const VirtualCall& call, float x) {
   return call.divisor == 1 ? x : divided(x, call.divisor);
 }
 
-/// The number of the first rank's term in the sum of value i; -1: it has none there, as ranks of a
-/// ring; a call has one such rank.
+/// Returns the number of the first rank's term in the sum of value i. Returns -1 if the rank has no
+/// term there, as in a ring; such a call has a single rank.
 CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
   if (call.visit < 0) return call.k;
   if (call.rounds.order != Order::ring) return call.visit;
   return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
 }
 
-/// The number of planes of a running sum that hold numbers after k terms.
+/// Returns the number of planes (running values) of a sum that hold numbers after k terms.
 CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
   const Scheme scheme = call.plan.order.scheme;
   return scheme == Scheme::pairwise ? open_trees(k) : planes_of_sum(scheme, call.count);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts to nearest-even in blocks of 16, 32 or 128 values of a column, with the forming of their
-// scales: values are read once. In general some passes form the scales, and cast_elements takes an
-// element at a time.
+// Casts to nearest-even in blocks of 16, 32 or 128 values of a column and computes the scales in
+// the same kernel, so that values are read only once. The general path computes the scales in
+// separate kernels, and cast_elements casts one element at a time.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_squares.cuh"
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Returns whether rows of the tensor and of the result begin where Packs do.
+/// Returns whether the rows of the tensor and of the result are aligned to Packs.
 bool is_packed(const ScalesCall& of) {
   return ColumnBlocks(of.call).packed && is_aligned(of.out.data);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of 4 or 8 bits of blocks of 16, 32 or 128 values of a column, with the forming of their
-// scales: values are read once. In general some passes form the scales, and encode_elements takes
-// an element at a time.
+// Encodes to codes of 4 or 8 bits in blocks of 16, 32 or 128 values of a column and computes the
+// scales in the same kernel, so that values are read only once. The general path computes the
+// scales in separate kernels, and encode_elements encodes one element at a time.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_squares.cuh"
 
 namespace cpd::cuda {
 namespace {
 
-/// Encodes in blocks of a column, codes of 4 or 8 bits.
+/// Encodes in blocks of a column to codes of 4 or 8 bits.
 template <class R, ElementRoute kRoute, DType type, int kLength>
 __global__ void __launch_bounds__(square_threads(kLength))
     encode_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decodes codes of 4 or 8 bits of tensors in blocks of one column: four codes a thread at a time,
-// each with its block's scales. The general decode_elements takes an element at a time.
+// Decodes codes of 4 or 8 bits to tensors in blocks of one column. A thread decodes four codes at a
+// time, each with the scales of its block. The general kernel decode_elements decodes one element
+// at a time.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_calls.cuh"
 

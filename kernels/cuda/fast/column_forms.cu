@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scales of blocks of 16, 32 or 128 values of a column: threads hold squares of the tensor. In
-// general one kernel finds the largest magnitudes by atomic maxima, and another forms the scales.
+// Computes the scales of blocks of 16, 32 or 128 values of a column, with squares of the tensor in
+// the threads' registers. In the general path, one kernel finds the largest magnitudes by atomic
+// maxima, and another kernel computes the scales.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_squares.cuh"
 

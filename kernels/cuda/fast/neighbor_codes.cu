@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of 4 or 8 bits of short blocks of neighbors, with the forming of their scales: values are
-// read once. In general one pass forms the scales, and another encodes.
+// Encodes to codes of 4 or 8 bits in short blocks of neighboring values and computes the scales in
+// the same kernel, so that values are read only once. In the general path, one kernel computes the
+// scales and another kernel encodes.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_calls.cuh"
 
 namespace cpd::cuda {
 namespace {
 
-/// Encodes to nearest-even in a route of binary32.
+/// Encodes by a route in binary32, rounding to nearest-even.
 template <class R, ElementRoute kRoute, DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     encode_short_blocks(const __grid_constant__ ScalesCall of,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations on tensors of one type whose elements are neighbors: four elements a thread at
-// a time, in binary32 where that is enough (short_exact.h). The general operate_elements reads
+// Computes single operations on contiguous tensors of one type. A thread computes four elements at
+// a time, in binary32 if that suffices (short_exact.h). The general kernel operate_elements reads
 // types and strides at run time and computes in binary64.
 #include "cpd/numeric/round/short_exact.h"
 #include "kernels/cuda/arithmetic_elements.h"
@@ -11,14 +11,16 @@
 namespace cpd::cuda {
 namespace {
 
-/// Computes elements i … i + 3, out of line, for those that binary32 leaves in doubt.
+/// Computes elements i … i + 3 in binary64, out of line, if binary32 may not give the right
+/// results.
 template <Rounding mode>
 CPD_CALL void operate_in_doubt(const ArithmeticTask& call, std::int64_t i, FourIntegers random) {
   CPD_ROLLED for (int j = 0; j < 4; ++j) operate_one<mode, false>(call, i + j, random.of[j]);
 }
 
-/// Computes elements i … i + 3 in binary32 (short_exact.h) by the plan's rule R, or in binary64
-/// where that leaves a doubt; their x are given.
+/// Computes elements i … i + 3 by the plan's rounding rule R. Computes in binary32 (short_exact.h),
+/// or in binary64 if the binary32 result may be wrong. The argument x has the first operand of the
+/// elements.
 template <class R, DType type>
 CPD_FN void operate_pack(const ArithmeticTask& call, std::int64_t i, Pack<type> x,
                          FourIntegers random) {
@@ -44,7 +46,7 @@ CPD_FN void operate_pack(const ArithmeticTask& call, std::int64_t i, Pack<type> 
   });
 }
 
-/// The share of an operation of thread number `thread` of `threads`; the plan has the rule R.
+/// Computes the share of thread number `thread` of `threads`. R is the plan's rounding rule.
 template <class R, DType type>
 CPD_FN void operate_packs(const ArithmeticTask& call, std::int64_t thread, std::int64_t threads) {
   const auto one = [&](std::int64_t i, std::uint32_t random) {
@@ -81,8 +83,8 @@ __global__ void __launch_bounds__(kThreads)
                          std::int64_t{gridDim.x} * kThreads);
 }
 
-/// Its tensors are of one type and have Packs, its plan rounds_from_odd, random integers are
-/// Philox's.
+/// Returns true if all tensors have one type and are aligned to Packs, the plan rounds_from_odd,
+/// and random integers come from Philox.
 bool applies(const ArithmeticCall& call) {
   const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(*call.plan) && call.random.data == nullptr && fits(call.x) &&

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fold of the usual all-reduces in few instructions: one rank after the other without groups,
-// or of one group, sums to nearest-even in order or Kahan's, by short steps
-// (numeric/sums/fast_sum.h). A thread has four neighboring values, and reads their codes of some
-// ranks before it adds the first. The general fold computes a value a thread by
-// reduce_tile.cuh's sum_of, which here computes what leaves the plan's limit.
+// Sums over ranks for the usual all-reduces in few instructions. Supports sequential and Kahan's
+// sums to nearest-even, of one rank after the other without groups, or of one group
+// (numeric/sums/fast_sum.h). A thread has four neighboring values and reads their codes from some
+// ranks before it adds the first code. The general kernel computes one value in each thread by
+// sum_of (reduce_tile.cuh); this kernel uses sum_of for values that exceed the plan's limit.
 #include "cpd/numeric/sums/fast_sum.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fast_kernels.h"
@@ -22,7 +22,7 @@ struct ShortFoldTile {
   ReduceTile tile;
 };
 
-/// The plan of the sums that a call folds: of one group, or of all ranks.
+/// Returns the plan of the sums that a call computes: over one group, or over all ranks.
 CPD_FN const SumPlan& sums_of(const ReduceCall& call) {
   return call.unit >= 0 ? call.group : call.across;
 }
@@ -32,13 +32,13 @@ CPD_FN std::int64_t terms_of(const ReduceCall& call) {
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Four neighboring codes of kBits; kBits = 8: or of 4.
+/// Four neighboring codes of kBits bits each. With kBits = 8, the codes may also have 4 bits.
 template <int kBits>
 struct FourWords {
   std::uint32_t words[kBits / 8];
 };
 
-/// The codes from value `at` of a message on; `at` is a multiple of 4.
+/// Reads the codes of a message from value `at` on. `at` must be a multiple of 4.
 template <int kBits>
 CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int bits) {
   const std::uint8_t* place = from + at * bits / 8;
@@ -49,8 +49,8 @@ CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int 
   }
   return codes;
 }
-/// Returns whether words_at may read the codes of a segment in every message: they begin where
-/// words do.
+/// Returns whether words_at may read the codes of a segment in every message: the codes must be
+/// aligned to words.
 CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   const auto kind = static_cast<int>(Codes::wire);
   const int bytes = call.codes[kind].bits == 4 ? 2 : 4;
@@ -62,7 +62,8 @@ CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   return all;
 }
 
-/// The value of code j; `values`: of short codes. A NaN is any.
+/// Returns the value of code j. `values` is a table of the values of codes of at most 8 bits. If
+/// the code is a NaN, any NaN may be returned.
 template <int kBits>
 CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire,
                      const float* values) {
@@ -79,18 +80,18 @@ CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// Four sums, and whether each is the ordered sum.
+/// Four sums, and for each sum whether it equals the ordered sum.
 struct FourSums {
   float sum[kFoldSums];
   bool is_good[kFoldSums];
 };
 
-/// first_sum of a term that is a number of the accumulator's format.
+/// Returns the same as first_sum, for a term that is a number of the accumulator's format.
 CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
   return plan.terms.round.keeps_negative_zero ? term : term + 0.0F;
 }
 
-/// The sums of values `at` … `at` + 3 of a segment.
+/// Returns the sums of values `at` … `at` + 3 of a segment.
 template <class Path, bool kKahan, int kBits>
 CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                           const float* values) {
@@ -135,13 +136,14 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
   return sums;
 }
 
-/// The code of value `at`, by any route.
+/// Returns the code of the result of value `at`, by the general path.
 template <Rounding mode>
 CPD_CALL std::uint32_t code_alone(const ReduceCall& call, const ReduceSegment& segment,
                                   std::int64_t at) {
   return code_of(sum_of<mode>(call, segment, at), call.codes[static_cast<int>(call.to_codes)]);
 }
-/// The codes of four results: of values `at` … `at` + 3.
+/// Computes the codes of four results: values `at` … `at` + 3. Values whose sum is not good take
+/// the general path.
 template <Rounding mode>
 CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                          FourSums sums, std::uint32_t* codes) {
@@ -159,7 +161,7 @@ CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, s
   });
 }
 
-/// Calls run.operator()<kBits>() with the width of words_at.
+/// Calls run.operator()<kBits>() with the width that words_at needs.
 template <class Run>
 CPD_FN void with_code_bits(int bits, Run run) {
   if (bits <= 8) return run.template operator()<8>();
@@ -199,8 +201,9 @@ __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant_
   });
 }
 
-/// Returns whether four neighboring codes are read as words: of 4 or 8 bits by a table of their
-/// values, of 16 or 32 bits by shifts, fp16 and its like by a few operations.
+/// Returns whether four neighboring codes can be read as words. Codes of 4 or 8 bits are decoded by
+/// a table of their values, codes of 16 or 32 bits by shifts, and fp16-like codes by a few
+/// operations.
 bool has_short_codes(const RoundPlan& plan) {
   if (plan.bits == 4 || plan.bits == 8) return true;
   const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);

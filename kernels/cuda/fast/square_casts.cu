@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts in blocks of a column and in blocks of a row of the same tensor, as a gradient enters two
-// products: values are read once. In general each direction is a cast of its own.
+// Casts a tensor both in blocks of a column and in blocks of a row, as the two products of a
+// gradient need it. Values are read only once. The general path casts each direction separately.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_squares.cuh"
 
 namespace cpd::cuda {
 namespace {
 
-/// Casts a patch in its rows' blocks, whose second level is one scale. All threads of the block
-/// must call it.
+/// Casts a patch in the blocks of its rows, with a single outer scale. All threads of the thread
+/// block must call it.
 template <class R, ElementRoute kRoute, class Patch>
 CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const ShortForm& form,
                              void* out, SquareMaxima* shared) {
@@ -27,7 +27,7 @@ CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const Sho
   cast_patch<R, kRoute, true>(patch, patch.values, call, at, out);
 }
 
-/// Casts in blocks of a column and in blocks of a row.
+/// Casts in blocks of a column and in blocks of a row of the same tensor.
 template <class R, ElementRoute kRoute, DType type, int kLength>
 __global__ void __launch_bounds__(square_threads(kLength))
     cast_squares(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Returns whether `columns` has blocks of as many values of a column as `rows` has of the same
-/// tensor's rows.
+/// Returns whether `columns` describes blocks of a column with the same number of values as `rows`
+/// has in blocks of a row, of the same tensor.
 bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
   const bool is_merged = rows.planes * rows.height * rows.middle == 1;
   const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;

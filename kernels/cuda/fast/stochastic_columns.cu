@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stochastic casts of tensors in blocks of one column: a thread takes four neighbors, each with its
-// block's scales, and the random integers of one Philox index. The general cast_elements takes an
-// element at a time.
+// Casts tensors in blocks of one column stochastically. A thread casts four neighboring values,
+// each with the scales of its block, with the random integers of one Philox index. The general
+// kernel cast_elements casts one element at a time.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_calls.cuh"
 
 namespace cpd::cuda {
 namespace {
 
-/// A Pack of change(value, R, its scales).
+/// Returns a Pack with change(value, R, scales) for each value, with the value's random integer R
+/// and its scales.
 template <DType type, class Change>
 CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const LaneScales<4>& at,
                                  Change change) {
@@ -26,8 +27,8 @@ CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, F
   });
 }
 
-/// Casts contiguous values stochastically in a route of binary32, in blocks of columns, of a tensor
-/// whose rows begin where Packs do.
+/// Casts contiguous values stochastically in blocks of columns, by a route in binary32. The
+/// tensor's rows must be aligned to Packs.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic_columns(const __grid_constant__ ScaledCall call, const void* x, void* out) {

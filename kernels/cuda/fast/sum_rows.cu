@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of terms that are neighbors in memory: threads read lines of memory together. The general
-// sum_each has each thread read its own terms.
+// Sums over a dimension whose terms are contiguous in memory. Threads read cache lines together. In
+// the general kernel sum_each, each thread reads its own terms.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/fold_tile.h"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kRows = 32;  ///< sums of a block of sum_rows, one a thread
 
-/// Sums of terms that are neighbors in memory: a block reads tiles of its rows, neighboring
-/// threads neighboring terms, and each thread adds the terms of its own row.
+/// Sums contiguous terms. A thread block reads tiles of its rows, with neighboring threads reading
+/// neighboring terms. Then each thread adds the terms of its own row.
 template <Rounding mode, class T, bool kGiven = false>
 __global__ void __launch_bounds__(kRows) sum_rows(const __grid_constant__ SumCall call) {
   constexpr int kTerms = 128 / sizeof(T);  // a line of memory

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks, up to sixteen in one pass: a running sum is read once, the ranks'
-// values are cast and added by short steps (numeric/sums/fast_sum.h), and it is written once. In
-// general each rank is cast in a pass and added in another.
+// Sums over up to sixteen virtual ranks in one pass. A thread reads a running sum once, casts the
+// values of the ranks, adds them by fast steps (numeric/sums/fast_sum.h), and writes the sum once.
+// The general path casts each rank in one kernel and adds it in another.
 #include "cpd/numeric/sums/fast_sum.h"
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/virtual_tile.cuh"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
 
-/// Reads value i of ranks `first` … `first` + count - 1, casts them where the call does, and counts
-/// losses of the cast.
+/// Reads value i of `count` ranks from rank `first` on. Casts the values if the call says so, and
+/// counts the values that the cast loses.
 CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int count, float* terms,
                        LossCounts& lost) {
   float x[kRanksAtOnce];
@@ -39,7 +39,7 @@ CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int c
   }
 }
 
-/// Adds the ranks' terms to the sum of value i, the first as number k, by the general steps.
+/// Adds the ranks' terms to the sum of value i by the general steps. The first term has number k.
 CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k) {
   CPD_ROLLED for (int rank = 0; rank < call.ranks; ++rank) {
     float term = call.x[rank][i];
@@ -50,8 +50,8 @@ CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k
   }
 }
 
-/// Adds the ranks' terms to the sum of value i, whose planes are in registers; what a short step
-/// does not give is computed again from the planes in memory.
+/// Adds the ranks' terms to the sum of value i in registers. If a fast step may give a wrong sum,
+/// computes the sum again from the planes (running values) in memory.
 template <class Path, Scheme scheme>
 CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost) {
   constexpr bool kKahan = scheme == Scheme::kahan;
@@ -86,8 +86,8 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
   if (kKahan && !ends) call.planes[call.size + i] = compensation;
 }
 
-/// Adds the values of the call's ranks, cast where it says so, to the running sums; counts losses
-/// unless `counts` is null.
+/// Adds the values of the call's ranks to the running sums, cast if the call says so. Unless
+/// `counts` is null, counts the values that casts lose.
 template <class Path>
 __global__ void __launch_bounds__(kThreads)
     fold_short_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// All roundings are to nearest-even, and the sums have short steps.
+/// Returns true if all roundings are to nearest-even and the plan's sums allow fast steps.
 bool applies(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
   const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
