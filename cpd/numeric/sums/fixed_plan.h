@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width (cpd/spec/fixed_point.h) as constants for their kernels.
-// fixed_number.h has the arithmetic.
+// The plan of a sum in integers of a fixed width (cpd/spec/fixed_point.h), as constants for the
+// kernels. fixed_number.h has the arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// The constants of a sum in integers.
+/// The constants of a sum in integers of a fixed width.
 struct FixedPlan {
   FixedPoint point;
   bool saturates = false;  ///< after each term; else a sum that leaves the range wraps

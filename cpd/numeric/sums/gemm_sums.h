@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of a sum of products by the general route of a matrix product, in the order of order.h:
-// exact for any scheme and rounding in double lanes, and in float lanes where plan and operands
-// allow them (fits_binary32).
+// The steps of a sum of products by the general path of a matrix product, in the order of order.h.
+// In double lanes, the steps are exact for any scheme and rounding. In float lanes, they are exact
+// if plan and operands allow float lanes (fits_binary32).
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
@@ -14,7 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The successive random integers of a sum under rule R; zeros unless R is stochastic.
+/// The successive random integers of a sum under rule R. The integers are zero unless R is
+/// stochastic.
 template <class R, class V>
 class SumDraws {
  public:
@@ -24,7 +25,7 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// The draws of elements index, index + 1, … from number `first` on.
+  /// Starts with draw number `first` of elements index, index + 1, ….
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}
@@ -34,7 +35,7 @@ class SumDraws<Rule<Rounding::stochastic, form>, V> {
   FoldDraws<typename Narrow<V>::U32> draws_;
 };
 
-/// The operands of one sum, its state and its random integers.
+/// The operands of one sum, the sum's state and its random integers.
 template <class Operands, class State, class Draws>
 struct SumPlace {
   Operands operands;
@@ -42,10 +43,10 @@ struct SumPlace {
   Draws draws;
 };
 
-/// The backend of SumWalk that adds products to the sums in V's lanes. `operands` has a(k) and
-/// b(k), k counted from the call's first, as V. `state` has load(plane) and store(plane, V).
-/// `Draws` has next(), as SumDraws. The loops interleave kSums independent sums, so that the
-/// operations of one hide the latency of another's.
+/// The backend that adds products for SumWalk, in the lanes of V. `operands` has a(k) and b(k) of
+/// type V; k counts from the first product of the call. `state` has load(plane) and store(plane,
+/// V). `Draws` has next(), as SumDraws has. The loops interleave kSums independent sums to hide the
+/// latency of operations.
 template <class R, class V, bool kExactProducts, class Operands, class State,
           class Draws = SumDraws<R, V>, int kSums = 1>
 class GemmSums {
@@ -88,7 +89,7 @@ class GemmSums {
     store(1, compensation);
   }
 
-  // The steps of SumWalk.
+  // The steps that SumWalk calls.
   CPD_FN constexpr void add_terms(int, bool, std::int64_t, std::int64_t, std::int64_t count) {
     sequential(count);
   }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and sums of products with the exceptions of all their roundings (host only), one element at
-// a time by soft_float.h, in the order and by the draws of order.h, block_fma.h and fixed_number.h.
+// Sums and sums of products with the exceptions of all their roundings (host only). soft_float.h
+// computes one element at a time. Orders and draws are those of order.h, block_fma.h and
+// fixed_number.h.
 //
-// In a matrix unit (adder aligned alone) a cut that drops a bit that is set is inexact, and its
-// sum's rounding raises exceptions as any other. In an integer a term that loses bits is inexact, a
-// sum that wraps or saturates overflows, and an infinite term is invalid.
+// In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
+// the rounding of the unit's sum raises exceptions as any rounding does. In an integer sum, a term
+// that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an infinite
+// term raises invalid.
 #pragma once
 
 #include <algorithm>
@@ -24,15 +26,16 @@
 
 namespace cpd::soft {
 
-/// The index of a sum's element and its random integers: draw t is given.random[t], or philox.h's
-/// of `key` where that is null.
+/// The index of a sum's element, and the source of its random integers. Draw t is given.random[t].
+/// If given.random is null, philox.h generates the draws from `key`.
 struct SumElement {
   std::uint64_t index = 0;
   GivenDraws given{};
   RandomKey key{};
 };
 
-/// The roundings of one element's sum, in program order, and the exceptions that they raise.
+/// Rounds the sums of one element in program order, and collects the exceptions that the roundings
+/// raise.
 class Roundings {
  public:
   Roundings(const RoundingOptions& options, const SumElement& element)
@@ -61,7 +64,7 @@ class Roundings {
   std::uint64_t draw_ = 0;
 };
 
-/// An ordered sum of terms, each an exact number formed when it is added.
+/// An ordered sum of terms. Each term is an exact number that is formed when it is added.
 class FlaggedSum {
  public:
   FlaggedSum(const Accumulator& accumulator, Tininess tininess, const SumElement& element)
@@ -73,7 +76,8 @@ class FlaggedSum {
                         tininess)),
         rounded_(accumulator.rounding, element) {}
 
-  /// An element of Gemm: c, then a[k] * b[k] in order. `is_given`: draws are the caller's.
+  /// Returns an element of Gemm: c, then a[k] * b[k] in order. `is_given`: the caller passes the
+  /// draws.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
     sums_[0] = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
@@ -84,7 +88,7 @@ class FlaggedSum {
     });
   }
 
-  /// An element of Sum.
+  /// Returns an element of Sum.
   Rounded sum(std::span<const double> x) {
     if (x.empty()) return round(zero(false), target(accumulator_.format));
     return run(sum_order(accumulator_), x.size(),
@@ -105,7 +109,7 @@ class FlaggedSum {
     return rounded_(soft::add(number(s), x, to.plan.mode == Rounding::down), to);
   }
 
-  /// The backend of SumWalk.
+  /// The steps that SumWalk calls.
   template <class Term>
   struct Steps {
     FlaggedSum& sum;
@@ -152,7 +156,7 @@ class FlaggedSum {
     void load_tree(int level) { tree = trees.at(level); }
     void store_tree(int level) {
       if (level > 0) trees[level] = tree;
-      // A tree is a value of the format, which rounding keeps.
+      // A tree is a value of the format, so this rounding does not change it.
       if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
     }
   };
@@ -163,7 +167,7 @@ class FlaggedSum {
   double sums_[2] = {};  ///< the sum, and a chunk's or Kahan's compensation
 };
 
-/// A sum in an integer of fixed width, term by term.
+/// A sum in an integer of fixed width. The sum takes one term at a time.
 class FlaggedInteger {
  public:
   FlaggedInteger(const Accumulator& accumulator, Tininess tininess)
@@ -182,7 +186,7 @@ class FlaggedInteger {
     flags_ |= term.exact ? 0 : kInexact;
     if (!sum_.add(term, plan_.saturates)) flags_ |= kOverflow | kInexact;
   }
-  /// Adds a product; Inf * 0 counts as an infinite term, which is invalid.
+  /// Adds a product. Inf * 0 counts as an infinite term, which raises invalid.
   void add(double x, double y) {
     const bool given = std::isnan(x) || std::isnan(y);
     add(!given && std::isnan(x * y) ? HUGE_VAL : x * y);
@@ -261,7 +265,7 @@ class FlaggedUnit {
   }
 
   static int exponent(double x, int emin) { return static_cast<int>(scaled_exponent(x, emin)); }
-  /// x in units, cut toward zero to an integer; inexact where that changes it.
+  /// Returns x in units, cut toward zero to an integer. Raises inexact if the cut changes x.
   double cut(double x, int greatest) {
     const double exact = x * exact_power(plan_.fraction_bits - greatest);
     const double whole = truncate(exact);
