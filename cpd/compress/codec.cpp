@@ -131,7 +131,8 @@ struct CodecStates::Entry {
 
 namespace {
 
-/// Erases what version 0.7 had in a codec's text: the seed, which is the call's now.
+/// Erases seeds from a codec's text. Version 0.7 had the seed in the text; now the seed is an
+/// argument of the call.
 void EraseSeeds(std::string& text) {
   for (std::size_t at = 0; (at = text.find(" seed=", at)) != std::string::npos;) {
     text.erase(at, std::min(text.find(' ', at + 1), text.size()) - at);

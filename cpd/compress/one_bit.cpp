@@ -28,7 +28,8 @@ constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
 }};
 constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
 
-/// Eight buckets, which are summed together, where these are at most kMostBucket values.
+/// Returns the length of eight buckets, which are summed together, if that is at most kMostBucket
+/// values.
 std::int64_t EightBuckets(std::int64_t bucket) {
   const std::int64_t least = BlockOfBucket(std::max<std::int64_t>(bucket, 1));
   const std::int64_t eight = 8 * bucket;

@@ -43,15 +43,15 @@ int WholeBits(double bits) {
   return rounded > 1 ? static_cast<int>(std::min<double>(rounded, kMostBits)) : 1;
 }
 
-/// Returns the values times 2^shift, rounded once: x itself for shift 0, else in `to`.
+/// Returns the values times 2^shift, rounded once. Returns x itself if shift is 0, else `to`.
 const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   if (shift == 0) return x;
   Unscale(shift, 1, n, x, to);
   return to;
 }
 
-/// The least and the greatest finite value. It is first computed for each lane, so that compilers
-/// make vectors.
+/// The least and the greatest finite value of a range. Both are first computed for each lane, so
+/// that compilers vectorize the loop.
 class FiniteRange {
  public:
   FiniteRange() {
@@ -151,7 +151,7 @@ struct Bins {
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // Four tables, so that increments for equal neighbors do not wait for each other.
+  // Four tables of counts, so that increments for equal neighbors do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
   const auto count = [&]<size_t kWays>() {
@@ -227,7 +227,7 @@ int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& co
   return kFirstSize + bytes + second.End();
 }
 
-/// A Huffman code that takes fewer bits than codes of fixed width; none where it would not.
+/// Returns a Huffman code if it takes fewer bits than codes of fixed width; else returns none.
 std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   if (head.alphabet() <= kPackage + 1) {
     CountFew(head.alphabet(), all);
@@ -243,7 +243,7 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   return code;
 }
 
-/// Returns the package's bytes.
+/// Writes a package. Returns the number of its bytes.
 int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman, const float* x,
                    std::span<uint8_t> to) {
   Bins all;
@@ -258,7 +258,7 @@ int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman,
 
 // ---- decode
 
-/// Writes the values of bins, with shift and divisor as for Decode.
+/// Writes the values of the bins. `shift` and `divisor` are as for Decode.
 void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shift, float divisor,
               float* y) {
   for (size_t i = 0; i < given.size(); ++i) {
@@ -330,7 +330,7 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
   return reader.End();
 }
 
-/// Returns the package's bytes.
+/// Decodes a package. Returns the number of its bytes.
 int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
   const PieceHead head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);
@@ -459,7 +459,7 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// A row of the rule of the bits.
+/// Returns the key of a number of the rule that determines the bits.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

@@ -4,14 +4,11 @@
 // bucket's norm. A random integer selects one of the two levels next to a value.
 //
 // Let s be the number of steps, u = v s / norm, R a random integer below 2^N and R' = R / 2^N. In
-// exact arithmetic:
-//
-//
-//   signed     level floor(|u| + R') of |v|, with v's sign; s levels above zero (QSGD 3.1)
-//   intervals  end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm], at level
-//              2 * number - s (Grubic et al. 3.2.2). Zero need not be a level; values round up, not
-//              away.
-//
+// exact arithmetic, the result is:
+// - signed: level floor(|u| + R') of |v|, with v's sign. There are s levels above zero (QSGD 3.1).
+// - intervals: end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm]. The end
+//   has level 2 * number - s (Grubic et al. 3.2.2). Zero is not a level, and R rounds toward
+//   +infinity.
 // Let f be the fraction of |u|. |u| rounds up if floor(f 2^N) + R >= 2^N, as a stochastic cast
 // (variant A) does. A level beyond the last level becomes the last level. The value of a level is
 // level * norm / s, rounded once.

@@ -49,10 +49,11 @@ CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
          element.max_code < 2 << element.man;
 }
 
-/// Stores the codes of x / (at.scale * at.outer), `at` being with_inverse's. In units of 2^-N
-/// spacings the quotient is cut to an integer: an estimate that errs by less than 2^-10, plus
-/// 2^-10, is corrected by the remainder's sign, which one fused operation gives. Returns false, and
-/// stores nothing, where a quotient is NaN or beyond 2^40 units.
+/// Stores the codes of x / (at.scale * at.outer); `at` must be the result of with_inverse. The
+/// quotient, in units of 2^-N spacings, is cut to an integer: 2^-10 is added to an estimate that
+/// errs by less than 2^-10, the sum is truncated, and the sign of the remainder (from one fused
+/// multiply-add) corrects it. Returns false, and stores nothing, if a quotient is NaN or beyond
+/// 2^40 units.
 template <class R, class V>
 CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
                           Unsigned<V>* codes) {
