@@ -55,8 +55,8 @@ constexpr auto AxisKey() {
 
 /// Returns the layout of a layer of this shape whose columns run along `axis`. A row of the layout
 /// is a column of the layer. Default: the columns of two dimensions run along the first (outputs ×
-/// inputs), those of more dimensions along the last (kernels of convolutions); a vector is one
-/// column. Throws Error for an axis that the shape lacks. The error names `codec`.
+/// inputs), the columns of more dimensions along the last (kernels of convolutions); a vector is
+/// one column. Throws Error for an axis that the shape lacks. The error names `codec`.
 RowLayout ColumnLayout(std::optional<int> axis, std::span<const std::int64_t> shape,
                        std::string_view codec);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Canonical Huffman codes (Huffman 1952) of symbols below 2^31, few of which are used. The lengths
-// determine the codes: shorter codes come first; among codes of equal length, smaller symbols come
-// first.
+// Canonical Huffman codes (Huffman 1952) of symbols below 2^31, if few symbols are used. The
+// lengths determine the codes: shorter codes come first; among codes of equal length, smaller
+// symbols come first.
 #pragma once
 
 #include <array>

@@ -34,7 +34,7 @@ struct LayerLevels {
 /// Encodes a piece in blocks of block() values, counted from the piece's first value. A block holds
 /// the norms of the buckets that it touches, four bytes each. If levels are spaced, the positions
 /// of levels 1 … s - 1 follow, a byte each. Then come the levels. If a piece cuts a bucket, the
-/// norm is that of all values of the bucket.
+/// block has the norm of all values of the bucket.
 class LevelBlocks {
  public:
   struct Options {

@@ -16,8 +16,8 @@ namespace cpd {
 class CodecWords;
 
 /// For each block() values of a piece, a message holds the scales of the buckets that the values
-/// touch, then the elements. Scales and elements each begin on a byte. A value is that of Cast
-/// (ops/scaled.h) of the layer, but +0 if its scale is 0.
+/// touch, then the elements. Scales and elements each begin on a byte. Decoding gives the values of
+/// Cast (ops/scaled.h) of the layer, but +0 if a scale is 0.
 ///
 /// FP8 rows are torchft's (torchft/quantization.py at commit 001d404). Their multiplier is s = 448
 /// / max, rounded once to binary32 (in torchft, within 2 ulp: Triton's fp32 division). s is 1 if

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sends the codes of a scaled format and the codes of its scales: MX, NVFP4, scaled integers. A
-// layer is a vector of values, and blocks count from its first value. Decoded values equal those of
+// layer is a vector of values, and blocks count from its first value. Decoding gives the values of
 // Cast (ops/scaled.h) of the layer.
 #pragma once
 

@@ -70,11 +70,10 @@ class CPD_API UniformState final : public CodecState {
 /// - kind 0: the bins, in N bits each;
 /// - kind 1: u32 size; then, in `size` bytes, the table of a Huffman code (huffman.h) and the codes
 ///   of the first half of the bins, including the middle bin; then the codes of the other bins;
-/// - kinds 2 and 3: as kinds 0 and 1, for values some of which are not finite. Those values have
-///   bin 2^N, so kind 2 takes N + 1 bits.
+/// - kinds 2 and 3: as kinds 0 and 1, if some values are not finite. Such a value has bin
+///   2^N, so kind 2 takes N + 1 bits.
 /// The first bit is the most significant bit of its byte, and zeros fill the last byte.
 /// coding=huffman uses the Huffman code if it is smaller.
-///
 ///
 /// Results::encoded: an owner encodes its sums again. Each 65,536 values of a layer then have their
 /// own range and bits (Blockwise). In section 2 of the paper, the averaging worker also adapts the

@@ -21,17 +21,18 @@ enum class Adder : std::uint8_t {
   two_steps_even,  ///< the same of even and of odd k apart (CDNA3's FP8)
 };
 
-/// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products, each
-/// product is exact, with the exponent ea + eb of its operands (not normalized; subnormals keep
-/// emin). E is the greatest of these exponents, of the addend's (if aligned) and of min_exponent.
-/// Every term is cut toward zero to fraction_bits below 2^E. The sum of the cut terms is exact and
-/// rounded once into `sum`. Beyond the range of `sum` it is Inf if `sum` has Inf, also toward zero
-/// (adder aligned).
+/// The rule of a matrix unit ("block FMA with truncated alignment"). In each block of products,
+/// each product is exact and has the exponent ea + eb of its operands (not normalized; a subnormal
+/// operand has the exponent emin). E is the greatest of these exponents, of the addend's exponent
+/// (if the addend is aligned) and of min_exponent. Every term is cut toward zero, fraction_bits
+/// below 2^E. The sum of the cut terms is exact and rounded once into `sum`. With adder `aligned`,
+/// a sum beyond the range of `sum` is Inf if `sum` has Inf, also when rounding toward zero.
 ///
-/// A unit with scales multiplies each product by its two scales' magnitudes, exactly. A product's
-/// exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1 the terms are instead the
-/// exact sums of `dot` scaled products, and only the scales determine a term's exponent. A zero
-/// term has no exponent. A scale that is NaN makes the sum NaN. k is ascending, the adder aligned.
+/// A unit with scales multiplies each product exactly by the magnitudes of its two scales. The
+/// product's exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1, the terms are
+/// instead the exact sums of `dot` scaled products, and only the scales determine a term's
+/// exponent. A zero term has no exponent. A scale that is NaN makes the sum NaN. Units with scales
+/// take k in ascending order and have the adder `aligned`.
 struct BlockFma {
   Format a{}, b{};            ///< the operands' formats: their emin decides exponents
   int block = 16;             ///< products per block, 1…64
@@ -40,15 +41,16 @@ struct BlockFma {
   int min_exponent = -133;    ///< E is at least this
   Format sum{};               ///< of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
-  std::int64_t promote = 0;  ///< every so many k (a multiple of `block`) the unit's sum is added to
-                             ///< the accumulator and starts again from +0; 0: never
+  /// After every `promote` values of k (a multiple of `block`), the unit's sum is added to the
+  /// accumulator and starts again from +0. 0: never.
+  std::int64_t promote = 0;
   std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
   int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;                    ///< products that are one term, a divisor of scale_block
   Adder adder = Adder::aligned;
-  /// The order of k: within each `group` of k, a multiple of `block`, first come the k with k mod
-  /// stride < take, then the next `take`, and so on, each ascending. 0: ascending. Blocks are of
-  /// successive k in that order.
+  /// The order of k, within each `group` (a multiple of `block`) of successive k. First come the k
+  /// with k mod stride < take, then the k of the next `take` residues, and so on, each in ascending
+  /// order. Blocks are successive k in that order. group = 0: k ascends.
   int group = 0;
   int stride = 4;
   int take = 2;
@@ -58,10 +60,12 @@ struct BlockFma {
 
 CPD_API std::span<const std::string_view> NamesOf(Adder adder);
 
-/// Throws Error if a field is out of range. The text gives the value and the allowed ones.
+/// Throws Error if a field is out of range. The error's message has the value and the allowed
+/// values.
 CPD_API void Check(const BlockFma& unit);
 
-/// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.
+/// Returns whether the adder cuts terms. If not, fraction_bits and min_exponent have no effect, and
+/// no text has them.
 constexpr bool CutsTerms(Adder adder) {
   return adder != Adder::exact && adder != Adder::flushed_pairs;
 }

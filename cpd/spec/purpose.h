@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The purposes of roundings. Each has its own stream of random bits (cpd/numeric/draws/streams.h).
-// For each purpose of a layer, a recipe has the format of its rounding (recipe.h).
+// The purposes of roundings. Each purpose has its own stream of random bits
+// (cpd/numeric/draws/streams.h). A recipe (recipe.h) determines the format of the rounding for each
+// purpose of a layer.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@ enum class Purpose : std::uint8_t {
   sum = 2,     ///< the steps of a fold; position = group, or kAcross
   result = 3,  ///< a fold's sum to the result's format; position as for sum
 
-  // a layer's, and an operation's derivatives
+  // The purposes in a layer of a model, and in the derivatives of an operation.
   grad_input = 4,     ///< the GEMM that gives the gradient of the input, or of a first operand
   grad_weight = 5,    ///< of the weight, or of a second operand
   grad_bias = 6,      ///< the sum that gives the gradient of the bias, or of a third operand
@@ -37,7 +38,7 @@ enum class Purpose : std::uint8_t {
   recast_gradient = 15,    ///< the gradient's cast for grad_weight, where it is another
 };
 
-/// Every purpose by its name, in the order of their numbers.
+/// All purposes and their names, in the order of the purposes' numbers.
 constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
     {"given", Purpose::given},
     {"wire", Purpose::wire},
@@ -57,7 +58,7 @@ constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
     {"recast_gradient", Purpose::recast_gradient},
 }};
 
-/// Throws Error for a name that the table lacks.
+/// ParsePurpose throws Error for a name that is not in kPurposes.
 CPD_API Purpose ParsePurpose(std::string_view name);
 CPD_API std::string ToString(Purpose purpose);
 

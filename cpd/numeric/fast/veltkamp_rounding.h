@@ -71,7 +71,7 @@ CPD_FN V split_short(V t, const SplitFormat<V>& format) {
 }
 
 /// Returns a * b rounded once, for any finite operands; factor_b = b * K. The fused multiply-add
-/// rounds the exact product at the last place of the magnet M = a * b * K, of which only the binade
+/// rounds the exact product at the last place of the magnet M = a * b * K. Only the binade of M
 /// matters. If M was rounded up to a power of two, a * b is also rounded up to one. Takes 1
 /// multiplication, at_least, 1 fused multiply-add and 1 subtraction.
 template <class V>
@@ -229,7 +229,7 @@ struct GuardedFormat {
   using I = Signed<V>;
   I least;                  ///< the least magnet's pattern, parity aside
   I magnet;                 ///< added to t's exponent field gives the magnet's pattern
-  I middle;                 ///< the magnet's fraction, parity aside: that of 1.5
+  I middle;                 ///< the magnet's fraction, parity aside: the fraction of 1.5
   std::int32_t log_magnet;  ///< added to two fixed_logs gives it
   I parity;                 ///< 1 for man = 0, else 0
   V sign;                   ///< -0 where the format has it, else +0
@@ -275,9 +275,9 @@ CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
 }
 
 /// Returns a * b rounded as by split_product, as a guarded rounding; log_b is fixed_log(b) +
-/// log_magnet. The logarithms determine only the binade of the magnet M. The fraction is that of M
-/// = 1.5 * 2^j, so that M - a * b stays in the binade of M. The result must stay there because an
-/// odd magnet is not a multiple of twice its last place.
+/// log_magnet. The logarithms determine only the binade of the magnet M. M is 1.5 * 2^j, so that M
+/// - a * b stays in the binade of M. It must stay in that binade, because an odd magnet is not a
+/// multiple of twice its last place.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {

@@ -294,8 +294,7 @@ template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   if constexpr (R::adds) {
-    // Sum and unit are multiples of the sum's last place, so their difference (<= 2^(e + 1)) is
-    // exact.
+    // The difference is exact: a multiple of the sum's last place that is at most 2^(e + 1).
     const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {

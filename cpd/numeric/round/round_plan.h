@@ -25,8 +25,7 @@ struct Grid {
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even or directed, and binary32 addition does the rounding
-             ///< (round.h)
+  addition,  ///< simple, nearest-even or directed; a binary32 addition rounds (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
   general_addition,  ///< general, with zero and subnormals; rounds as `addition` does
@@ -77,8 +76,9 @@ struct RoundPlan {
   float to_units = 0;
   float from_units = 0;
   float overflow_value = 0;
-  float lowest_value = 0;             ///< the least finite value; in unsigned formats that
-                                      ///< saturate, what a negative number becomes
+  /// The least finite value. In unsigned formats that saturate, a negative number becomes this
+  /// value.
+  float lowest_value = 0;
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
   bool scale_up_in_binary32 = false;  ///< where shift > 0
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)

@@ -33,10 +33,11 @@ namespace cpd {
 
 /// The norm of a bucket. The levels are fractions of the norm.
 enum class LevelNorm : std::uint8_t {
-  largest,    ///< the largest |v|; NaN where a value is NaN or infinite
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums, rounded once; NaN where a value is
-              ///< NaN or infinite, and beyond binary32
-  clipped,    ///< of finite values: the smaller of the largest |v| and c standard deviations
+  largest,  ///< the largest |v|; NaN where a value is NaN or infinite
+  /// The root of the sum of v^2, from the partial sums of Moments, rounded once. NaN if a value is
+  /// NaN or infinite, or if the norm is beyond binary32.
+  euclidean,
+  clipped,  ///< of finite values: the smaller of the largest |v| and c standard deviations
 };
 
 /// The places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.

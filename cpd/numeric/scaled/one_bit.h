@@ -16,9 +16,9 @@ struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
   std::int64_t before = 0;  ///< values of the first bucket that come before these
-  bool words = false;       ///< the bits of each bucket fill 32-bit words, else the bits of all
-                            ///< buckets fill bytes
-  bool streaming = false;   ///< errors are written with non-temporal stores
+  /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
+  bool words = false;
+  bool streaming = false;  ///< errors are written with non-temporal stores
 };
 
 inline namespace CPD_ISA {

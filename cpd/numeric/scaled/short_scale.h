@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes scales that are powers of two by a few operations on the bits of a block's largest
-// magnitude. The scales equal those of block_scale (scale_rules.h) if magnitude and scale are far
-// from the ends of binary32's range.
+// magnitude. block_scale (scale_rules.h) gives the same scales if magnitude and scale are far from
+// the ends of binary32's range.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"

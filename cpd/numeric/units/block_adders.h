@@ -203,7 +203,7 @@ class ExactSum {
 
 /// Returns the unit's sum after a block by Adder::exact, in lanes. The result is exact where `lost`
 /// is 0, because then no addition rounded. With Inf or NaN, `lost` is NaN. A product takes 8
-/// operations, of which TwoSum takes 6.
+/// operations; 6 of them are TwoSum.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                    V& lost) {

@@ -12,8 +12,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The exponent of Inf and NaN in a pair. Added to any other exponent, also that of a zero, it is
-/// above kMostEnd32. Twice this exponent fits 16 bits.
+/// The exponent of Inf and NaN in a pair. The sum of this exponent and any other, also the exponent
+/// of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
 constexpr std::int32_t kSpecialExponent = 8192;
 static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
