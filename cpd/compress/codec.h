@@ -193,7 +193,7 @@ class CPD_API Codec {
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
 
-  // The same functions, on the CPU.
+  // These functions do the same on the CPU.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
   [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -308,7 +308,7 @@ class CPD_API CodecStates {
   void Reset();
   /// Returns every layer with a stored state, for checkpoints.
   [[nodiscard]] std::map<Key, Kept> Save() const;
-  /// Replaces all states by `kept`, and discards all gradients.
+  /// Replaces all states by `kept` and the owner by `owner`, and discards all gradients.
   void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});
 
  private:

@@ -47,8 +47,8 @@ enum class ScaleRule : std::uint8_t {
   up,        ///< A / M, rounded up into the scale's format
 };
 
-/// The library whose order of operations and roundings computes scales and elements. The libraries'
-/// operations are binary32.
+/// The order of operations and roundings by which scales and elements are computed: exact, or as in
+/// a library. The libraries compute in binary32.
 enum class Arithmetic : std::uint8_t {
   exact,         ///< exact quotients, each rounded once
   te,            ///< NVIDIA/TransformerEngine's CUDA kernels

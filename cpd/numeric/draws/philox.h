@@ -116,7 +116,7 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
 CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
   return random_bits > 16 ? 0 : random_bits > 8 ? 1 : 2;
 }
-/// Returns the number of draws that one word is cut into.
+/// Returns the number of random integers into which one 32-bit word is cut.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
 /// Returns counter 1: bits 32…39 of the index, and the block.
@@ -124,16 +124,16 @@ CPD_FN constexpr std::uint32_t second_counter(std::uint64_t index, std::uint64_t
   return static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
 }
 
-/// Returns the words of `block` at indices index, index + 1, …, one index a lane. All indices must
-/// have the same bits 32…39.
+/// Returns the words of `block` at indices index, index + 1, …. Each lane has one index. All
+/// indices must have the same bits 32…39.
 template <class U>
 CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::uint64_t block,
                                        std::uint64_t seed, std::uint64_t stream) {
   return philox_from(index_low, second_counter(index, block), seed, stream);
 }
 
-/// Returns the words of `block` at kSets vectors of indices, one index a lane, from `index` on. All
-/// indices must have the same bits 32…39.
+/// Returns the words of `block` at kSets vectors of indices from `index` on. Each lane has one
+/// index. All indices must have the same bits 32…39.
 template <class U, int kSets>
 CPD_FN constexpr WordSets<U, kSets> random_words(std::uint64_t index, std::uint64_t block,
                                                  std::uint64_t seed, std::uint64_t stream) {
@@ -156,8 +156,9 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Returns draw t of an ordered sum. Each lane is one element; `index` is the element's index, and
-/// index_low holds the low 32 bits of each lane's index.
+/// Returns draw (random integer) t of an ordered sum. Each lane is one element of the result.
+/// `index` is the index of the first element, and index_low holds the low 32 bits of each lane's
+/// index.
 template <class U>
 CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream, U index_low,
                              std::uint64_t index, std::uint64_t t) {
@@ -188,8 +189,8 @@ CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_
   return words;
 }
 
-/// Generates successive draws of the ordered sums of elements index, index + 1, …, one element a
-/// lane of U.
+/// Generates successive draws (random integers) for the ordered sums of elements index, index + 1,
+/// …. Each lane of U is one element.
 template <class U>
 class FoldDraws {
  public:

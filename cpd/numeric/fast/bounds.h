@@ -26,7 +26,8 @@ constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Bounds on one operand in one group of k of one packed panel. A NaN counts as the largest value.
+/// Bounds on one group of k (kRangeGroup values) in one packed panel of a matrix operand. A NaN
+/// counts as the largest value.
 struct PanelRange {
   float largest = 0;           ///< max |x|
   float total = 0;             ///< for operand b: the sum over k of max |x| at that k
@@ -61,8 +62,8 @@ enum class Half : std::uint8_t { none, fp16, bf16 };
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits_binary32, and the formats' largest values are below 2^100
-  /// The number of low bits of the random integer R that have no effect, which binary32 lanes omit
-  /// where products are exact. 0 if every bit has an effect, or if binary32 does not suffice.
+  /// The number of low bits of the random integer R that have no effect. Binary32 lanes omit these
+  /// bits if products are exact. 0 if every bit has an effect, or if binary32 does not suffice.
   std::int32_t spare_bits = 0;
   bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
   bool steady = false;
@@ -100,7 +101,7 @@ struct FastPlan {
 
 // --- what the bounds are for ---------------------------------------------------------------------
 
-/// The treatment of values beyond the bounds.
+/// The way in which a path's steps treat values beyond the path's bounds.
 enum class How : std::uint8_t {
   bounded,     ///< nothing can overflow
   fits,        ///< nothing can overflow, and exact sums are binary32 numbers
@@ -121,8 +122,8 @@ enum class ProductKind : std::uint8_t {
 // --- limits --------------------------------------------------------------------------------------
 
 /// Returns a bound of the sum of p (see FastPlan) over `count` products, whose magnitudes |a||b|
-/// sum to sum_ab. Returns infinity if an operand of b is NaN, or so large that its product with a
-/// magnet's factor may not be finite. Returns NaN if an operand of a is NaN.
+/// sum to sum_ab. Returns infinity if an operand of b is NaN, or too large for the steps (above
+/// 2^100). Returns NaN if an operand of a is NaN.
 CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int count,
                                       float largest_b) {
   if (!(largest_b <= 0x1p100F)) return kInfinity;
@@ -156,12 +157,13 @@ CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
 
 // --- the bounds of Veltkamp's roundings ----------------------------------------------------------
 
-/// The bound of values whose magnets are finite. The magnet of a value is 2^(23 - man) times the
-/// value.
+/// The bound below which the magnet of every value is finite. The magnet is 2^(23 - man) times the
+/// value; adding and subtracting it rounds the value.
 constexpr float kMostWithMagnets = 0x1p100F;
 
-/// Returns whether magnets (veltkamp_rounding.h) round into a format. The format must have
-/// subnormals, zero and signs, and the least magnet must be a binary32 number.
+/// Returns whether magnets (numbers whose addition rounds, veltkamp_rounding.h) can round into a
+/// format. The format must have subnormals, zero and signs, and the least magnet must be a binary32
+/// number.
 constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
   const int magnet = 24 + format.min_quantum_exponent();
@@ -173,8 +175,8 @@ constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }
 
-/// Returns whether Veltkamp's roundings can add the terms of a sum: the mode is nearest-even, and
-/// the format takes magnets and has at most 11 significant bits.
+/// Returns whether Veltkamp's roundings can add the terms of a sum. The mode must be nearest-even.
+/// The format must have at most 11 significant bits, and takes_magnets must hold for it.
 constexpr bool takes_veltkamp(const TermsAsked& asked) {
   return asked.round.mode == Rounding::nearest_even && asked.format != kFp32 &&
          takes_magnets(asked.format, asked.round) && asked.format.precision() <= 11;
@@ -193,7 +195,8 @@ constexpr float most_rounded_to(float max, int man) {
   const float tie = max + binade * static_cast<float>(Format::power_of_two(-man - 1));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
-/// Returns the largest sum before its rounding that magnets round to a finite number of the format.
+/// Returns the largest sum before its rounding that is rounded to a finite number of the format.
+/// Veltkamp's roundings are only used up to this sum.
 constexpr float limit_of(const TermsAsked& asked) {
   const float max = asked.round.max_value;
   return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;

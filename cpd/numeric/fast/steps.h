@@ -23,7 +23,7 @@ struct RoundedInto {
 inline namespace CPD_ISA {
 
 /// The operands a and b of a step. If the plan takes_logs, log_a is fixed_log(a), and log_b is
-/// fixed_log(b) plus the magnet.
+/// fixed_log(b) plus a constant (log_magnet).
 template <class V>
 struct LogOperands {
   V a, b;
@@ -35,7 +35,8 @@ struct FactorOperands {
   V a, b, factor_b;
 };
 
-/// The largest magnitudes of the results that guarded steps have rounded.
+/// The largest magnitudes that guarded steps (steps with a check for overflow) have given. The
+/// caller compares them with the limits afterwards.
 template <class V>
 struct Seen {
   V product{}, sum{};

@@ -78,7 +78,7 @@ struct TruncatedStochastic {
 
 inline namespace CPD_ISA {
 
-/// The constants of one format, in all lanes.
+/// The constants with which numbers are rounded stochastically into one format, in all lanes.
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
@@ -148,9 +148,10 @@ CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
-/// Does a step of a sequential sum, s + a * b. The first draw rounds the product, unless the
-/// product is exact; the last draw rounds the sum. Rounded products are multiples of the sum's
-/// least spacing. kProductsFit: products are at most the format's max.
+/// Does a step of a sequential sum, s + a * b. draw(i) returns random integer i of the step. The
+/// first one rounds the product, unless the product is exact; the last one rounds the sum. Rounded
+/// products are multiples of the sum's least spacing. kProductsFit: products are at most the
+/// format's max.
 template <bool kExactProducts, bool kProductsFit, class V, class Draw>
 CPD_FN V stochastic_step(V a, V b, V s, Draw draw, const SplitStochastic<V>& product,
                          const SplitStochastic<V>& sum) {

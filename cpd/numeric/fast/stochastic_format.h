@@ -32,9 +32,9 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Returns whether binary32 suffices for a format and N = random_bits. Binary32 must hold p + N
-/// bits after the two leading bits of a magnet, 2^-N least spacings, and the least magnet of such
-/// numbers. The least spacing must be a normal number, unless the format has binary32's own
+/// Returns whether binary32 suffices for a format and N = random_bits. Binary32 must hold 2^-N
+/// least spacings, and magnets (numbers whose addition rounds) that have p + N bits after their two
+/// leading bits. The least spacing must be a normal number, unless the format has binary32's own
 /// exponents.
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();

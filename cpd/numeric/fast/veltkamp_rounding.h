@@ -61,9 +61,10 @@ CPD_FN V split(V t, const SplitFormat<V>& format) {
 
 /// Returns t rounded, for t of few bits, in larger_magnitude and 2 fused multiply-adds. t has at
 /// most Lanes<V>::mantissa bits. Below the lanes' 2^emin, t may have any bits, if 2^emin is at most
-/// half the least spacing. A zero result is +0. The magnet M is positive for either sign of t. If t
-/// < 0, u = M - t may reach the binade above M. Then M, which has t's bits, is still a multiple of
-/// twice its last place, and t is within 2^-k of a power of two, to which both binades round t.
+/// half the least spacing. A zero result is +0. The magnet M (a large number whose addition rounds)
+/// is positive for either sign of t. If t < 0, u = M - t may reach the binade above M. Then M,
+/// which has t's bits, is still a multiple of twice its last place, and t is within 2^-k of a power
+/// of two, to which both binades round t.
 template <class V>
 CPD_FN V split_short(V t, const SplitFormat<V>& format) {
   const V m = larger_magnitude(t, format.least_normal);
@@ -118,8 +119,8 @@ CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFo
   return m - negative_fma(a, b, m);
 }
 
-/// Returns M / K for a magnet M: |t| with an even pattern, but at least the least normal number.
-/// Takes AND and max of integers.
+/// Returns M / K for a magnet M (a large number whose addition rounds): |t| with an even pattern,
+/// but at least the least normal number. Takes AND and max of integers.
 template <class V>
 CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
   using I = Signed<V>;
@@ -219,11 +220,11 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// The constants of guarded roundings, for man = 0 too. A guarded rounding either records the
-/// largest result, by which the caller checks afterwards whether a result left the format; or, with
-/// kSaturates, limits the result to the largest value. The rounding is (t + M) - M, 2 additions,
-/// where M is 1.5 * 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the
-/// binade's number, so that an even sum is an even code.
+/// The constants of guarded roundings (roundings with a check for overflow), for man = 0 too. A
+/// guarded rounding either records the largest result, by which the caller checks afterwards
+/// whether a result left the format; or, with kSaturates, limits the result to the largest value.
+/// The rounding is (t + M) - M, 2 additions, where M is 1.5 * 2^23 spacings of t's binade. If man =
+/// 0, the last bit of M is the parity of the binade's number, so that an even sum is an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
@@ -250,7 +251,8 @@ struct GuardedFormat {
     most = splat<V>(saturates_at);
   }
 
-  /// Returns the magnet that has this pattern, with the parity corrected if man = 0.
+  /// Returns the magnet (the number M of a guarded rounding) that has this pattern, with the parity
+  /// corrected if man = 0.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
@@ -267,17 +269,17 @@ CPD_FN Signed<V> exponent_pattern(V t) {
   return bits_as<Signed<V>>(t) & splat<Signed<V>>(Pattern<V>::infinity);
 }
 
-/// Returns t rounded as by `split`, as a guarded rounding.
+/// Rounds t as `split` does, with a check for overflow (a guarded rounding).
 template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// Returns a * b rounded as by split_product, as a guarded rounding; log_b is fixed_log(b) +
-/// log_magnet. The logarithms determine only the binade of the magnet M. M is 1.5 * 2^j, so that M
-/// - a * b stays in the binade of M. It must stay in that binade, because an odd magnet is not a
-/// multiple of twice its last place.
+/// Returns a * b rounded as by split_product, with a check for overflow (a guarded rounding). log_b
+/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of the magnet M. M is 1.5
+/// * 2^j, so that M - a * b stays in the binade of M. It must stay in that binade, because an odd
+/// magnet is not a multiple of twice its last place.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -288,7 +290,7 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// Returns t rounded as by split_any, with the magnet of a guarded rounding.
+/// Rounds t as split_any does, with the magnet M of a guarded rounding.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;
@@ -296,7 +298,7 @@ CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   const V m = format(max((Signed<V>)pattern, format.least));
   return with_sign_of((t + m) - m, t, format.sign);
 }
-/// Returns s + a * b rounded as by split_fma, as a guarded rounding.
+/// Returns s + a * b rounded as by split_fma, with a check for overflow (a guarded rounding).
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   return format.template guard<kSaturates>(with_magnet(fma_to_odd(a, b, s), format), largest);

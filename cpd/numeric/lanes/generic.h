@@ -63,7 +63,7 @@ struct Narrow {
   using I32 = std::int32_t;
 };
 
-/// The type of 64-bit lanes, each of which holds a pair of the 32-bit lanes of U. A single lane is
+/// A type of 64-bit lanes. Each lane holds a pair of the 32-bit lanes of U. A single lane is
 /// widened to 64 bits.
 template <class U>
 struct SplitLanes {

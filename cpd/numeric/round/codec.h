@@ -50,11 +50,12 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
 /// The number of bytes after a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks as pack_group does. A block is a multiple of 32 vectors' lanes of codes. U:
-/// 32-bit lanes.
+/// Packs whole blocks as pack_group does. The number of codes of a block is a multiple of 32 times
+/// the number of lanes. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
-/// Unpacks whole blocks. A block is a multiple of 32 vectors' lanes of codes. U: 32-bit lanes.
+/// Unpacks whole blocks. The number of codes of a block is a multiple of 32 times the number of
+/// lanes. U: a vector of 32-bit lanes.
 template <class U>
 class Unpacker;
 

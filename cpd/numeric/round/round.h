@@ -198,9 +198,9 @@ struct GridSum {
   Unsigned<V> above;      ///< the binade's pattern less 2^emin's
 };
 
-/// Rounds |x| + unit in the plan's direction: up, down or toward zero. `a` is the pattern of |x|,
-/// and `sum` is the nearest-even sum. A sum on the wrong side of |x| moves by one last bit of its
-/// pattern.
+/// Rounds |x| + unit, the sum of add_grid_unit, in the plan's direction: up, down or toward zero.
+/// `a` is the pattern of |x|, and `sum` is the nearest-even sum. A sum on the wrong side of |x|
+/// moves by one last bit of its pattern.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> directed_sum(V x, Signed<V> a, Unsigned<V> sum, Unsigned<V> unit,
                                           const RoundPlan& plan) {

@@ -74,8 +74,8 @@ class Doubt {
   /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
   /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
-  /// Sees a product, or what is divided: an exact zero, or a number whose error, 2^-47 of it, is a
-  /// multiple of binary32's least number.
+  /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
+  /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
   template <class Mask>
   CPD_FN void see_size(V x, Mask is_zero) {
     const V size = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));

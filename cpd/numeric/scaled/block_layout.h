@@ -46,7 +46,8 @@ struct BlockLayout {
 struct OuterCells {
   std::int64_t extent = 0, after = 1;
 
-  /// Returns the number of the cell that holds an element.
+  /// Returns the number of the cell (the group of elements that share an outer scale) that holds an
+  /// element.
   [[nodiscard]] constexpr std::int64_t cell(std::int64_t index) const {
     return extent == 0 ? 0 : index / (extent * after) * after + index % after;
   }

@@ -139,8 +139,8 @@ CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
 }
 
-/// Returns the scale in exact arithmetic. te and torchao compute every power of two that they store
-/// in e8m0 in this way too.
+/// Returns the scale in exact arithmetic. te and torchao compute the powers of two that they store
+/// in e8m0 in this way too, except by rule rceil (rounded_up_scale).
 template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;

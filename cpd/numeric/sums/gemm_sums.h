@@ -25,7 +25,7 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// Starts with draw number `first` of elements index, index + 1, ….
+  /// Starts with draw (random integer) number `first` of the sums of elements index, index + 1, ….
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}
@@ -43,10 +43,11 @@ struct SumPlace {
   Draws draws;
 };
 
-/// The backend that adds products for SumWalk, in the lanes of V. `operands` has a(k) and b(k) of
-/// type V; k counts from the first product of the call. `state` has load(plane) and store(plane,
-/// V). `Draws` has next(), as SumDraws has. The loops interleave kSums independent sums to hide the
-/// latency of operations.
+/// The backend of SumWalk (the loop over terms, order.h) that adds products, in the lanes of V.
+/// `operands` has a(k) and b(k) of type V; k counts from the first product of the call. `state` has
+/// load(plane) and store(plane, V), where a plane is one value of a sum's state. `Draws` has
+/// next(), as SumDraws has. The loops interleave kSums independent sums to hide the latency of
+/// operations.
 template <class R, class V, bool kExactProducts, class Operands, class State,
           class Draws = SumDraws<R, V>, int kSums = 1>
 class GemmSums {
@@ -89,7 +90,7 @@ class GemmSums {
     store(1, compensation);
   }
 
-  // The steps that SumWalk calls.
+  // The functions that SumWalk (the loop over terms, order.h) calls.
   CPD_FN constexpr void add_terms(int, bool, std::int64_t, std::int64_t, std::int64_t count) {
     sequential(count);
   }

@@ -151,7 +151,8 @@ concept HoldsTree = requires(Backend& to) {
 /// four for each term (one for the first).
 class SumWalk {
  public:
-  /// Starts at term k of a sum. For k > 0, the planes hold the sum of the first k terms.
+  /// Starts at term k of a sum. For k > 0, the planes (the values of the sum's state) hold the sum
+  /// of the first k terms.
   CPD_FN constexpr SumWalk(const SumOrder& order, std::int64_t k)
       : order_(order),
         k_(k),
@@ -183,7 +184,7 @@ class SumWalk {
     draw_ = draws_before(order_, k_);
   }
 
-  /// Ends a sum. The result is in plane 0.
+  /// Ends a sum. The result is in plane 0 (value 0 of the sum's state).
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
     if constexpr (requires { to.add_chunk(true, draw_); }) {

@@ -19,14 +19,14 @@ constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int6
   return n / slices * s + std::min(s, n % slices);
 }
 
-/// The order in which the outer sum visits its units. A unit is a rank, or a group if there are
-/// groups. The values of unit(visit) are term `term(visit, slice)` of a slice.
+/// The order in which the outer sum visits its units. A unit is a rank, or a group of ranks if
+/// there are groups. The values of unit(visit) are term number term(visit, slice) of a slice.
 struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// Returns the number of visits. In a ring of U units, slice s begins at unit s + 1 and ends at
-  /// unit s, so its terms are visits s … s + U - 1.
+  /// Returns the number of visits of the outer sum. In a ring of U units (ranks or groups), slice s
+  /// begins at unit s + 1 and ends at unit s, so its terms are visits s … s + U - 1.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }
@@ -41,7 +41,7 @@ struct Rounds {
     const std::int64_t term = visit - slice;
     return term < units ? term : -1;
   }
-  /// Returns the unit whose values are term k of the slice.
+  /// Returns the unit (rank or group) whose values are term k of the slice.
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }

@@ -71,7 +71,8 @@ CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, 
   return sum;
 }
 
-/// Returns the unit's sum after a block, by Adder::two_steps, or by two_steps_even if `halves`.
+/// Returns the running sum of a matrix unit after a block, by Adder::two_steps, or by
+/// two_steps_even if `halves`.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                     bool halves) {
@@ -102,8 +103,8 @@ CPD_FN constexpr V flushed_operand(V x, int emin) {
   return select(absolute(x) < least, V{}, x);
 }
 
-/// Returns x rounded into the unit's sum, which is binary32. A subnormal result becomes a zero of
-/// the same sign.
+/// Returns x rounded into the format of the matrix unit's running sum, binary32. A subnormal result
+/// becomes a zero of the same sign.
 template <class R, class V>
 CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   const V rounded = round<R>(x, Unsigned<V>{}, plan.sum);
@@ -112,8 +113,9 @@ CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   return select(absolute(rounded) < least, zero, rounded);
 }
 
-/// Returns the unit's sum after a block of 2 or 4 products, by Adder::flushed_pairs. Each product
-/// and each sum is rounded. (p0 + p1), or ((p0 + p1) + (p2 + p3)), is added to the addend.
+/// Returns the running sum of a matrix unit after a block of 2 or 4 products, by
+/// Adder::flushed_pairs. Each product and each sum is rounded. (p0 + p1), or ((p0 + p1) + (p2 +
+/// p3)), is added to the addend.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_flushed_pairs(const BlockFmaPlan& plan, const Operands& x, int count,
                                      V sum) {
@@ -201,9 +203,9 @@ class ExactSum {
   double special_ = 0;
 };
 
-/// Returns the unit's sum after a block by Adder::exact, in lanes. The result is exact where `lost`
-/// is 0, because then no addition rounded. With Inf or NaN, `lost` is NaN. A product takes 8
-/// operations; 6 of them are TwoSum.
+/// Returns the running sum of a matrix unit after a block by Adder::exact, in lanes. The result is
+/// exact where `lost` is 0, because then no addition rounded. With Inf or NaN, `lost` is NaN. A
+/// product takes 8 operations; 6 of them are TwoSum.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                    V& lost) {
@@ -217,7 +219,8 @@ CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, 
   return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0
 }
 
-/// Returns the unit's sum after a block by Adder::exact, for one element at a time, by ExactSum.
+/// Returns the running sum of a matrix unit after a block by Adder::exact. ExactSum computes one
+/// element at a time.
 template <class R, class Operands>
 CPD_FN constexpr double add_exactly(const BlockFmaPlan& plan, const Operands& x, int count,
                                     double sum) {

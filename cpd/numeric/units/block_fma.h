@@ -69,8 +69,8 @@ struct BlockFmaPlan {
   std::int32_t group = 0, stride = 4, take = 2;  ///< the order of k (place_in_order)
 };
 
-/// Returns the position of value k of a sum in the order of the unit. Positions change only within
-/// a group; plan.group must be above 0.
+/// Returns the position of value k of a sum in the order in which a matrix unit adds. Positions
+/// change only within a group; plan.group must be above 0.
 template <class Index>
 constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
   const Index at = k % plan.group;
@@ -175,7 +175,8 @@ CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   return power_of_two<V>(exponent);
 }
 
-/// The number type in which a block's units are summed.
+/// The number type in which the terms of a block are summed. The terms are integers in units of
+/// 2^(E - F).
 template <class V, int kMantissa = Lanes<V>::mantissa>
 struct UnitsOf {
   using type = V;
@@ -187,9 +188,9 @@ struct UnitsOf<V, 23> {
 template <class V>
 using Units = typename UnitsOf<V>::type;
 
-/// Returns a * b in units, cut toward zero to an integer. `scale` is the result of alignment(). If
-/// the scaling underflows a binary32 product, the product is below one unit with and without the
-/// underflow.
+/// Returns a * b in units of 2^(E - F), cut toward zero to an integer. `scale` is the result of
+/// alignment(). If the scaling underflows a binary32 product, the product is below one unit with
+/// and without the underflow.
 template <class V>
 CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -200,7 +201,7 @@ CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
 }
 
 /// Returns the number that is rounded after a block, in binary64 lanes. `units` is the sum of the
-/// block's aligned products, and e is the block's E.
+/// block's aligned products, and e is the block's greatest exponent E.
 template <class R, class V>
 CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -209,7 +210,7 @@ CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& 
   return (units + truncate(sum * alignment<V>(e, plan))) * unit;
 }
 
-/// Returns a block's total rounded into the unit's sum.
+/// Returns a block's total, rounded into the format of the matrix unit's running sum.
 template <class R, class V>
 CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
@@ -220,7 +221,7 @@ CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   return select(absolute(total) >= splat<V>(plan.beyond), infinite, rounded);
 }
 
-/// Returns the unit's sum after a block, in binary64 lanes.
+/// Returns the running sum of a matrix unit after a block, in binary64 lanes.
 template <class R, class V>
 CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
@@ -300,8 +301,9 @@ CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_from(x, emin), splat<Signed<V>>(128));
 }
 
-/// Returns the sum after one block of `count` products of a unit with scales. `x` has a(k), b(k),
-/// a_scale(k) and b_scale(k) as binary64 lanes; k counts from the first product of the block.
+/// Returns the running sum after one block of `count` products, for a matrix unit with scales. `x`
+/// has a(k), b(k), a_scale(k) and b_scale(k) as binary64 lanes; k counts from the first product of
+/// the block.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x, int count, V sum) {
   using I = Signed<V>;
@@ -329,7 +331,8 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   return end_block<R>(units, sum, greatest, plan);
 }
 
-/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the unit's sum in binary64.
+/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the matrix unit's running sum
+/// in binary64.
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
   const bool general = !is_simple(plan.sum.form);

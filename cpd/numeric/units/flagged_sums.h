@@ -26,8 +26,8 @@
 
 namespace cpd::soft {
 
-/// The index of a sum's element, and the source of its random integers. Draw t is given.random[t].
-/// If given.random is null, philox.h generates the draws from `key`.
+/// The index of a sum's element, and the source of its random integers. Random integer t is
+/// given.random[t]. If given.random is null, philox.h generates the integers from `key`.
 struct SumElement {
   std::uint64_t index = 0;
   GivenDraws given{};
@@ -41,7 +41,7 @@ class Roundings {
   Roundings(const RoundingOptions& options, const SumElement& element)
       : options_(options), element_(element) {}
 
-  /// Sets the number of the next draw.
+  /// Sets the number of the next random integer (draw).
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
     const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
@@ -76,8 +76,8 @@ class FlaggedSum {
                         tininess)),
         rounded_(accumulator.rounding, element) {}
 
-  /// Returns an element of Gemm: c, then a[k] * b[k] in order. `is_given`: the caller passes the
-  /// draws.
+  /// Returns an element of the result of Gemm: c, then a[k] * b[k] in order. `is_given`: the caller
+  /// passes the random integers.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
     sums_[0] = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
@@ -88,7 +88,7 @@ class FlaggedSum {
     });
   }
 
-  /// Returns an element of Sum.
+  /// Returns an element of the result of Sum.
   Rounded sum(std::span<const double> x) {
     if (x.empty()) return round(zero(false), target(accumulator_.format));
     return run(sum_order(accumulator_), x.size(),
@@ -109,7 +109,7 @@ class FlaggedSum {
     return rounded_(soft::add(number(s), x, to.plan.mode == Rounding::down), to);
   }
 
-  /// The steps that SumWalk calls.
+  /// The functions that SumWalk (the loop over terms, order.h) calls.
   template <class Term>
   struct Steps {
     FlaggedSum& sum;
