@@ -78,7 +78,7 @@ class BitWriter {
 
   /// Returns the number of bits appended so far.
   [[nodiscard]] std::int64_t bits() const { return 8 * (at_ - begin_) + count_; }
-  /// Fills the last byte with zeros. Returns the number of bytes written in all.
+  /// Fills the last byte with zeros. Returns the total number of bytes written.
   std::int64_t End() {
     if (count_ > 0) Put(0, 8 - count_);
     return at_ - begin_;

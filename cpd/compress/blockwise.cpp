@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
 
-/// Calls part(i, n) for each range of n values from value i on that lies in one bucket and in one
-/// block. Blocks are counted from value 0 and have equally many values. The first bucket has
+/// Calls part(i, n) for each range of n values, from value i on, that lies in one bucket and in one
+/// block. Blocks are counted from value 0 and have `bucket` values each. The first bucket has
 /// `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {

@@ -30,7 +30,7 @@ class Queue;           // backend/queue.h
 struct SegmentCounts;  // backend/message_calls.h
 using SharedQueue = std::shared_ptr<const Queue>;
 
-/// Thrown for bytes that no encoder writes.
+/// Thrown if the bytes of a message are not bytes that an encoder writes.
 class CPD_API DamagedBytes : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -69,7 +69,7 @@ class CPD_API CodecState {
   /// values come piece by piece (x is null). May be called again with the same values: only Commit
   /// changes what the next call finds.
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
-  /// BeginOn on the CPU.
+  /// Calls BeginOn with the CPU's queue.
   void Begin(const Piece& layer, const float* x);
   /// Frees the memory that the call needed to encode or round the layer, in the queue's order.
   /// Until the next BeginOn, the state does not use the queue, and the queue's stream may end. By
@@ -84,7 +84,8 @@ class CPD_API CodecState {
   /// before any entropy coding. 0 means that all values are equal. Returns none if the codec does
   /// not choose.
   [[nodiscard]] virtual std::optional<int> ChosenBits() const;
-  /// Returns the state that the next call will find, for checkpoints; empty if there is none.
+  /// Returns the state that the next call will find, for checkpoints. Returns an empty vector if
+  /// there is no state.
   [[nodiscard]] virtual std::vector<float> Kept() const;
   /// Restores the result of Kept. Throws Error if the number of values differs.
   virtual void Restore(std::span<const float> kept);
@@ -137,10 +138,10 @@ class CPD_API Codec {
   /// Returns whether Encode has bytes for NaN and infinities. If not, and if a call may meet NaN,
   /// contributions are sent as the binary32 results of Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
-  /// Returns whether the codec scales values itself, so that APS has nothing to choose.
+  /// Returns whether the codec itself scales values. APS then has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
   /// Returns whether partial sums may be sent from rank to rank in place of contributions
-  /// (exchanges ring and hierarchical): the codec is then only a cast of each rank's values.
+  /// (exchanges `ring` and `hierarchical`). The codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
   /// Returns whether some values of a layer of n values become zero whatever the values are. Such a

@@ -317,7 +317,7 @@ const std::array<Entry, 1 << kWindow>& EntriesOf(Entry (*of)(uint64_t)) {
   return table;
 }
 
-/// Applies the sign without a branch, which would be mispredicted every other time.
+/// Applies the sign without a branch. A CPU would mispredict a branch every other time.
 int32_t Signed(uint32_t magnitude, bool negative) {
   const uint32_t sign = negative ? ~0U : 0U;
   return static_cast<int32_t>((magnitude ^ sign) - sign);

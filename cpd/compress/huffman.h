@@ -39,8 +39,8 @@ CPD_API std::vector<BitCode> CanonicalCodes(std::span<const std::uint8_t> length
 CPD_API void PutHuffmanCode(const HuffmanCode& code, BitWriter& to);
 /// Returns the number of bits that PutHuffmanCode writes.
 CPD_API std::int64_t HuffmanCodeBits(const HuffmanCode& code);
-/// Reads a code of at most `most` symbols, each below `alphabet`. Throws DamagedBytes unless the
-/// lengths form a full tree.
+/// Reads the table of a code of at most `most` symbols, each below `alphabet`. Throws DamagedBytes
+/// unless the lengths form a full tree.
 CPD_API HuffmanCode ReadHuffmanCode(BitReader& from, std::uint32_t alphabet, std::int64_t most);
 
 class CPD_API HuffmanDecoder {

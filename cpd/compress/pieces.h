@@ -16,7 +16,7 @@ namespace cpd {
 void CheckFixedSize(const Codec& codec, std::span<const std::uint8_t> bytes, std::int64_t n,
                     std::int64_t before);
 
-/// Values begin … end - 1 of a layer.
+/// The range of values begin … end - 1 of a layer.
 struct ValueRange {
   std::int64_t begin = 0, end = 0;
   [[nodiscard]] std::int64_t size() const { return end - begin; }

@@ -33,7 +33,7 @@ class CPD_API TopK final : public Codec {
   /// Error if `inner` works on rows or has a residual.
   TopK(double fraction, bool feeds_back, SharedCodec inner);
 
-  /// `top_k FRACTION [feedback=on|off] [CODEC …]`.
+  /// The text is `top_k FRACTION [feedback=on|off] [CODEC …]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override;
@@ -83,7 +83,7 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
-  /// Returns the selected values of a layer, as a layer of the inner codec.
+  /// Returns the piece of the inner codec that holds all selected values of a layer.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9

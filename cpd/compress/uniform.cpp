@@ -130,7 +130,7 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Writes code_of(i) for values begin … end - 1.
+/// Writes the codes code_of(i) of values begin … end - 1.
 template <class CodeOf>
 void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // a local copy, which the bytes written cannot alias

@@ -24,7 +24,7 @@ class CPD_API CodecWords {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Returns whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
-  /// Removes and returns the next word; empty if there is none.
+  /// Removes and returns the next word. Returns an empty text if no word is left.
   std::string Next();
   /// Removes and returns all words that are left.
   std::string Rest();
@@ -32,9 +32,9 @@ class CPD_API CodecWords {
   /// Replaces options of the text by these options. `stochastic`, with the value `true` or `false`,
   /// stands for the word.
   void Replace(std::span<const Option> options);
-  /// Removes the options of a table, wherever they are in the text, sets them in the table's order,
-  /// and returns them. Throws Error if an option occurs twice, has an invalid value, or does not
-  /// fit the options before it in the table.
+  /// Reads the options of a table and removes them from the text, wherever they are. Sets them in
+  /// the table's order, and returns the result. Throws Error if an option occurs twice, has an
+  /// invalid value, or does not fit the options before it in the table.
   template <class Options>
   std::vector<Option> Take(const Keys<Options>& keys, Options& options) {
     const std::vector<Option> given = Given(NamesOf(keys));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// APS, layer-wise power-of-two scaling (Han, Demmel, You 2020, Algorithm 1 and Eq. 4).
+// APS: layer-wise power-of-two scaling (Han, Demmel, You 2020, Algorithm 1 and Eq. 4). This header
+// has its measurements.
 #pragma once
 
 #include <cstdint>

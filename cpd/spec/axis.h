@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Axes of tensors as front ends name them.
+// Resolves axes of tensors that front ends pass as positive or negative numbers.
 #pragma once
 
 #include <string>

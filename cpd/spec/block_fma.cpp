@@ -116,7 +116,8 @@ void CheckCuts(const BlockFma& unit) {
               "two_steps_even cut");
 }
 
-/// Checks the assumptions of adders other than `aligned`.
+/// Throws Error unless the unit meets the assumptions of its adder. Adder `aligned` makes no
+/// assumptions.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", unit.adder);
   if (unit.adder == Adder::aligned) return;

@@ -23,7 +23,7 @@
 
 namespace cpd {
 
-/// The encoding of the special values.
+/// The encoding of special values: Inf, NaN, -0.
 enum class Encoding : std::uint8_t {
   ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
   fn,           ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
@@ -36,7 +36,7 @@ enum class Encoding : std::uint8_t {
   p3109finite,  ///< as p3109 without Inf: overflow and Inf give the largest value
 };
 
-/// Returns whether codes are two's complement.
+/// Returns whether the codes of this encoding are two's complement.
 constexpr bool is_integer(Encoding encoding) {
   return encoding == Encoding::integer || encoding == Encoding::int_full;
 }
@@ -75,7 +75,7 @@ struct Format {
   [[nodiscard]] constexpr bool is_p3109() const {
     return encoding == Encoding::p3109 || encoding == Encoding::p3109finite;
   }
-  /// Returns whether overflow and infinite values give NaN under Overflow::ieee.
+  /// Returns whether overflows and infinite values give NaN under Overflow::ieee.
   [[nodiscard]] constexpr bool overflows_to_nan() const {
     return has_nan() && !has_inf() && encoding != Encoding::p3109finite;
   }

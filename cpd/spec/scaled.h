@@ -135,7 +135,7 @@ CPD_API std::vector<NamedSpec> NamedScaledFormats();
 /// has more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 
-/// Returns whether a word can only be meant for ParseBlockShape.
+/// Returns whether a word can only be meant as the text of a block (ParseBlockShape).
 bool IsBlockWord(std::string_view word);
 
 /// Returns the average number of bits of a value in a tensor of this shape, counting codes and all

@@ -29,7 +29,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The constants of one format in all lanes.
+/// The constants with which numbers are rounded into one format, in all lanes.
 template <class V>
 struct SplitFormat {
   V factor;             ///< K

@@ -41,7 +41,7 @@ using Signed = typename Lanes<V>::I;
 template <class V>
 using Scalar = typename Lanes<V>::Scalar;
 
-/// True if T is a vector (else a scalar).
+/// True if T is a vector, false if T is a scalar.
 template <class T>
 constexpr bool kIsVector = requires(T x) { x[0]; };
 
@@ -357,7 +357,7 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// True if at_least takes at most one instruction more than a maximum does.
+/// True if at_least takes at most one instruction more than a maximum takes.
 template <class V>
 constexpr bool kHasSignedMaximum = false;
 
@@ -433,7 +433,7 @@ CPD_FN V odd_one(V a, V b) {
   return select((bits_as<U>(a) & splat<U>(1)) != U{}, a, b);
 }
 
-/// Returns whether every lane is at most `limit`; false where one is NaN.
+/// Returns whether every lane is at most `limit`. Returns false if a lane is NaN.
 template <class V>
 CPD_FN bool all_at_most(V x, Scalar<V> limit) {
   return x <= limit;
@@ -441,7 +441,7 @@ CPD_FN bool all_at_most(V x, Scalar<V> limit) {
 
 // --- vectors of 32-bit integers only -------------------------------------------------------------
 
-/// Returns the vector with lane l = x[from[l]]. from[l] is below the number of lanes.
+/// Returns a vector whose lane l is x[from[l]]. Each from[l] must be below the number of lanes.
 template <class U>
 U permute(U x, U from) = delete;
 /// Returns the even-numbered words of a, then the even-numbered words of b.
@@ -460,13 +460,13 @@ template <class U>
 void store_bytes(std::uint8_t* to, U x) = delete;
 template <class U>
 void store_nibbles(std::uint8_t* to, U x) = delete;
-/// Loads one 16-bit word, or one byte, into each lane, zero-extended.
+/// Load one 16-bit word (load_halves) or one byte (load_bytes) into each lane, zero-extended.
 template <class U>
 U load_halves(const std::uint8_t* from) = delete;
 template <class U>
 U load_bytes(const std::uint8_t* from) = delete;
 
-/// True if U has gather_bytes.
+/// True if gather_bytes is defined for U.
 template <class U>
 constexpr bool kGathersBytes = false;
 /// Returns lanes of four bytes each, gathered from the 16 bytes at `from`. Each byte of `places` is

@@ -176,7 +176,8 @@ CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Ordinary stores: Advanced SIMD has no non-temporal store of a single register.
+// Streaming stores are ordinary stores, because Advanced SIMD has no non-temporal store of a single
+// register.
 template <class S>
 CPD_FN void store_streaming(S* to, F32x2 x) {
   store(to, x);

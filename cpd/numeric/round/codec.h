@@ -59,7 +59,7 @@ class Packer;
 template <class U>
 class Unpacker;
 
-/// Packs group by group, without vectors.
+/// Packs codes in groups of eight, without vectors.
 template <>
 class Packer<std::uint32_t> {
  public:

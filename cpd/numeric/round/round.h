@@ -21,7 +21,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Bit patterns of one lane of V.
+/// The bit patterns of one lane of V: masks of its fields, and special values.
 template <class V>
 struct Pattern {
   using U = typename ElementOf<Unsigned<V>>::type;
@@ -44,7 +44,7 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
-/// Returns whether a plan of that form is simple (round_plan.h).
+/// Returns whether plans of this form are simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
@@ -59,16 +59,16 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// The format is signed, with zero, subnormals and, unless `integer`, -0; overflow is not NaN.
+  /// True for signed formats with zero, subnormals and -0 (unless `integer`), without NaN overflow.
   static constexpr bool simple = is_simple(kForm) || integer;
-  /// True if binary32 addition does the rounding.
+  /// True if an addition of binary32 numbers rounds.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
                                (integer && kMode == Rounding::nearest_even);
 
   CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
     return kMode == kOtherMode ? plan.mode : kMode;
   }
-  /// Returns whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
+  /// Returns whether x + y = 0 is -0 if the signs of x and y differ (IEEE 754, 6.3).
   CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
     return mode_of(plan) == Rounding::down;
   }
@@ -86,7 +86,7 @@ CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   }
 }
 
-/// Returns whether overflow in a mode may give the largest finite value under policy `ieee`.
+/// Returns whether an overflow in this mode may give the largest finite value (Overflow::ieee).
 CPD_FN constexpr bool may_clip(Rounding mode) {
   return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
          mode != Rounding::nearest_away;
@@ -325,12 +325,12 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // The code that significand 0 of this binade would have.
+  // The code of significand 0 in this binade, if significand 0 existed.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals the grid below 2^emin is {0, 2^emin}: one bit, weight 2^man codes.
+      // Without subnormals, the grid below 2^emin is {0, 2^emin}: one bit, worth 2^man codes.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -358,7 +358,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // 2^emin + subnormal shares the exponent of 2^emin, and the difference is exact.
+  // 2^emin and 2^emin + subnormal have equal exponents, so the difference is exact.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
@@ -409,7 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of overflow: `over`, or `largest` in lopsided formats.
+/// Returns the result of an overflow: `largest` in lopsided formats, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -418,7 +418,7 @@ CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   return over;
 }
 
-/// Returns whether codes are two's complement.
+/// Returns whether the codes of the plan's format are two's complement.
 template <class R>
 CPD_FN constexpr bool has_complements(const RoundPlan& plan) {
   return R::integer || (!R::simple && plan.complement);

@@ -21,7 +21,7 @@ struct Grid {
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// The properties of a plan that are known when a kernel is compiled.
+/// The form of a plan: properties that are known when a kernel is compiled, for faster loops.
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN

@@ -82,7 +82,7 @@ class Doubt {
     small_ |= select(is_zero, I{}, (I)(size < splat<V>(0x1p-102F)));
   }
 
-  /// The lanes in doubt, as a mask.
+  /// Returns a mask of the lanes whose result is in doubt.
   [[nodiscard]] CPD_FN auto lanes() const {
     return (nan_ != nan_) | ((inexact_ | (U)small_) != U{});
   }

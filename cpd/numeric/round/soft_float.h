@@ -29,7 +29,7 @@ namespace cpd::soft {
 
 __extension__ using Wide = unsigned __int128;
 
-/// An exact number, an infinity or NaN.
+/// An exact number, an infinity or a NaN.
 struct Number {
   enum class Kind : std::uint8_t { zero, finite, infinite, nan };
   Kind kind = Kind::zero;
@@ -353,7 +353,8 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }
-  // The exponent of the spacing. Without subnormals the grid below 2^emin is {0, 2^emin}.
+  // The exponent of the spacing to which x is rounded. Without subnormals, the grid below 2^emin is
+  // {0, 2^emin}.
   const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
   const Cut cut = cut_at(x, place - x.exponent);
   std::uint64_t units = cut.units;

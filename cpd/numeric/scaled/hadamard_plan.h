@@ -16,8 +16,8 @@ struct HadamardPlan {
   std::int32_t size = 16;
   bool to_bf16 = false;
   double scale = 0.25;  ///< 1 / sqrt(size) to nearest in binary64; also to nearest as a float
-  /// Factors, +1 or -1, before and after the transform's stages. Entry i applies to values i, i +
-  /// size, i + 2 size, ….
+  /// The signs, +1 or -1, that multiply values before and after the stages of the transform. Entry
+  /// i is for values i, i + size, i + 2 size, ….
   float before[Hadamard::kMostSize]{};
   float after[Hadamard::kMostSize]{};
   RoundPlan bf16;

@@ -22,7 +22,7 @@ namespace cpd {
 
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<size>() with the plan's size as a constant.
+/// Calls run.operator()<size>() with the size of the plan's Hadamard transform as a constant.
 template <class Run>
 CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   switch (plan.size) {
@@ -43,8 +43,8 @@ CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   }
 }
 
-/// Does the stage between lanes at distance kDistance: a swap, an exclusive-or of signs and an
-/// addition.
+/// Does one stage of a Hadamard transform between lanes at distance kDistance: a swap, an
+/// exclusive-or of signs and an addition.
 template <int kDistance, class V>
 CPD_FN V stage_of_lanes(V x) {
   using U = Unsigned<V>;
@@ -53,7 +53,8 @@ CPD_FN V stage_of_lanes(V x) {
   return swap_lanes<kDistance>(x) + bits_as<V>(bits_as<U>(x) ^ second);
 }
 
-/// Does the stages within x, at distances kDistance, 2 kDistance, … below kEnd lanes.
+/// Does the stages of a Hadamard transform between the lanes of x, at distances kDistance, 2
+/// kDistance, … below kEnd lanes.
 template <int kDistance, int kEnd, class V>
 CPD_FN V stages_of_lanes(V x) {
   if constexpr (kDistance < kEnd) {
@@ -63,8 +64,8 @@ CPD_FN V stages_of_lanes(V x) {
   }
 }
 
-/// Does the stages between kCount values, at distances kDistance, 2 kDistance, …. Each stage takes
-/// kCount additions.
+/// Does the stages of a Hadamard transform between kCount values, at distances kDistance, 2
+/// kDistance, …. Each stage takes kCount additions.
 template <int kDistance, int kCount, class V>
 CPD_FN void stages_between(V* v) {
   if constexpr (kDistance < kCount) {
@@ -80,16 +81,16 @@ CPD_FN void stages_between(V* v) {
   }
 }
 
-/// The number of vectors V that hold a group. With kAlong, a group's values are neighboring lanes;
-/// a V with more lanes than values holds several groups. Without kAlong, each V holds one value of
-/// each of several groups.
+/// The number of vectors V that hold a group of a Hadamard transform. With kAlong, a group's values
+/// are neighboring lanes; a V with more lanes than values holds several groups. Without kAlong,
+/// each V holds one value of each of several groups.
 template <int kSize, bool kAlong, class V>
 constexpr int kHadamardCount = !kAlong                   ? kSize
                                : kSize > Lanes<V>::count ? kSize / Lanes<V>::count
                                                          : 1;
 
-/// Transforms a group in place. The lanes of V are binary64 if plan.to_bf16, else binary32. Results
-/// are binary32 values.
+/// Does the Hadamard transform of a group in place. The lanes of V are binary64 if plan.to_bf16,
+/// else binary32. Results are binary32 values.
 template <int kSize, bool kAlong, class V>
 CPD_FN void hadamard(V* v, const HadamardPlan& plan) {
   constexpr int kCount = kHadamardCount<kSize, kAlong, V>;

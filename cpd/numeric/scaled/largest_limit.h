@@ -19,8 +19,8 @@ struct LargestLimit {
   std::int64_t equals = 0;
 };
 
-/// The digits by which a limit is found, the highest digit first: the position of a digit's lowest
-/// bit, and the greatest value of a digit.
+/// A limit is a pattern that is found digit by digit, the highest digit first. These are the number
+/// of digits, the position of a digit's lowest bit, and the greatest value of a digit.
 constexpr int kPatternDigits = 3;
 constexpr std::uint32_t kMostDigit = 2047;
 constexpr int digit_shift(int digit) { return 20 - 10 * digit; }
@@ -32,7 +32,7 @@ CPD_FN std::uint32_t pattern_of(float x) {
   return bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
 }
 
-/// Returns the limit, widened so that it selects every NaN and infinity.
+/// Returns the limit, changed so that it also selects every NaN and infinity.
 CPD_FN LargestLimit with_non_finite(LargestLimit limit) {
   if (limit.pattern < Pattern<float>::infinity) return limit;
   return {Pattern<float>::infinity, std::numeric_limits<std::int64_t>::max()};

@@ -127,8 +127,8 @@ CPD_FN bool is_product_at_most(double a, double b, double x) {
   return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
 }
 
-/// Returns the level of |v|, or the number of the interval's end for v. v and norm must be finite,
-/// and norm >= 0. If norm is 0, the result is 0.
+/// Returns the level of |v|, or for intervals the number of the interval's end for v. v and norm
+/// must be finite, and norm >= 0. If norm is 0, the result is 0.
 CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (!(norm > 0)) return 0;
   const double draws = exact_power(plan.random_bits);
@@ -186,7 +186,8 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// The step of a bucket (for intervals: two steps) as high + low, and its inverse.
+  /// The distance between two levels of a bucket (for intervals, twice the distance), as high +
+  /// low, and its inverse.
   struct Step {
     V inverse, high, low;
   };
@@ -195,10 +196,10 @@ struct LevelLanes {
   I most;
   U mask, none;
 
-  /// Returns a bound of the estimate's error. Without kFine, there are four roundings: of the
-  /// inverse, the offset, the sum and the addition of the slack. Each errs by at most half an ulp
-  /// of s + 2. With kFine, the remainder above the whole steps errs by 2 times 2^-24 of a step, and
-  /// its quotient and sums by 7 times 2^-24.
+  /// Returns a bound of the error of an estimated level. Without kFine, there are four roundings:
+  /// of the inverse, the offset, the sum and the addition of the slack. Each errs by at most half
+  /// an ulp of s + 2. With kFine, the remainder above the whole steps errs by 2 times 2^-24 of a
+  /// step, and its quotient and sums by 7 times 2^-24.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -235,8 +236,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // `more` is 1 above the number to add to `base`, so that `more` is positive even if `base` is
-      // 1 too large.
+      // `more` is 1 above the number to add to `base`. So `more` is positive even if `base` is 1
+      // too large.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -313,9 +314,10 @@ struct LevelValues {
 
   /// Returns level * norm / s, rounded once, for a finite norm. kSpare: has_spare_codes.
   ///
-  /// level * norm is exact in binary64. One multiplication and two fused operations divide it by s
-  /// in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
-  /// which either has at most 41 bits or differs from every tie by at least 2^-41 of itself.
+  /// level * norm is exact in binary64. One multiplication and two fused multiply-adds divide it by
+  /// s in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
+  /// because the exact quotient has at most 41 bits, or differs from every tie by at least 2^-41 of
+  /// itself.
   template <bool kIntervals, bool kDivides, bool kSpare>
   CPD_FN Value value(U code) const {
     I level;

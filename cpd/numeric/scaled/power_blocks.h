@@ -28,8 +28,8 @@ struct PowerBlocks {
 /// The number of elements of a block along a row.
 constexpr std::int64_t kPowerBlock = 32;
 
-/// The values to cast. If `along`, blocks of kPowerBlock neighbors among the `n` values of a row;
-/// else `rows` rows, `stride` apart, in which each column is a block.
+/// The values to cast. If `along`, the blocks are kPowerBlock neighbors each, among the `n` values
+/// of a row. Else there are `rows` rows, `stride` apart, and each column is a block.
 struct PowerRun {
   bool along = true;    ///< blocks lie along the row
   bool is_bf16 = true;  ///< x is bf16, else binary32
@@ -38,8 +38,8 @@ struct PowerRun {
   std::uint16_t* y = nullptr;
 };
 
-/// Returns the constants of a plan. If the plan's scales or elements are not of the supported kind,
-/// has_any() is false.
+/// Returns the constants for a plan. If casts by power_value do not support the plan's scales or
+/// elements, has_any() of the result is false.
 constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   const bool rounds = element.mode == Rounding::nearest_even && element.form == Form::addition &&
@@ -89,8 +89,8 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// The binary32 patterns, under a block's scale, of the least binade and of M, for the block's
-/// largest |x|.
+/// The limits of a block in binary32 patterns, under the block's scale: the pattern of the least
+/// binade, and of M, the element format's max.
 template <class V>
 struct PowerScale {
   Signed<V> least, most;

@@ -58,7 +58,7 @@ CPD_FN W nan_of() {
   return bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
 }
 
-/// Returns x, or `limit` if x is larger; NaN stays NaN.
+/// Returns x, or `limit` if x is larger. NaN remains NaN.
 template <class W>
 CPD_FN W limited_to(W x, double limit) {
   return select(x > splat<W>(limit), splat<W>(limit), x);
@@ -68,7 +68,7 @@ CPD_FN W no_less(W x, double limit) {
   return select(x < splat<W>(limit), splat<W>(limit), x);
 }
 
-/// Returns whether a magnitude a is less than Inf.
+/// Returns whether a magnitude `a` is below infinity. Returns false for NaN.
 template <class W>
 CPD_FN auto is_below_inf(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
@@ -101,15 +101,17 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Returns whether a plan's scales need only operations of binary32. This holds for te's scales,
-/// except powers of two in e8m0, and except max_pow2 if multipliers may be subnormal.
+/// Returns whether a plan's scales need only operations of binary32. This holds for arithmetic te
+/// (TransformerEngine's), except for powers of two in e8m0, and except for max_pow2 if multipliers
+/// may be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
          !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
 }
 
-/// Returns the power of two that the rules floor … even and max_pow2 give for a magnitude. z is
-/// that magnitude rounded to odd. The result is limited to the powers of two of the scale's format.
+/// Returns the scale that the rules floor, ceil, rceil, even and max_pow2 give, a power of two. z
+/// is the magnitude, rounded to odd, from which the scale is computed. The result is limited to the
+/// powers of two of the scale's format.
 template <class W>
 CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -127,7 +129,7 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
 }
 
-/// Returns z rounded into the scale's format.
+/// Returns z rounded into the format of the scales.
 template <class W>
 CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   if constexpr (Lanes<W>::mantissa == 23) {
@@ -139,8 +141,8 @@ CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
 }
 
-/// Returns the scale in exact arithmetic. te and torchao compute the powers of two that they store
-/// in e8m0 in this way too, except by rule rceil (rounded_up_scale).
+/// Returns the scale in arithmetic `exact`. The arithmetics te and torchao compute the powers of
+/// two that they store in e8m0 in this way too, except by rule rceil (rounded_up_scale).
 template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
@@ -158,8 +160,8 @@ CPD_FN W inverse(W x) {
   return to_binary32(splat<W>(1) / x);
 }
 
-/// Returns the factor by which elements with a scale are multiplied. In exact arithmetic, the
-/// factor is 0 if the scale is 0.
+/// Returns the factor by which a block's elements are multiplied. In arithmetic `exact`, the factor
+/// is 0 if the scale is 0.
 template <class W>
 CPD_FN W factor_of(W scale, W outer, const ScaledPlan& plan) {
   if (plan.arithmetic == Arithmetic::exact) return select(scale == W{}, W{}, inverse(scale));
@@ -235,8 +237,9 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   return {scale, inverse(scale)};
 }
 
-/// Returns the scale of te and torchao by rule rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product
-/// below 2^-126 has fewer bits, and may round down to 2^-127.
+/// Returns the scale of the arithmetics te and torchao by rule rceil: cvt.rp.ue8m0 of fl(A * fl(1 /
+/// M)), where A is the block's largest magnitude and M the element format's max. A product below
+/// 2^-126 has fewer bits, and may round down to 2^-127.
 template <class W>
 CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -248,8 +251,8 @@ CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
 }
 
-/// Returns the scale of a block in exact arithmetic, or te's or torchao's scale if it is a power of
-/// two.
+/// Returns the scale of a block in arithmetic `exact`, or in te or torchao if the scale is a power
+/// of two.
 template <class W>
 CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
@@ -288,8 +291,9 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
   return power_or_exact_scale(a, outer.scale, share, plan);
 }
 
-/// Returns the scale and factor of a block whose largest magnitude is a, under an outer scale. a is
-/// Inf or NaN if the block holds one and the plan makes such blocks NaN. share: 1, or kOtherShare.
+/// Returns the scale and factor of a block with the largest magnitude `a`, under an outer scale.
+/// `a` is Inf or NaN if the block contains Inf or NaN and the plan makes such blocks NaN. `share`
+/// is 1 for the first candidate of a scale, and kOtherShare for the second.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
@@ -298,7 +302,8 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // The result for a NaN or an infinity in A follows from torchao's and DeepGEMM's own operations.
+  // For a NaN or an infinity in the block, torchao's and DeepGEMM's own operations have already
+  // given the result.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);

@@ -224,7 +224,7 @@ class SumWalk {
       take_second(to, term);
     }
   }
-  /// Takes the first term of a pair.
+  /// Adds the first term of a pair to a pairwise sum.
   template <class Backend>
   CPD_FN constexpr void take_first(Backend& to, std::int64_t term) {
     to.open_tree(HoldsTree<Backend> ? 0 : open_, term);

@@ -37,7 +37,7 @@
 
 namespace cpd {
 
-/// A matrix unit as constants for its kernels.
+/// The constants of a matrix unit for the kernels.
 struct BlockFmaPlan {
   RoundPlan sum;       ///< rounds into BlockFma::sum
   RoundPlan promoted;  ///< rounds promotions and the result into Accumulator::format
