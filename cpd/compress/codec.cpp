@@ -120,9 +120,10 @@ bool IsFinite(std::int64_t n, const float* x) {
 struct CodecStates::Entry {
   std::string text;
   std::int64_t size = 0;
-  std::unique_ptr<CodecState> state;  // null until a codec first uses what was restored
+  std::unique_ptr<CodecState> state;  // null from Load to the codec's first use
   std::vector<float> restored;
-  std::optional<std::int64_t> begin;  // none until then, where it was not saved
+  std::optional<std::int64_t>
+      begin;  // the first value's index; none until the first use, if it was not saved
 
   [[nodiscard]] std::vector<float> Values() const {
     return state == nullptr ? restored : state->Kept();

@@ -41,16 +41,16 @@ struct Piece {
   int layer = 0;  ///< its index in the call, for error texts
   std::int64_t begin = 0, n = 0;
   int shift = 0;          ///< the values are encoded times 2^shift
-  RandomKey key{};        ///< of random bits: element i has counter i (streams.h)
-  std::int64_t size = 0;  ///< values of the layer; 0: nothing but the piece is known
+  RandomKey key{};        ///< key of the random bits: element i has counter i (streams.h)
+  std::int64_t size = 0;  ///< number of values of the layer; 0: only the piece is known
   float scale = 0;        ///< from Measure; Measured::shared: the largest of all ranks
-  const std::uint32_t* random = nullptr;  ///< the elements' integers, in place of the key's
+  const std::uint32_t* random = nullptr;  ///< the elements' random integers; null: the key's
 };
 
 /// The number of the whole layer that a codec needs before it can encode a piece.
 enum class Measured : std::uint8_t {
   nothing,
-  own,  ///< each rank uses its own
+  own,  ///< each rank uses its own number
   /// All ranks use the largest of their numbers, which they exchange before encoding. The number is
   /// the unit of the values: Decode and Round give multiples of the unit, and the reduction
   /// multiplies its sums by the unit, rounded once.
@@ -93,8 +93,8 @@ class CPD_API CodecState {
 
 /// The layout of a layer for a codec that works on rows. The values of a row are contiguous.
 struct RowLayout {
-  std::optional<int> axis{};  ///< the layer's axis to move behind the others; none: no change
-  std::int64_t row = 0;       ///< values of a row; 0: the codec does not work on rows
+  std::optional<int> axis{};  ///< the layer's axis that is moved behind the others; none: no change
+  std::int64_t row = 0;       ///< the number of values of a row; 0: the codec does not work on rows
   bool operator==(const RowLayout&) const = default;
 };
 
@@ -102,7 +102,7 @@ struct RowLayout {
 /// CPU.
 enum class KernelSupport : std::uint8_t {
   none,
-  round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU
+  round,  ///< all functions but EncodeOn and DecodeOn: messages are made on the CPU
   all,
 };
 
@@ -273,7 +273,7 @@ class CPD_API CodecStates {
   };
   struct Kept {
     std::string text;       ///< the codec's text()
-    std::int64_t size = 0;  ///< values of the layer, or of the slice
+    std::int64_t size = 0;  ///< number of values of the layer, or of the slice
     std::vector<float> values;
     std::optional<std::int64_t> begin{};  ///< the first value's index in the layer; none: not saved
   };
@@ -320,7 +320,7 @@ class CPD_API CodecStates {
   std::map<Key, Entry> entries_;
   Gradients gradients_;
   std::optional<Owner> owner_;
-  bool owner_loaded_ = false;  // Load set owner_
+  bool owner_loaded_ = false;  // true if Load set owner_
 };
 
 CPD_API std::string ToString(const CodecStates::Owner& owner);

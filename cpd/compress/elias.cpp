@@ -215,10 +215,11 @@ constexpr Number NumberIn(uint64_t window, int bits) {
 /// The position of the number k in its code, found by the first bits of the code. For numbers below
 /// 2^16.
 struct NumberEntry {
-  std::uint8_t before = 0;  ///< bits in front of k
-  std::uint8_t above = 0;   ///< 64 less k's bits
-  std::uint8_t length = 0;  ///< of the code, whose last bit is 0 unless the number is larger
-  std::uint8_t one = 0;     ///< 1: k is 1, which the code does not contain
+  std::uint8_t before = 0;  ///< the number of bits before k
+  std::uint8_t above = 0;   ///< 64 minus the number of bits of k
+  std::uint8_t length =
+      0;  ///< the length of the code, whose last bit is 0 unless the number is larger
+  std::uint8_t one = 0;  ///< 1: k is 1, which the code does not contain
 };
 constexpr int kFirst = 7;
 constexpr NumberEntry NumberEntryOf(uint64_t window) {

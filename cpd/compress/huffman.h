@@ -21,8 +21,9 @@ constexpr int kMostHuffmanLength = 32;
 constexpr std::int64_t kMostHuffmanValues = std::int64_t{1} << 23;
 
 struct HuffmanCode {
-  std::vector<std::uint32_t> symbols;  ///< those in use, ascending
-  std::vector<std::uint8_t> lengths;   ///< of their codes: 1…32, or 0 for the only symbol
+  std::vector<std::uint32_t> symbols;  ///< the symbols that are used, ascending
+  std::vector<std::uint8_t>
+      lengths;  ///< the lengths of their codes: 1…32, or 0 for the only symbol
 };
 
 /// Returns the lengths of a prefix code with the fewest bits for symbols that occur `counts` times.
@@ -70,7 +71,7 @@ class CPD_API HuffmanDecoder {
   /// long. first_ is the index in values_ of code 0 of that length.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};
-  std::vector<std::uint32_t> values_;  ///< in the order of the codes
+  std::vector<std::uint32_t> values_;  ///< the values in the order of their codes
 };
 
 }  // namespace cpd

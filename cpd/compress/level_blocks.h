@@ -15,10 +15,12 @@ namespace cpd {
 
 /// The encoding of the levels of a block.
 enum class LevelCoding : std::uint8_t {
-  fixed,     ///< codes of the plan's bits, packed
-  dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
-  sparse,    ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
-  smallest,  ///< each block's shortest of these, at equal lengths the first; a byte has its number
+  fixed,   ///< codes of the plan's bits, packed
+  dense,   ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
+  sparse,  ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
+  /// Each block has the shortest of the three encodings above, and the first one among equal
+  /// lengths. A byte has the number of the encoding.
+  smallest,
   /// For levels -1, 0 and 1 only: five levels in a byte, as the sum of d[i] * 3^i, where d is 0 for
   /// level 0, 1 for level 1, and 2 for level -1. In a block's last byte, levels beyond the end are
   /// 0. There is no code for NaN.
@@ -27,7 +29,7 @@ enum class LevelCoding : std::uint8_t {
 
 /// Numbers of a whole layer that are needed to compute the levels of its pieces.
 struct LayerLevels {
-  float norm = 0;  ///< where there are no buckets
+  float norm = 0;  ///< the norm, if there are no buckets
   LevelSpacing spacing{};
 };
 
@@ -40,10 +42,10 @@ class LevelBlocks {
   struct Options {
     LevelNorm norm = LevelNorm::largest;
     double clip = 0;           ///< c of LevelNorm::clipped; 0: no clipping
-    std::int64_t bucket = 0;   ///< 0: a layer has one norm, an argument of Encode
+    std::int64_t bucket = 0;   ///< 0: a layer has one norm, which is an argument of Encode
     bool stores_norms = true;  ///< false: values are decoded in units of the norm
     LevelCoding coding = LevelCoding::fixed;
-    bool spaced = false;  ///< levels are placed for the layer's least variance
+    bool spaced = false;  ///< levels are placed so that the layer's variance is least
   };
   /// Makes the layout for `plan`, whose stream and bucket are not used.
   LevelBlocks(const LevelPlan& plan, const Options& options);

@@ -14,10 +14,10 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket's two means
+constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // the bytes of a bucket's two means
 
 struct OneBitOptions {
-  std::int64_t bucket = 0;  ///< 0: columns
+  std::int64_t bucket = 0;  ///< the bucket's length; 0: buckets are columns
   std::optional<int> axis{};
 };
 

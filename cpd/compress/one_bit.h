@@ -79,7 +79,7 @@ class CPD_API OneBit final : public Codec {
 
   bool columns_;
   std::optional<int> axis_;
-  std::int64_t row_;  ///< 0: not known
+  std::int64_t row_;  ///< the length of rows; 0: not known
   std::int64_t bucket_, block_;
 };
 

@@ -17,11 +17,11 @@
 namespace cpd {
 
 struct QsgdOptions {
-  int bits = 4;  ///< of a code: 2 … 16, and 1 for intervals
+  int bits = 4;  ///< bits of a code: 2 … 16, and 1 for intervals
   /// s, the number of levels above zero, 1 … 32767. A code then has the fewest bits that hold 2 s +
   /// 1 levels. 0: `bits` determines the levels. Not supported for intervals.
   int steps = 0;
-  std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
+  std::int64_t bucket = 512;  ///< number of values that share a norm; 0: all of a layer
   /// The axis along which the layer's columns run, for callers that reorder the layer. Consecutive
   /// values of a column then form buckets. None: buckets are formed from the layer as it is. An
   /// axis is not supported if a bucket is the whole layer.
@@ -79,7 +79,7 @@ class CPD_API Qsgd final : public Codec {
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
-  std::int64_t row_ = 0;  ///< of columns; 0: not known
+  std::int64_t row_ = 0;  ///< the length of columns; 0: not known
 };
 
 class CodecWords;

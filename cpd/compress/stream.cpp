@@ -78,8 +78,9 @@ std::uint8_t* Put(const T* from, std::size_t count, std::uint8_t* to) {
 struct Opened {
   StreamInfo info;
   SharedCodec codec;
-  std::int64_t fixed = 0;            // bytes of a whole block, where all have the same
-  std::vector<std::int64_t> begins;  // else the offset of each, and of the end of the last
+  std::int64_t fixed = 0;  // the bytes of a whole block, if all blocks have equal sizes
+  std::vector<std::int64_t>
+      begins;  // else the offset of each block, and of the end of the last block
   std::span<const std::uint8_t> blocks;
 
   [[nodiscard]] std::span<const std::uint8_t> Block(std::int64_t k) const {

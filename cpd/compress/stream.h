@@ -31,8 +31,8 @@ struct StreamOptions {
   RandomKey key{};
   int shift = 0;                            ///< at most ±kMostStreamShift
   std::int64_t row = 0;                     ///< values of a row; 0: the layer is one row
-  std::optional<float> scale{};             ///< Measure's result, as all ranks agreed on it
-  std::span<const std::uint32_t> random{};  ///< integers for all values; empty: the key's
+  std::optional<float> scale{};             ///< the result of Measure, as all ranks agreed on it
+  std::span<const std::uint32_t> random{};  ///< random integers for all values; empty: the key's
 };
 constexpr int kMostStreamShift = 600;
 
@@ -41,9 +41,9 @@ struct StreamInfo {
   std::string codec;          ///< name(), which MakeCodec takes
   std::uint32_t options = 0;  ///< CRC-32C of text() with the seed
   int shift = 0;
-  std::int64_t count = 0;  ///< values
-  std::int64_t row = 0;    ///< 0: not known
-  std::int64_t bytes = 0;  ///< of the blocks
+  std::int64_t count = 0;  ///< the number of values
+  std::int64_t row = 0;    ///< the number of values of a row; 0: not known
+  std::int64_t bytes = 0;  ///< the bytes of all blocks
   float scale = 0;         ///< Measured::shared: the unit of the values
 };
 struct DecodedStream {
@@ -54,7 +54,7 @@ struct DecodedStream {
 /// The numbers of bytes of a stream.
 struct StreamSize {
   std::int64_t all = 0;
-  std::int64_t blocks = 0;  ///< of its blocks, as in StreamInfo
+  std::int64_t blocks = 0;  ///< the bytes of the stream's blocks, as in StreamInfo
 };
 
 /// Returns memory for `most` elements of a result. EncodeStream and DecodeStream call the function

@@ -20,12 +20,12 @@ struct TernGradOptions {
   double clip = 2.5;
   /// True: all ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
-  std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
+  std::int64_t bucket = 0;  ///< the number of values that share a scaler; 0: all of a layer
   /// If ranks share a scaler, true: each rank first clips its values by its own standard deviation,
   /// as in section 3.3. False: the rank's deviation only enters the shared scaler, and all values
   /// are clipped by that scaler, as in the authors' code (wenwei202/terngrad).
   bool clips_own = false;
-  bool trits = false;  ///< five values in a byte; none is then NaN
+  bool trits = false;  ///< five values in a byte; no value is then NaN
 };
 
 /// Encodes values in units of a scaler, which is the largest magnitude after clipping. Values are

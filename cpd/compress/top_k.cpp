@@ -35,7 +35,7 @@ struct FeedbackOption {
 constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
     ChoiceKey<"feedback", &FeedbackOption::feeds_back, kFeedback>()};
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
-constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // values of a message
+constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // the number of values of a message
 
 /// Returns the number of tiles of a span: a power of two, at most the tiles of a block. The number
 /// is as small as possible while a device can run all spans at once.
@@ -191,7 +191,7 @@ struct TopK::Run {
     piece.random = random.data();
   }
 
-  Piece piece;  ///< of the inner codec's layer
+  Piece piece;  ///< the piece of the inner codec's layer
   std::span<const std::int64_t> places;
   std::vector<std::uint32_t> random;
 };

@@ -33,7 +33,7 @@ using std::uint8_t;
 constexpr int kMostBits = 30;
 constexpr int64_t kPackage = 65536;
 constexpr int64_t kHeader = 12;
-constexpr int64_t kFirstSize = 4;  // bytes of the size of a Huffman package's first half
+constexpr int64_t kFirstSize = 4;  // the bytes for the size of a Huffman package's first half
 constexpr uint32_t kNan = 0x7FC00000;
 
 int64_t PackageBytes(int64_t n, int width) { return kHeader + (n * width + 7) / 8; }
@@ -70,7 +70,8 @@ class FiniteRange {
   void AddLanes(int64_t n, const float* x) {
     for (int64_t i = 0; i < n; ++i) {
       const auto lane = static_cast<size_t>(i);
-      const float finite = x[i] - x[i] + x[i];  // or NaN, which no comparison takes
+      const float finite =
+          x[i] - x[i] + x[i];  // NaN if x[i] is not finite; no comparison is then true
       least_[lane] = finite < least_[lane] ? finite : least_[lane];
       greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
     }
@@ -144,8 +145,9 @@ void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
 
 /// A package's bins.
 struct Bins {
-  std::vector<uint32_t> bins;     ///< of each value; where `by_place`, its index in `symbols`
-  std::vector<uint32_t> symbols;  ///< those in use, ascending
+  std::vector<uint32_t>
+      bins;  ///< the bin of each value, or if `by_place` the bin's index in `symbols`
+  std::vector<uint32_t> symbols;  ///< the bins that are used, ascending
   std::vector<uint32_t> counts;
   bool by_place = false;
 };
@@ -238,7 +240,8 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // the size, and two bytes that are not full
+  constexpr int64_t kBeside =
+      8 * (kFirstSize + 2);  // the bits of the size, and of two bytes that are not full
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }
@@ -364,7 +367,7 @@ double UniformState::Entropy(const Piece& layer, const float* x) const {
   bins.BinsOf(n, sample.data(), places.data());
   std::vector<int64_t> counts(size_t{bins.last()} + 2);
   for (const uint32_t place : places) ++counts[place];
-  counts.pop_back();  // values that are not finite
+  counts.pop_back();  // the count of values that are not finite
   double total = 0, sum = 0;
   for (const int64_t count : counts) {
     if (count == 0) continue;

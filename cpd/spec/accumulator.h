@@ -21,7 +21,7 @@ enum class Scheme : std::uint8_t {
   chunked,     ///< sequential within each chunk of terms, from +0; then sequential over the chunks
   pairwise,    ///< a tree: neighbors first, an odd one passes up; then s = round(s + tree)
   block_fma,   ///< aligned and truncated block by block, as matrix units do (BlockFma)
-  fixed,       ///< an integer of so many bits, in steps of 2^-fraction (FixedPoint)
+  fixed,       ///< an integer of a fixed width, in steps of 2^-fraction (FixedPoint)
 };
 
 /// The arithmetic of a sum: its format, its scheme, and the rounding of each of its operations. The
@@ -31,10 +31,11 @@ struct Accumulator {
   Scheme scheme = Scheme::sequential;
   RoundingOptions rounding{};
 
-  std::optional<Format> product{};  ///< each product is first rounded into it; default: `format`
-  bool exact_products = false;      ///< products are exact: one rounding per step (fma)
-  std::optional<Format> inner{};    ///< chunked: the format within a chunk; default: `format`
-  std::int64_t chunk = 64;          ///< chunked: terms per chunk
+  std::optional<Format>
+      product{};  ///< each product is first rounded into this format; default: `format`
+  bool exact_products = false;    ///< products are exact: one rounding per step (fma)
+  std::optional<Format> inner{};  ///< chunked: the format within a chunk; default: `format`
+  std::int64_t chunk = 64;        ///< chunked: terms per chunk
   /// For block_fma: the matrix unit, whose products are exact. `format` and `rounding` then apply
   /// to promotion and to the result.
   std::optional<BlockFma> unit{};

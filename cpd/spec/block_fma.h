@@ -14,11 +14,11 @@ namespace cpd {
 
 /// The rule by which a matrix unit adds one block's products and its running sum.
 enum class Adder : std::uint8_t {
-  aligned,         ///< every term is cut below the greatest exponent (BlockFma)
-  exact,           ///< the exact sum of the products and the addend, rounded once (CDNA1)
-  flushed_pairs,   ///< binary32 without subnormals: ((p0 + p1) + (p2 + p3)) + addend (CDNA2)
-  two_steps,       ///< cut products are summed first, then the addend is aligned to that (CDNA3)
-  two_steps_even,  ///< the same of even and of odd k apart (CDNA3's FP8)
+  aligned,        ///< every term is cut below the greatest exponent (BlockFma)
+  exact,          ///< the exact sum of the products and the addend, rounded once (CDNA1)
+  flushed_pairs,  ///< binary32 without subnormals: ((p0 + p1) + (p2 + p3)) + addend (CDNA2)
+  two_steps,  ///< cut products are summed first, then the addend is aligned to their sum (CDNA3)
+  two_steps_even,  ///< as two_steps, with separate sums of even and of odd k (CDNA3's FP8)
 };
 
 /// The rule of a matrix unit ("block FMA with truncated alignment"). In each block of products,
@@ -34,19 +34,21 @@ enum class Adder : std::uint8_t {
 /// exponent. A zero term has no exponent. A scale that is NaN makes the sum NaN. Units with scales
 /// take k in ascending order and have the adder `aligned`.
 struct BlockFma {
-  Format a{}, b{};            ///< the operands' formats: their emin decides exponents
-  int block = 16;             ///< products per block, 1…64
-  int fraction_bits = 25;     ///< F, 1…30; with scales as far as binary64 holds a block's sum
-  bool aligns_addend = true;  ///< the running sum is one of the aligned terms; else it is added
-  int min_exponent = -133;    ///< E is at least this
-  Format sum{};               ///< of the unit's running sum
+  Format a{}, b{};         ///< the operands' formats: their emin decides exponents
+  int block = 16;          ///< products per block, 1…64
+  int fraction_bits = 25;  ///< F, 1…30; with scales as far as binary64 holds a block's sum
+  bool aligns_addend =
+      true;  ///< the running sum is one of the aligned terms; false: it is added to their sum
+  int min_exponent = -133;                    ///< the least E
+  Format sum{};                               ///< the format of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
   /// After every `promote` values of k (a multiple of `block`), the unit's sum is added to the
   /// accumulator and starts again from +0. 0: never.
   std::int64_t promote = 0;
-  std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
-  int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
-  int dot = 1;                    ///< products that are one term, a divisor of scale_block
+  std::optional<Format>
+      scale{};           ///< the format of the scales (GemmScaled); none: the unit takes no scales
+  int scale_block = 32;  ///< values of k that share a scale: `block` or a divisor of it
+  int dot = 1;           ///< the number of products that form one term, a divisor of scale_block
   Adder adder = Adder::aligned;
   /// The order of k, within each `group` (a multiple of `block`) of successive k. First come the k
   /// with k mod stride < take, then the k of the next `take` residues, and so on, each in ascending

@@ -19,9 +19,10 @@ constexpr int kMostFixedWidth = 1024;
 /// of the terms. If the accumulator's overflow is `saturate`, a sum beyond the range becomes the
 /// nearest end of the range, after each term.
 struct FixedPoint {
-  int width = 32;                             ///< bits, 2…1024
-  int fraction = 0;                           ///< the unit is 2^-fraction; -1024…1024
-  Rounding rounding = Rounding::toward_zero;  ///< of terms to units; down is two's complement's cut
+  int width = 32;    ///< the number of bits, 2…1024
+  int fraction = 0;  ///< the unit is 2^-fraction; -1024…1024
+  Rounding rounding =
+      Rounding::toward_zero;  ///< of terms to units; `down` cuts bits as in two's complement
 
   bool operator==(const FixedPoint&) const = default;
 };

@@ -224,7 +224,7 @@ void CheckRange(const Format& format) {
                 " the bias must be at most " + std::to_string(150 - man));
   }
   const int field = static_cast<int>(format.max_code() >> man);
-  const int top = format.is_integer() ? format.emin() + 1  // the least code's
+  const int top = format.is_integer() ? format.emin() + 1  // the binade of the least code
                   : format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin()
                                       : field - format.bias;
   if (top > 127 || format.emin() > 127) {

@@ -25,15 +25,15 @@ namespace cpd {
 
 /// The encoding of special values: Inf, NaN, -0.
 enum class Encoding : std::uint8_t {
-  ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
-  fn,           ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
-  fnuz,         ///< no Inf, no -0; the code of -0 is NaN
-  p3109,        ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
-  finite,       ///< neither Inf nor NaN (OCP MX elements)
-  e8m0,         ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
-  integer,      ///< two's complement integers times a power of two, without the least (exp = 1)
-  int_full,     ///< the same with the least, -2^(bits - 1) steps (OCP MXINT8 allows both)
-  p3109finite,  ///< as p3109 without Inf: overflow and Inf give the largest value
+  ieee,      ///< top exponent field: mantissa 0 is Inf, the others NaN
+  fn,        ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
+  fnuz,      ///< no Inf, no -0; the code of -0 is NaN
+  p3109,     ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
+  finite,    ///< neither Inf nor NaN (OCP MX elements)
+  e8m0,      ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+  integer,   ///< two's complement integers times a power of two, without the least number (exp = 1)
+  int_full,  ///< as integer, with the least number, -2^(bits - 1) steps (OCP MXINT8 allows both)
+  p3109finite,  ///< as p3109, without Inf: overflow and Inf give the largest value
 };
 
 /// Returns whether the codes of this encoding are two's complement.

@@ -17,7 +17,7 @@ namespace cpd {
 struct NamedSpec {
   std::string name;
   std::string summary;   ///< a description in one line
-  std::string source;    ///< who defines it
+  std::string source;    ///< the standard, paper or library that defines it
   std::string evidence;  ///< the kind: `standard`, `library`, `replayed` or `literature`
 };
 

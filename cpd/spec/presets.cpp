@@ -35,7 +35,7 @@ constexpr std::string_view kDeepSeek =
 /// The rule for fp16 results, in a unit that supports them.
 enum class Half : std::uint8_t {
   none,
-  same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
+  same,  ///< as the rule for fp32, with the sum rounded to nearest into fp16
   /// FP8 products by two fp16 instructions: one for k mod 4 in {0, 1}, the other for the rest. Both
   /// start from +0, and the addend is added to their results.
   pairs,

@@ -24,7 +24,7 @@ template <class Value>
 struct Field {
   std::string_view name;
   Value Recipe::* value;
-  std::optional<Purpose> purpose{};  ///< of the rounding of a GEMM's operand or result
+  std::optional<Purpose> purpose{};  ///< the purpose of the rounding of a GEMM's operand or result
 };
 /// The field for an operand of one backward GEMM. `usual` is the field of the tensor's cast, which
 /// applies if the operand has no cast of its own.

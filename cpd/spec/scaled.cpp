@@ -343,7 +343,7 @@ std::vector<std::int64_t> ScaleGrid(const BlockShape& block, std::span<const std
   CheckShape(block);
   if (block.kind == Kind::tensor) return {};
   std::vector<std::int64_t> grid(shape.begin(), shape.end());
-  if (grid.empty()) return grid;  // one value: a block of its own
+  if (grid.empty()) return grid;  // one value is one block
   const int rank = static_cast<int>(grid.size());
   const int along = ResolveAxis(axis, rank);
   if (block.kind == Kind::row) {

@@ -23,8 +23,8 @@ namespace cpd {
 /// The shape of the blocks: it determines which elements share a scale.
 struct BlockShape {
   enum class Kind : std::uint8_t {
-    tensor,  ///< all of them
-    row,     ///< all along the axis
+    tensor,  ///< all elements share a scale
+    row,     ///< all elements along the axis share a scale
     tile,    ///< `columns` along the axis times `rows` along the other dimension
   };
   Kind kind = Kind::tile;
@@ -41,7 +41,7 @@ enum class ScaleRule : std::uint8_t {
   floor,     ///< 2^(floor(log2 A) - emax): OCP MX 1.0, section 6.3
   ceil,      ///< 2^(ceil(log2 A) - emax)
   rceil,     ///< 2^ceil(log2(A / M)): nothing saturates
-  even,      ///< floor's, of A rounded half up to the element format's mantissa bits
+  even,      ///< as floor, after A is rounded half up to the element format's mantissa bits
   max,       ///< A / M, rounded to nearest-even into the scale's format
   max_pow2,  ///< the multiplier M / A rounded down to a power of two, inverted
   up,        ///< A / M, rounded up into the scale's format
@@ -62,7 +62,7 @@ enum class NonFinite : std::uint8_t {
   /// The scale is NaN, and so is every value of the block. In the arithmetic of torchao (except for
   /// e8m0) and of DeepGEMM, the library's own operations determine the result.
   block,
-  element,  ///< A leaves out NaN, which stay NaN; an infinity saturates
+  element,  ///< NaN does not count for A and remains NaN; an infinity saturates
 };
 
 /// Chooses between two candidates for a block's scale, which map A to M and to M / 1.5 ("4 over
@@ -75,8 +75,9 @@ struct Scaled {
   BlockShape block{};
   Format scale = kE8m0;
   ScaleRule rule = ScaleRule::floor;
-  std::optional<Format> tensor_scale{};  ///< the second level's format; none: one level
-  BlockShape::Kind outer = BlockShape::Kind::tensor;  ///< of the second level: tensor or row
+  std::optional<Format> tensor_scale{};  ///< the outer scale's format; none: one level of scales
+  BlockShape::Kind outer =
+      BlockShape::Kind::tensor;  ///< the elements that share an outer scale: a tensor's or a row's
   Arithmetic arithmetic = Arithmetic::exact;
   int margin = 0;  ///< scales are 2^margin times as large, -64…64
   NonFinite non_finite = NonFinite::block;

@@ -175,7 +175,7 @@ CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_
                                                std::uint64_t seed, std::uint64_t stream) {
   auto words = random_words<U, kSets>(index, number, seed, stream);
   const std::uint64_t last = index + kSets * sizeof(U) / 4 - 1;
-  if (last >> 32 != index >> 32) {  // bits 32…39 change from an element to the next
+  if (last >> 32 != index >> 32) {  // bits 32…39 differ between elements
     for (int s = 0; s < kSets; ++s) {
       const std::uint64_t first = index + static_cast<std::uint64_t>(s) * (sizeof(U) / 4);
       const U low = splat<U>(static_cast<std::uint32_t>(first)) + iota<U>();
@@ -218,7 +218,7 @@ class FoldDraws {
   }
 
   int random_bits_;
-  std::uint32_t log_;  ///< of the draws that a word serves
+  std::uint32_t log_;  ///< log2 of the number of draws of a word
   std::uint64_t seed_, stream_, index_, next_;
   Words<U> words_{};
 };

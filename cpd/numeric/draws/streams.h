@@ -18,8 +18,9 @@
 namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
-constexpr std::int64_t kAcross = 0xFFFFF;   ///< the sum across groups, or the only sum
-constexpr std::int64_t kEncoded = 0xFFFFE;  ///< purpose `result`: sums that their owner encodes
+constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
+constexpr std::int64_t kEncoded =
+    0xFFFFE;  ///< purpose `result`: the rounding of sums that their owner encodes
 
 /// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {

@@ -29,9 +29,10 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// Bounds on one group of k (kRangeGroup values) in one packed panel of a matrix operand. A NaN
 /// counts as the largest value.
 struct PanelRange {
-  float largest = 0;           ///< max |x|
-  float total = 0;             ///< for operand b: the sum over k of max |x| at that k
-  std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
+  float largest = 0;  ///< max |x|
+  float total = 0;    ///< for operand b: the sum over k of max |x| at that k
+  /// The fraction bits of all values, or-ed. Only the panel's first group has them.
+  std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
   /// values. 0 if the path did not ask for the least last bits.
   float least_bit[kRangeGroup / 2] = {};
@@ -86,7 +87,8 @@ struct FastPlan {
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
   float product_limit = 0;
-  bool guarded = false;     ///< man = 0: ties need veltkamp_rounding.h's guarded roundings
+  bool guarded =
+      false;  ///< for man = 0, where ties need the guarded roundings of veltkamp_rounding.h
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
@@ -103,11 +105,11 @@ struct FastPlan {
 
 /// The way in which a path's steps treat values beyond the path's bounds.
 enum class How : std::uint8_t {
-  bounded,     ///< nothing can overflow
-  fits,        ///< nothing can overflow, and exact sums are binary32 numbers
-  parts,       ///< nothing can overflow, and parts_limit holds
-  guarded,     ///< an overflow is detected afterwards
-  saturating,  ///< an overflow saturates
+  bounded,     ///< no result can overflow
+  fits,        ///< no result can overflow, and exact sums are binary32 numbers
+  parts,       ///< no result can overflow, and sums are below parts_limit
+  guarded,     ///< overflows are detected afterwards
+  saturating,  ///< overflows saturate
 };
 constexpr bool is_guarded(How how) { return how == How::guarded || how == How::saturating; }
 
@@ -116,7 +118,7 @@ enum class ProductKind : std::uint8_t {
   any,
   exact,   ///< binary32 numbers; sums of exact products often are, too
   narrow,  ///< numbers of the products' format, which need no rounding
-  few,     ///< of so few bits that split_short rounds them
+  few,     ///< numbers of so few bits that split_short can round them
 };
 
 // --- limits --------------------------------------------------------------------------------------

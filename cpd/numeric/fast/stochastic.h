@@ -34,7 +34,7 @@ struct TruncatedStochastic {
   static constexpr bool kTakesProducts = true;
   static constexpr bool kAnyValues = false;
   static constexpr bool kAddsExact = false;
-  static constexpr bool kStochastic = true;  ///< the kernels' loops make random integers, too
+  static constexpr bool kStochastic = true;  ///< the kernels' loops also generate random integers
 
   static constexpr NoPath applies(const ProductsAsked& asked) {
     if (asked.options.mode != Rounding::stochastic) return NoPath::other;
@@ -82,14 +82,14 @@ inline namespace CPD_ISA {
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
-  int shift;     ///< by which R meets the first N bits that a number on the grid drops
-  U kept;        ///< mask of the bits of such a number that are not dropped
+  int shift;     ///< shifts R to the first N bits that a number on the grid drops
+  U kept;        ///< masks the bits of such a number that are not dropped
   V factor;      ///< 2^(mantissa - man - N)
   V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
-  U kept_units;  ///< mask of the bits that are not dropped of a multiple of 2^-N spacings
+  U kept_units;  ///< masks the bits that a multiple of 2^-N spacings does not drop
   V max;
-  V overflow;  ///< what takes the place of larger numbers
-  U sign;      ///< -0 where the format has it, else +0
+  V overflow;  ///< replaces larger numbers
+  U sign;      ///< -0 if the format has -0, else +0
 
   CPD_FN SplitStochastic(const StochasticFormat& format, int random_bits) {
     using S = Scalar<V>;

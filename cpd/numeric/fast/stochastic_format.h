@@ -15,7 +15,7 @@ struct StochasticFormat {
   std::int32_t man = 0;
   double quantum = 0;  ///< least spacing
   double max = 0;
-  double overflow = 0;  ///< what takes the place of larger numbers
+  double overflow = 0;  ///< replaces larger numbers
   bool has_negative_zero = true;
 };
 

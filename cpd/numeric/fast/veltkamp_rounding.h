@@ -36,8 +36,8 @@ struct SplitFormat {
   V less_factor;        ///< 1 - K
   V least;              ///< 1.5 * 2^23 spacings
   V least_normal;       ///< 1.5 * 2^emin
-  V sign;               ///< -0 where the format has it, else +0
-  std::int32_t magnet;  ///< added to two fixed_logs gives the pattern of K |a * b|, roughly
+  V sign;               ///< -0 if the format has -0, else +0
+  std::int32_t magnet;  ///< added to two fixed_logs, gives roughly the pattern of K |a * b|
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
@@ -228,12 +228,12 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
-  I least;                  ///< the least magnet's pattern, parity aside
-  I magnet;                 ///< added to t's exponent field gives the magnet's pattern
-  I middle;                 ///< the magnet's fraction, parity aside: the fraction of 1.5
-  std::int32_t log_magnet;  ///< added to two fixed_logs gives it
+  I least;                  ///< the least magnet's pattern, without the parity
+  I magnet;                 ///< added to t's exponent field, gives the magnet's pattern
+  I middle;                 ///< the magnet's fraction (the fraction of 1.5), without the parity
+  std::int32_t log_magnet;  ///< added to two fixed_logs, gives the magnet's pattern
   I parity;                 ///< 1 for man = 0, else 0
-  V sign;                   ///< -0 where the format has it, else +0
+  V sign;                   ///< -0 if the format has -0, else +0
   V most;                   ///< the largest result with kSaturates
 
   CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float saturates_at) {

@@ -38,7 +38,7 @@ class Environment {
 #elif defined(__aarch64__)
   static constexpr std::uint64_t kDefault = 0;  // FPCR
   static constexpr std::uint64_t kTowardZero = 0xC00000;
-  static constexpr std::uint64_t kSignals = 0;  // they are in FPSR
+  static constexpr std::uint64_t kSignals = 0;  // the flags of exceptions are in FPSR
   CPD_FN static std::uint64_t get() {
     std::uint64_t value;
     __asm__ volatile("mrs %0, fpcr" : "=r"(value));

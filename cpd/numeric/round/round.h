@@ -194,8 +194,8 @@ constexpr bool kIsShort =
 /// first limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
 template <class V>
 struct GridSum {
-  Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
-  Unsigned<V> above;      ///< the binade's pattern less 2^emin's
+  Unsigned<V> unit, sum;  ///< patterns of the addend and of the sum
+  Unsigned<V> above;      ///< the binade's pattern minus the pattern of 2^emin
 };
 
 /// Rounds |x| + unit, the sum of add_grid_unit, in the plan's direction: up, down or toward zero.
@@ -276,7 +276,7 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   using U = Unsigned<V>;
   using I = Signed<V>;
   if constexpr (R::adds) {
-    const GridSum<V> s = add_grid_unit<R>(x, plan);  // the sum's pattern counts the places
+    const GridSum<V> s = add_grid_unit<R>(x, plan);  // the sum's pattern counts codes
     return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
   } else {
     const U code = shift_right(carried_pattern<R>(x, random, plan), plan.grid32.cut);
@@ -366,8 +366,8 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
 /// The special results of rounding x, which the magnitude code does not determine.
 template <class Mask>
 struct Outcome {
-  Mask overflowed;  ///< takes the policy's overflow value, unless it is `clipped`
-  Mask clipped;     ///< takes the largest finite value
+  Mask overflowed;  ///< the result is the policy's overflow value, unless it is `clipped`
+  Mask clipped;     ///< the result is the largest finite value
   Mask nan;
 };
 
@@ -488,7 +488,7 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   using I = Signed<V>;
   using P = Pattern<V>;
   V y{};
-  I size{};  // the magnitude code, or a short form's value's pattern
+  I size{};  // the magnitude code, or in a short form the value's pattern
   const V largest = largest_of<R>(x, splat<V>(plan.max_value), splat<V>(-plan.lowest_value), plan);
   I most = splat<I>(plan.max_code);
   if constexpr (kIsShort<R, V>) {
@@ -575,7 +575,7 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
     sign = select(value == U{}, U{}, sign);
   }
   U result = select(nan, splat<U>(P::quiet_nan), value | sign);
-  if (plan.has_inf) {  // its code lies above max_code too
+  if (plan.has_inf) {  // the code of Inf is above max_code too
     result = select(code == splat<I>(plan.inf_code), splat<U>(P::infinity) | sign, result);
   }
   return bits_as<V>(result);

@@ -23,7 +23,7 @@ struct Grid {
 
 /// The form of a plan: properties that are known when a kernel is compiled, for faster loops.
 enum class Form : std::uint8_t {
-  general,   ///< nothing
+  general,   ///< no known properties
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
   addition,  ///< simple, nearest-even or directed; a binary32 addition rounds (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
@@ -43,7 +43,7 @@ struct RoundPlan {
   Grid grid32, grid64;
   bool wide = false;  ///< the grid leaves binary32's normal range: round from binary64
   Form form = Form::simple;
-  bool plain = true;         ///< signed, with -0: the sign bit is kept
+  bool plain = true;         ///< signed, with -0: the sign bit is preserved
   bool complement = false;   ///< codes are two's complement
   bool is_lopsided = false;  ///< one more code lies below zero than above (int_full)
   bool flush = false;        ///< no subnormals
@@ -53,9 +53,11 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbor above the largest value
-  bool negative_is_nan = false;      ///< unsigned: a negative number becomes NaN, else the least
-  bool clips_negative = false;       ///< … but a finite one becomes the least value
+  bool odd_overflow_is_inf =
+      false;  ///< rounded to odd, an overflow gives Inf, the odd neighbor above the largest value
+  bool negative_is_nan =
+      false;                    ///< unsigned: a negative number becomes NaN; false: the least value
+  bool clips_negative = false;  ///< … but a finite one becomes the least value
 
   std::int32_t man = 23;
   std::int32_t bits = 32;
@@ -80,8 +82,8 @@ struct RoundPlan {
   /// value.
   float lowest_value = 0;
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
-  bool scale_up_in_binary32 = false;  ///< where shift > 0
-  bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
+  bool scale_up_in_binary32 = false;  ///< the same, for shift > 0 only
+  bool scale_down_to_odd = false;  ///< the same, for shift < 0 only, rounded to odd (scaled_to_odd)
 };
 
 /// Returns whether the plan's form rounds by an addition of binary32.
@@ -128,9 +130,9 @@ enum class NoForm : std::uint8_t {
   mode,            ///< the rounding mode
   variant,         ///< variant B or C of stochastic rounding
   special_values,  ///< zero, subnormals, -0 or overflow are not as in IEEE 754's formats
-  exponents,       ///< binary32's exponents, with this mode or these special values
+  exponents,       ///< the format has binary32's exponents, but this mode or special values
   random_bits,     ///< more random bits than an int32 has beside the mantissa
-  range,           ///< its largest value or its mantissa leaves an addition no room
+  range,           ///< the largest value or the mantissa does not fit a binary32 addition
 };
 struct FormChoice {
   Form form = Form::general;

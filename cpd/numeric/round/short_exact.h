@@ -116,13 +116,13 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
     doubt.see(rest);
     doubt.see_size(x, x == V{});
     return quotient;
-  } else if constexpr (op == Operation::sqrt) {  // in no doubt of NaN and Inf
+  } else if constexpr (op == Operation::sqrt) {  // NaN and Inf leave no doubt
     V rest;
     doubt.see_size(x, x == V{});
     return root_to_odd(x, &rest);
   } else if constexpr (kHasDirectedRounding<V>) {
     const V sum = op == Operation::add ? fma_to_odd(x, splat<V>(1.0F), y) : fma_to_odd(x, y, z);
-    doubt.see(sum + sum);  // one beyond the greatest number is that number here, which is odd
+    doubt.see(sum + sum);  // beyond the range, sum is the greatest number, and sum + sum is Inf
     return sum;
   } else {
     V first = x;

@@ -35,9 +35,9 @@ struct Number {
   Kind kind = Kind::zero;
   bool negative = false;
   bool sticky = false;
-  std::uint8_t flags = 0;  ///< what the operation itself has raised: kInvalid or kDivideByZero
+  std::uint8_t flags = 0;  ///< the exceptions of the operation itself: kInvalid or kDivideByZero
   int exponent = 0;
-  Wide significand = 0;  ///< of finite ones: bit 127 is set
+  Wide significand = 0;  ///< for finite numbers: bit 127 is set
 
   [[nodiscard]] bool is(Kind other) const { return kind == other; }
 };
@@ -202,7 +202,7 @@ inline Number sqrt(const Number& a) {
 
 /// A target format and its rounding options, as constants.
 struct Target {
-  RoundPlan plan;  ///< the mode, the variant and the number of random bits alone
+  RoundPlan plan;  ///< only the mode, the variant and the number of random bits are used
   Tininess tininess = Tininess::after;
   bool saturates = false;
   bool subnormals = true;
@@ -210,11 +210,11 @@ struct Target {
   bool overflows_to_nan = false;
   bool odd_overflow_is_inf = false, clips_negative = false;  ///< round_plan.h
   bool is_signed = true, has_negative_zero = true;
-  bool is_integer = false;  ///< one spacing throughout, and underflow is never raised
+  bool is_integer = false;  ///< one spacing for all values; underflow is never raised
   int man = 23;
   int emin = -126;
   std::uint64_t max = 0;     ///< pattern of the largest finite value
-  std::uint64_t lowest = 0;  ///< pattern of the least value; signed: of its magnitude
+  std::uint64_t lowest = 0;  ///< pattern of the least value, or if signed of its magnitude
 
   [[nodiscard]] std::uint64_t largest(bool negative) const {
     return negative && is_signed ? lowest : max;
@@ -348,8 +348,9 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  const bool below = binade < to.emin + (to.is_integer ? 2 : 0);  // the first spacing
-  if (!to.has_zero && (below || x.negative)) {  // e8m0 takes its least value for all that is less
+  const bool below =
+      binade < to.emin + (to.is_integer ? 2 : 0);  // below the binade where spacings grow
+  if (!to.has_zero && (below || x.negative)) {  // e8m0 rounds all lesser numbers to its least value
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }

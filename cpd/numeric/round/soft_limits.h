@@ -23,7 +23,7 @@ T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::u
   const auto flags_at = [&](U pattern, bool sticky) {
     Number x = number(std::bit_cast<T>(pattern));
     x.negative = negative;
-    x.sticky = sticky;  // the numbers just above, which are inexact in every format
+    x.sticky = sticky;  // stands for the numbers just above, which are inexact in every format
     return round(x, to, random).flags;
   };
   const auto is_beyond = [&](std::uint8_t flags) { return ((flags & flag) != 0) != ends; };

@@ -33,11 +33,11 @@ namespace cpd {
 
 /// The norm of a bucket. The levels are fractions of the norm.
 enum class LevelNorm : std::uint8_t {
-  largest,  ///< the largest |v|; NaN where a value is NaN or infinite
+  largest,  ///< the largest |v|; NaN if a value is NaN or infinite
   /// The root of the sum of v^2, from the partial sums of Moments, rounded once. NaN if a value is
   /// NaN or infinite, or if the norm is beyond binary32.
   euclidean,
-  clipped,  ///< of finite values: the smaller of the largest |v| and c standard deviations
+  clipped,  ///< for finite values: the smaller of the largest |v| and c standard deviations
 };
 
 /// The places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
@@ -45,14 +45,15 @@ struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
   std::uint16_t place[kMostSteps + 1] = {};
-  std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
+  std::uint8_t below[kUnits] =
+      {};  ///< the last level at or below a position, in units of norm / 256
 };
 
 /// The plan by which values become codes of `bits` bits. The code of a signed level is the level
 /// modulo 2^bits. The code of an interval's end is the end's number.
 struct LevelPlan {
   int bits = 0;
-  std::int32_t steps = 0;  ///< s
+  std::int32_t steps = 0;  ///< s, the number of steps
   std::int32_t most = 0;   ///< the last level: s, or without random bits any number below 2^22
   bool intervals = false;
   /// True if NaN and infinities have the code 2^(bits - 1), which is not the code of a signed

@@ -15,13 +15,14 @@ namespace cpd {
 /// The constants of a format that power_value can cast into. The integers are binary32 patterns.
 struct PowerBlocks {
   float multiplier = 1;    ///< the scale is formed from the largest |x| times this number
-  std::int32_t round = 0;  ///< is added to that product, so that its exponent is rounded
-  std::int32_t less = 0;   ///< the exponents between the product and the scale, << 23
-  std::int32_t least = 0;  ///< emin << 23: of the binade of subnormal elements, under scale 1
-  std::int32_t cut = 0;    ///< from a binade to the addend that rounds, << 23
-  std::int32_t max = 0;    ///< M, under scale 1
-  std::int32_t low = 0;    ///< the largest |x| of a block is 0 or in low … high
-  std::int32_t high = -1;  ///< below `low` where no block is of this kind
+  std::int32_t round = 0;  ///< added to that product, so that its exponent is rounded
+  std::int32_t less = 0;   ///< the exponent of the product minus the exponent of the scale, << 23
+  std::int32_t least = 0;  ///< emin << 23, for scale 1: the binade of subnormal elements
+  std::int32_t cut =
+      0;  ///< the exponent of the addend that rounds minus the value's exponent, << 23
+  std::int32_t max = 0;    ///< M (the element format's max), for scale 1
+  std::int32_t low = 0;    ///< blocks are supported if their largest |x| is 0 or in low … high
+  std::int32_t high = -1;  ///< below `low` if no block is supported
   constexpr bool has_any() const { return low <= high; }
 };
 

@@ -298,7 +298,7 @@ template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
   if constexpr (Lanes<W>::mantissa == 23) {
-    block = te_scale(a, outer, share, plan);  // steps_in_binary32
+    block = te_scale(a, outer, share, plan);  // valid, as steps_in_binary32 holds
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }

@@ -21,17 +21,17 @@ enum class ElementRoute : std::uint8_t {
 struct ScaledPlan {
   RoundPlan element;  ///< rounds elements, by the call's options
   RoundPlan scale;    ///< rounds into the scale's format: to nearest-even or up, saturating
-  RoundPlan outer;    ///< rounds into the second level's format: to nearest-even, saturating
+  RoundPlan outer;    ///< rounds into the outer scale's format: to nearest-even, saturating
   Arithmetic arithmetic = Arithmetic::exact;
   ScaleRule rule = ScaleRule::floor;
   bool two_levels = false;
   bool makes_nan = true;     ///< NonFinite::block: Inf or NaN in a block makes its scale NaN
   bool in_fp32 = false;      ///< the scale's format is binary32
-  bool of_powers = false;    ///< its positive numbers are powers of two
-  bool chooses = false;      ///< between two candidates of a scale
+  bool of_powers = false;    ///< the positive numbers of the scale's format are powers of two
+  bool chooses = false;      ///< chooses between two candidates of a scale
   bool wide_values = false;  ///< element * scale may leave binary32: values are formed in binary64
 
-  double max = 0;                    ///< M
+  double max = 0;                    ///< M, the element format's max
   std::int32_t emax = 0;             ///< M's exponent
   std::int64_t max_fraction = 0;     ///< M's binary64 fraction bits
   std::int32_t man = 0;              ///< mantissa bits of the element's format

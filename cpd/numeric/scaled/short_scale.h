@@ -16,7 +16,8 @@ struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  std::uint32_t carry = 0;  ///< reaches the exponent from the fraction on that the rule rounds up
+  /// Carries into the exponent if the fraction is in the range that the rule rounds up.
+  std::uint32_t carry = 0;
   std::int32_t less = 0;
 };
 

@@ -192,7 +192,8 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  std::optional<BinEstimate<float>> short_estimate_;  ///< where its numbers are in range
+  std::optional<BinEstimate<float>>
+      short_estimate_;  ///< set if its numbers are in binary32's range
 };
 
 }  // namespace CPD_ISA

@@ -28,7 +28,7 @@ struct FixedTerm {
   int shift = 0;                  ///< at least 0
   bool negative = false;
   bool exact = true;   ///< no bit was lost
-  bool finite = true;  ///< else the other fields have no meaning
+  bool finite = true;  ///< false: the other fields have no meaning
 };
 
 /// Returns whether significand / 2^cut rounds away from zero. `cut` must be above 0, and the
@@ -68,7 +68,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   if (term.significand == 0) return term;
   term.shift = (field > 0 ? field : 1) - kBias - P::mantissa + fraction;
   if (term.shift >= 0) return term;
-  const int cut = -term.shift < 60 ? -term.shift : 60;  // a larger cut gives the same
+  const int cut = -term.shift < 60 ? -term.shift : 60;  // a larger cut gives the same result
   const std::uint64_t whole = term.significand >> cut;
   term.shift = 0;
   if (whole << cut == term.significand) {

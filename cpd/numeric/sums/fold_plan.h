@@ -28,12 +28,13 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;
-  bool in_binary32 = false;        ///< binary32 addition, then the rounding, is one exact rounding
-  FastPath path = FastPath::none;  ///< while every sum before its rounding is at most `limit`
+  bool in_binary32 =
+      false;  ///< a binary32 addition followed by the rounding equals one exact rounding
+  FastPath path = FastPath::none;  ///< valid while every sum before its rounding is at most `limit`
   float limit = 0;
   double quantum = 0;  ///< the format's least spacing
   StochasticFormat stochastic{};
-  bool stochastic_in_binary32 = false;  ///< of the path `stochastic`: binary32 lanes suffice
+  bool stochastic_in_binary32 = false;  ///< for the path `stochastic`: binary32 lanes suffice
 
   /// Returns the format for the steps of the fast path (TermSteps).
   [[nodiscard]] CPD_FN constexpr RoundedInto into() const {

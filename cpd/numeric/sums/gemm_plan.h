@@ -21,7 +21,7 @@ namespace cpd {
 struct GemmPlan {
   Scheme scheme = Scheme::sequential;  ///< sequential, kahan or pairwise
   bool exact_products = false;
-  RoundPlan product;  ///< unless exact_products
+  RoundPlan product;  ///< rounds products, unless exact_products
   RoundPlan sum;
   /// Rounded products may be formed in binary32 if the significant bits of the two operands add up
   /// to at most this number. 0: never.

@@ -110,7 +110,7 @@ class GemmSums {
       tree_[i] = add(i, at_[i].state.load(plane), tree_[i]);
     }
   }
-  CPD_FN constexpr void round_tree(std::int64_t) {}  // sums begin with c
+  CPD_FN constexpr void round_tree(std::int64_t) {}  // never called, as sums begin with c
   CPD_FN constexpr void load_tree(int plane) { load(plane, tree_); }
   CPD_FN constexpr void store_tree(int plane) { store(plane, tree_); }
 
@@ -136,8 +136,9 @@ class GemmSums {
 
   const GemmPlan& plan_;
   Place at_[kSums];
-  V tree_[kSums];        ///< the last tree of a pairwise sum, of two products or more
-  std::int64_t single_;  ///< the last product of an odd number: its tree is not formed yet
+  V tree_[kSums];  ///< the last tree of a pairwise sum, of two products or more
+  std::int64_t
+      single_;  ///< the last product of an odd number of products, whose tree is not formed yet
 };
 
 }  // namespace CPD_ISA

@@ -34,9 +34,10 @@ namespace cpd {
 /// SumOrder.
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
-  std::int64_t chunk = 64;      ///< chunked: terms per chunk, at least 1
-  bool from_start = false;      ///< plane 0 holds a value before the first term is added
-  std::int64_t term_draws = 0;  ///< draws that a term takes before its sum's
+  std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
+  bool from_start =
+      false;  ///< plane 0 (state value 0) holds a value before the first term is added
+  std::int64_t term_draws = 0;  ///< random integers that a term takes before its sum takes one
 };
 
 /// Returns the order of a sum of terms.

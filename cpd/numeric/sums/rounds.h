@@ -8,9 +8,12 @@ namespace cpd {
 
 /// The order of summation across ranks. With groups, the order across the groups' masters.
 enum class Order : std::uint8_t {
-  sequential,  ///< rank ascending from rank 0
-  ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbors first, an odd one goes to the next level; every merge is rounded
+  sequential,  ///< ranks in ascending order from rank 0
+  /// A layer of n values is cut into W slices, the first n mod W one value longer. The sum of slice
+  /// s begins at rank s + 1.
+  ring,
+  /// Neighbors are added first; an odd one passes to the next level. Every merge is rounded.
+  tree,
 };
 
 /// Returns the first index of slice s, if n values are divided into `slices` slices. The first n

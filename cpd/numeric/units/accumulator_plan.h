@@ -15,7 +15,7 @@ namespace cpd {
 /// innermost ordered sum; `outer` is the plan by which the chunks' sums are added.
 struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
-  FoldPlan first;          ///< the rounding of c, by draw 0
+  FoldPlan first;          ///< rounds c, by draw 0 (the first random integer)
   GemmPlan sum;            ///< for all schemes but block_fma and fixed
   FoldPlan outer;          ///< for chunked
   std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked

@@ -34,7 +34,7 @@ CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
 
 // --- two steps -----------------------------------------------------------------------------------
 
-constexpr std::int32_t kLeastExponent = -600;  ///< below every product's
+constexpr std::int32_t kLeastExponent = -600;  ///< below the exponent of every product
 
 /// A sum of products. Each product is cut toward zero, F bits below the greatest exponent of the
 /// products that are not zero.

@@ -52,7 +52,7 @@ struct BlockFmaPlan {
   bool takes_scales = false;
   std::int32_t emin_scale = -126;
   std::int32_t scale_block = 32, dot = 1;
-  double beyond = 0;  ///< the least sum that is infinite; NaN where the format has no Inf
+  double beyond = 0;  ///< the least sum that becomes infinite; NaN if the format has no Inf
   /// Products may be formed and aligned in binary32 and summed in int32 if two conditions hold. The
   /// operands are finite. For all nonzero operands, the sums of two exponents are in least_exponent
   /// … greatest_exponent.
@@ -293,7 +293,7 @@ CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands&
   return units;
 }
 
-constexpr int kMostTerms = 64;  ///< the most terms of a block
+constexpr int kMostTerms = 64;  ///< the largest number of terms of a block
 
 /// Returns e(x) of binary32 values in binary64 lanes; 128 for Inf and NaN.
 template <class V>

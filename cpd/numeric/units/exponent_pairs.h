@@ -22,7 +22,8 @@ CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;  ///< of no products
+constexpr std::uint32_t kNoExponents =
+    (2 * kNoExponent & 0xFFFF) * 0x10001U;  ///< the pair for no products
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
   return static_cast<std::int16_t>(pair & 0xFFFF);
@@ -47,7 +48,8 @@ class ShortBlocks {
   /// serves the block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    const auto above = static_cast<std::uint32_t>(greatest - kLowest);  // of no term: 2^31 and more
+    const auto above =
+        static_cast<std::uint32_t>(greatest - kLowest);  // for no term: 2^31 and more
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);
   }
@@ -57,7 +59,7 @@ class ShortBlocks {
   }
 
  private:
-  static constexpr std::int32_t kLowest = -600;  ///< below every product's
+  static constexpr std::int32_t kLowest = -600;  ///< below the exponent of every product
 
   std::int32_t floor_, least_, most_;
   std::int32_t highest_ = 2 * kNoExponent;

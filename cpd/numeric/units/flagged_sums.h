@@ -115,7 +115,7 @@ class FlaggedSum {
     FlaggedSum& sum;
     const SumOrder& order;
     Term term;
-    std::map<int, Number> trees{};  ///< by level
+    std::map<int, Number> trees{};  ///< indexed by level
     Number tree{};
 
     void add_terms(int plane, bool starts, std::int64_t, std::int64_t first, std::int64_t count) {
@@ -164,7 +164,7 @@ class FlaggedSum {
   const Accumulator& accumulator_;
   Target format_, inner_, product_;
   Roundings rounded_;
-  double sums_[2] = {};  ///< the sum, and a chunk's or Kahan's compensation
+  double sums_[2] = {};  ///< the sum; and the sum of a chunk, or Kahan's compensation
 };
 
 /// A sum in an integer of fixed width. The sum takes one term at a time.
@@ -256,7 +256,8 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    using Down = Rule<Rounding::toward_zero>;  // all rules have this total, but for a zero's sign
+    using Down =
+        Rule<Rounding::toward_zero>;  // every rule gives this total, except for the sign of a zero
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);
     const bool is_cut = plan_.sum.mode == Rounding::toward_zero;
