@@ -122,8 +122,8 @@ struct CodecStates::Entry {
   std::int64_t size = 0;
   std::unique_ptr<CodecState> state;  // null from Load to the codec's first use
   std::vector<float> restored;
-  std::optional<std::int64_t>
-      begin;  // the first value's index; none until the first use, if it was not saved
+  // The index of the state's first value in the layer. None until the first use, if not saved.
+  std::optional<std::int64_t> begin;
 
   [[nodiscard]] std::vector<float> Values() const {
     return state == nullptr ? restored : state->Kept();

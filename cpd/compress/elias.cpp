@@ -217,8 +217,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
-  std::uint8_t length =
-      0;  ///< the length of the code, whose last bit is 0 unless the number is larger
+  /// The length of the code. The last bit of the code is 0 unless the number is 2^16 or more.
+  std::uint8_t length = 0;
   std::uint8_t one = 0;  ///< 1: k is 1, which the code does not contain
 };
 constexpr int kFirst = 7;

@@ -22,8 +22,8 @@ constexpr std::int64_t kMostHuffmanValues = std::int64_t{1} << 23;
 
 struct HuffmanCode {
   std::vector<std::uint32_t> symbols;  ///< the symbols that are used, ascending
-  std::vector<std::uint8_t>
-      lengths;  ///< the lengths of their codes: 1…32, or 0 for the only symbol
+  /// The lengths of the symbols' codes: 1…32, or 0 if there is only one symbol.
+  std::vector<std::uint8_t> lengths;
 };
 
 /// Returns the lengths of a prefix code with the fewest bits for symbols that occur `counts` times.

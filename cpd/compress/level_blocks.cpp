@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-constexpr std::int64_t kSplit =
-    2048;  // the number of values for which a largest magnitude is found separately
+// The number of values of a part of a layer whose largest magnitude is found separately.
+constexpr std::int64_t kSplit = 2048;
 constexpr std::int64_t kTagBytes = 1;
 constexpr std::int64_t kTrits = 5;          // levels in a byte
 constexpr std::uint8_t kTritsOfByte = 243;  // 3^5

@@ -18,8 +18,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-constexpr std::int64_t kCountBytes =
-    2;  // the bytes for the number of values in a run's first block
+// The size, in bytes, of the field that holds the number of values in a run's first block.
+constexpr std::int64_t kCountBytes = 2;
 constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 
 /// Returns the number of values of a block.
@@ -136,8 +136,8 @@ struct ScaledBlocks::Coded final : CodecState {
 /// The byte layout of a run of up to kRunValues values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
-  std::int64_t outer = 0, blocks = 0, elements = 0,
-               bytes = 0;  ///< the offsets of outer scales, blocks' scales and elements; the size
+  /// The offsets, in bytes, of the outer scale, the blocks' scales and the elements; then the size.
+  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;
 };
 
 ScaledBlocks::Run ScaledBlocks::RunOf(std::int64_t n) const {

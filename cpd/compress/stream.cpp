@@ -79,8 +79,8 @@ struct Opened {
   StreamInfo info;
   SharedCodec codec;
   std::int64_t fixed = 0;  // the bytes of a whole block, if all blocks have equal sizes
-  std::vector<std::int64_t>
-      begins;  // else the offset of each block, and of the end of the last block
+  // If blocks have different sizes: the offset of each block, and of the end of the last block.
+  std::vector<std::int64_t> begins;
   std::span<const std::uint8_t> blocks;
 
   [[nodiscard]] std::span<const std::uint8_t> Block(std::int64_t k) const {

@@ -70,8 +70,8 @@ class FiniteRange {
   void AddLanes(int64_t n, const float* x) {
     for (int64_t i = 0; i < n; ++i) {
       const auto lane = static_cast<size_t>(i);
-      const float finite =
-          x[i] - x[i] + x[i];  // NaN if x[i] is not finite; no comparison is then true
+      // `finite` is NaN if x[i] is not finite. No comparison with NaN is true.
+      const float finite = x[i] - x[i] + x[i];
       least_[lane] = finite < least_[lane] ? finite : least_[lane];
       greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
     }
@@ -145,8 +145,8 @@ void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
 
 /// A package's bins.
 struct Bins {
-  std::vector<uint32_t>
-      bins;  ///< the bin of each value, or if `by_place` the bin's index in `symbols`
+  /// The bin of each value; if `by_place`, the index in `symbols` of the bin.
+  std::vector<uint32_t> bins;
   std::vector<uint32_t> symbols;  ///< the bins that are used, ascending
   std::vector<uint32_t> counts;
   bool by_place = false;
@@ -240,8 +240,8 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  constexpr int64_t kBeside =
-      8 * (kFirstSize + 2);  // the bits of the size, and of two bytes that are not full
+  // The bits of the size field, and of two bytes that may not be full.
+  constexpr int64_t kBeside = 8 * (kFirstSize + 2);
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }

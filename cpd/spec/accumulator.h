@@ -31,8 +31,8 @@ struct Accumulator {
   Scheme scheme = Scheme::sequential;
   RoundingOptions rounding{};
 
-  std::optional<Format>
-      product{};  ///< each product is first rounded into this format; default: `format`
+  /// The format into which each product is first rounded. Default: `format`.
+  std::optional<Format> product{};
   bool exact_products = false;    ///< products are exact: one rounding per step (fma)
   std::optional<Format> inner{};  ///< chunked: the format within a chunk; default: `format`
   std::int64_t chunk = 64;        ///< chunked: terms per chunk

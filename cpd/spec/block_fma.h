@@ -37,16 +37,16 @@ struct BlockFma {
   Format a{}, b{};         ///< the operands' formats: their emin decides exponents
   int block = 16;          ///< products per block, 1…64
   int fraction_bits = 25;  ///< F, 1…30; with scales as far as binary64 holds a block's sum
-  bool aligns_addend =
-      true;  ///< the running sum is one of the aligned terms; false: it is added to their sum
+  /// True: the running sum is one of the aligned terms. False: it is added to the terms' sum.
+  bool aligns_addend = true;
   int min_exponent = -133;                    ///< the least E
   Format sum{};                               ///< the format of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
   /// After every `promote` values of k (a multiple of `block`), the unit's sum is added to the
   /// accumulator and starts again from +0. 0: never.
   std::int64_t promote = 0;
-  std::optional<Format>
-      scale{};           ///< the format of the scales (GemmScaled); none: the unit takes no scales
+  /// The format of the scales (GemmScaled); none: the unit takes no scales.
+  std::optional<Format> scale{};
   int scale_block = 32;  ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;           ///< the number of products that form one term, a divisor of scale_block
   Adder adder = Adder::aligned;

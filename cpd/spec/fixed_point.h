@@ -21,8 +21,8 @@ constexpr int kMostFixedWidth = 1024;
 struct FixedPoint {
   int width = 32;    ///< the number of bits, 2…1024
   int fraction = 0;  ///< the unit is 2^-fraction; -1024…1024
-  Rounding rounding =
-      Rounding::toward_zero;  ///< of terms to units; `down` cuts bits as in two's complement
+  /// The rounding of terms to units. `down` cuts bits as in two's complement.
+  Rounding rounding = Rounding::toward_zero;
 
   bool operator==(const FixedPoint&) const = default;
 };

@@ -14,8 +14,8 @@ constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};
 constexpr Format kTf32{.exp = 8, .man = 10, .bias = 127};
 constexpr Format kE4m3fnuz{.exp = 4, .man = 3, .bias = 8, .encoding = Encoding::fnuz};
-constexpr Format kE8m13{
-    .exp = 8, .man = 13, .bias = 127};  ///< the bits of fp32 that FP8 units store
+/// The format that holds the bits of fp32 that FP8 units store.
+constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};
 
 constexpr std::string_view kReplayed = "replayed";
 constexpr std::string_view kLiterature = "literature";

@@ -34,8 +34,8 @@ enum class Purpose : std::uint8_t {
   cast_output = 11,
   tangent_input = 12,   ///< forward mode: the product of the input's tangent
   tangent_weight = 13,  ///< forward mode: the product of the weight's tangent
-  recast_activation =
-      14,  ///< the activation's cast for grad_weight, if it differs from the forward cast
+  /// The activation's cast for grad_weight, if that cast differs from the forward cast.
+  recast_activation = 14,
   recast_gradient = 15,  ///< the gradient's cast for grad_weight, if it differs from cast_gradient
 };
 

@@ -76,8 +76,8 @@ struct Scaled {
   Format scale = kE8m0;
   ScaleRule rule = ScaleRule::floor;
   std::optional<Format> tensor_scale{};  ///< the outer scale's format; none: one level of scales
-  BlockShape::Kind outer =
-      BlockShape::Kind::tensor;  ///< the elements that share an outer scale: a tensor's or a row's
+  /// The shape of the elements that share an outer scale: the tensor, or a row.
+  BlockShape::Kind outer = BlockShape::Kind::tensor;
   Arithmetic arithmetic = Arithmetic::exact;
   int margin = 0;  ///< scales are 2^margin times as large, -64…64
   NonFinite non_finite = NonFinite::block;

@@ -19,8 +19,8 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-constexpr std::int64_t kEncoded =
-    0xFFFFE;  ///< purpose `result`: the rounding of sums that their owner encodes
+/// The position, for purpose `result`, of the rounding of sums that their owner encodes.
+constexpr std::int64_t kEncoded = 0xFFFFE;
 
 /// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {

@@ -24,7 +24,7 @@ enum class NoPath : std::uint8_t {
   exact_products,  ///< exact products, which only a sequential sum adds in a fast path
   special_values,  ///< a format without sign, zero or subnormals, or beyond binary32's range
   grid,            ///< the products' least spacing is below the sums'
-  /// More significant bits than binary32 additions can round twice, or exactly.
+  /// The format has more significant bits than binary32 additions can round twice, or exactly.
   precision,
   powers,        ///< a pairwise sum in a format of powers of two
   switched_off,  ///< the path is switched off by CPD_FAST

@@ -15,8 +15,8 @@ namespace cpd {
 
 struct Binary32 {
   static constexpr bool kTakesProducts = true;
-  static constexpr bool kAnyValues =
-      true;  ///< no bounds on values, but a NaN is made canonical afterwards
+  /// The path has no bounds on values, but a NaN result must be made canonical afterwards.
+  static constexpr bool kAnyValues = true;
   static constexpr bool kAddsExact = false;
   static constexpr bool kStochastic = false;
 

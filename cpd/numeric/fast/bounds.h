@@ -31,7 +31,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
-  /// The fraction bits of all values, or-ed. Only the panel's first group has them.
+  /// The fraction bits of all values of the panel, or-ed. Set in the panel's first group only.
   std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
   /// values. 0 if the path did not ask for the least last bits.
@@ -87,8 +87,8 @@ struct FastPlan {
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
   float product_limit = 0;
-  bool guarded =
-      false;  ///< for man = 0, where ties need the guarded roundings of veltkamp_rounding.h
+  /// True for man = 0: ties then need the guarded roundings of veltkamp_rounding.h.
+  bool guarded = false;
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together

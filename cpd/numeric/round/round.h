@@ -190,8 +190,8 @@ constexpr bool kIsShort =
 /// The addition that rounds. Let e be the exponent of the binade of |x|, at least emin. |x| + 2^(e
 /// + cut) has the format's last place, so one nearest-even addition of binary32 rounds |x| to the
 /// grid. If man = 0, the first codes of successive binades are alternately odd and even. That
-/// code's parity is then added to both summand and sum, so that an even sum is an even code. |x| is
-/// first limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
+/// parity is then added to the addend's last bit, so that an even sum is an even code. |x| is first
+/// limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
 template <class V>
 struct GridSum {
   Unsigned<V> unit, sum;  ///< patterns of the addend and of the sum
@@ -349,8 +349,8 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
   const U significand = shift_left((U)code, grid.cut);
-  // If the format has binary32's own exponents, the pattern is the significand. (The subtraction
-  // below would take some CPUs a hundred cycles if its result is subnormal.)
+  // The shifted code already is the pattern if the format has binary32's own exponents. (The
+  // subtraction below would take some CPUs a hundred cycles if its result is subnormal.)
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return bits_as<V>(significand);
   }

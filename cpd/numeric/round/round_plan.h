@@ -53,10 +53,10 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool odd_overflow_is_inf =
-      false;  ///< rounded to odd, an overflow gives Inf, the odd neighbor above the largest value
-  bool negative_is_nan =
-      false;                    ///< unsigned: a negative number becomes NaN; false: the least value
+  /// True if an overflow that is rounded to odd gives Inf, the odd neighbor of the largest value.
+  bool odd_overflow_is_inf = false;
+  /// For unsigned formats: true if a negative number becomes NaN, false if the least value.
+  bool negative_is_nan = false;
   bool clips_negative = false;  ///< … but a finite one becomes the least value
 
   std::int32_t man = 23;

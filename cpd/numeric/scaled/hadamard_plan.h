@@ -15,8 +15,8 @@ namespace cpd {
 struct HadamardPlan {
   std::int32_t size = 16;
   bool to_bf16 = false;
-  double scale =
-      0.25;  ///< 1 / sqrt(size), rounded to nearest in binary64; a float of it is nearest too
+  /// 1 / sqrt(size), rounded to nearest in binary64; converted to a float, it is nearest too.
+  double scale = 0.25;
   /// The signs, +1 or -1, that multiply values before and after the stages of the transform. Entry
   /// i is for values i, i + size, i + 2 size, ….
   float before[Hadamard::kMostSize]{};

@@ -45,8 +45,8 @@ struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
   std::uint16_t place[kMostSteps + 1] = {};
-  std::uint8_t below[kUnits] =
-      {};  ///< the last level at or below a position, in units of norm / 256
+  /// The last level at or below each position; positions are in units of norm / 256.
+  std::uint8_t below[kUnits] = {};
 };
 
 /// The plan by which values become codes of `bits` bits. The code of a signed level is the level

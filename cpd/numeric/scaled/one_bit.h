@@ -15,8 +15,8 @@ namespace cpd {
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  std::int64_t before =
-      0;  ///< the number of values of the first bucket that come before these values
+  /// The number of values of the first bucket that come before these values.
+  std::int64_t before = 0;
   /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
   bool words = false;
   bool streaming = false;  ///< errors are written with non-temporal stores

@@ -18,8 +18,8 @@ struct PowerBlocks {
   std::int32_t round = 0;  ///< added to that product, so that its exponent is rounded
   std::int32_t less = 0;   ///< the exponent of the product minus the exponent of the scale, << 23
   std::int32_t least = 0;  ///< emin << 23, for scale 1: the binade of subnormal elements
-  std::int32_t cut =
-      0;  ///< the exponent of the addend that rounds minus the value's exponent, << 23
+  /// The exponent of the addend that rounds a value, minus the value's exponent, << 23.
+  std::int32_t cut = 0;
   std::int32_t max = 0;    ///< M (the element format's max), for scale 1
   std::int32_t low = 0;    ///< blocks are supported if their largest |x| is 0 or in low … high
   std::int32_t high = -1;  ///< below `low` if no block is supported

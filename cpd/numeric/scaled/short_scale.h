@@ -16,7 +16,7 @@ struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  /// Carries into the exponent if the fraction is in the range that the rule rounds up.
+  /// The number that is added to the bits. It carries into the exponent if the rule rounds up.
   std::uint32_t carry = 0;
   std::int32_t less = 0;
 };

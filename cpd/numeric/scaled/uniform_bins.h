@@ -192,8 +192,8 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  std::optional<BinEstimate<float>>
-      short_estimate_;  ///< set if its numbers are in binary32's range
+  /// The estimate in binary32, if its numbers are in binary32's range.
+  std::optional<BinEstimate<float>> short_estimate_;
 };
 
 }  // namespace CPD_ISA

@@ -14,8 +14,8 @@ namespace cpd {
 /// The constants of a sum in integers of a fixed width.
 struct FixedPlan {
   FixedPoint point;
-  bool saturates =
-      false;      ///< sums saturate after each term; false: a sum that leaves the range wraps
+  /// True: sums saturate after each term. False: a sum that leaves the range wraps.
+  bool saturates = false;
   int words = 1;  ///< words of 32 bits that hold the integer
   /// The number of floats of state of a sum: the sum's words, and a word that is 1 after a term
   /// that is not finite, else 0.

@@ -28,8 +28,8 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;
-  bool in_binary32 =
-      false;  ///< a binary32 addition followed by the rounding equals one exact rounding
+  /// True if a binary32 addition followed by the rounding equals one exact rounding.
+  bool in_binary32 = false;
   FastPath path = FastPath::none;  ///< valid while every sum before its rounding is at most `limit`
   float limit = 0;
   double quantum = 0;  ///< the format's least spacing

@@ -137,8 +137,8 @@ class GemmSums {
   const GemmPlan& plan_;
   Place at_[kSums];
   V tree_[kSums];  ///< the last tree of a pairwise sum, of two products or more
-  std::int64_t
-      single_;  ///< the last product of an odd number of products, whose tree is not formed yet
+  /// The index of the last product of an odd number of products. Its tree is not formed yet.
+  std::int64_t single_;
 };
 
 }  // namespace CPD_ISA

@@ -35,8 +35,8 @@ namespace cpd {
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
   std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
-  bool from_start =
-      false;  ///< plane 0 (state value 0) holds a value before the first term is added
+  /// True if plane 0 (state value 0) holds a value before the first term is added.
+  bool from_start = false;
   std::int64_t term_draws = 0;  ///< random integers that a term takes before its sum takes one
 };
 

@@ -22,8 +22,8 @@ CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-constexpr std::uint32_t kNoExponents =
-    (2 * kNoExponent & 0xFFFF) * 0x10001U;  ///< the pair for no products
+/// The pair of exponents of two sums without products.
+constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
   return static_cast<std::int16_t>(pair & 0xFFFF);
@@ -48,8 +48,8 @@ class ShortBlocks {
   /// serves the block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    const auto above =
-        static_cast<std::uint32_t>(greatest - kLowest);  // for no term: 2^31 and more
+    // `above` is 2^31 or more if no term has an exponent.
+    const auto above = static_cast<std::uint32_t>(greatest - kLowest);
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);
   }
