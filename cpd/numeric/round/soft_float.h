@@ -348,7 +348,7 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  // Whether x is in the range of the least spacing.
+  // True if x is in the range of the least spacing.
   const bool below = binade < to.emin + (to.is_integer ? 2 : 0);
   if (!to.has_zero && (below || x.negative)) {  // e8m0 rounds all lesser numbers to its least value
     const std::uint8_t flags = inexact_flags(x, random, to);
