@@ -163,7 +163,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
 
-/// Changes a unit's rule to the unit's rule for fp16 results.
+/// Changes `rule`, the unit's rule for fp32 results, to its rule for fp16 results.
 void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.sum = kFp16;
   rule.rounding = Rounding::nearest_even;
