@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bit streams for prefix codes: the first bit is the most significant of its byte.
+// Bit streams for prefix codes. The first bit of the stream is the most significant bit of its
+// byte.
 #pragma once
 
 #include <bit>
@@ -14,7 +15,7 @@
 
 namespace cpd {
 
-/// A code: the low `length` bits of `bits`; the bits above are 0.
+/// A code: the low `length` bits of `bits`. The other bits are 0.
 struct BitCode {
   std::uint32_t bits = 0;
   std::int32_t length = 0;
@@ -44,11 +45,11 @@ class BitWriter {
   explicit BitWriter(std::span<std::uint8_t> to)
       : begin_(to.data()), at_(to.data()), end_(to.data() + to.size()) {}
 
-  /// The most bits that Put takes.
+  /// The largest number of bits that one call of Put takes.
   static constexpr int kMost = 56;
 
-  /// Appends `length` bits, at most kMost; the bits of `bits` above them are 0. Throws
-  /// std::length_error where the memory is full.
+  /// Appends the low `length` bits of `bits`, at most kMost. The other bits must be 0. Throws
+  /// std::length_error if the memory is full.
   [[gnu::always_inline]] void Put(std::uint64_t bits, int length) {
     held_ = held_ << length | bits;
     count_ += length;
@@ -62,7 +63,8 @@ class BitWriter {
     count_ &= 7;
   }
   void Put(BitCode code) { Put(code.bits, code.length); }
-  /// Appends four codes, joined in pairs, so that one waits for the bits before it.
+  /// Appends four codes. The codes are first joined in pairs, so that only one append waits for the
+  /// bits before it.
   [[gnu::always_inline]] void Put(BitCode a, BitCode b, BitCode c, BitCode d) {
     const int first = a.length + b.length, second = c.length + d.length;
     if (first + second > kMost) [[unlikely]] {
@@ -74,17 +76,17 @@ class BitWriter {
     Put(upper << second | lower, first + second);
   }
 
-  /// Bits appended so far.
+  /// Returns the number of bits appended so far.
   [[nodiscard]] std::int64_t bits() const { return 8 * (at_ - begin_) + count_; }
-  /// Fills the last byte with zeros. Returns the number of bytes written in all.
+  /// Fills the last byte with zeros. Returns the total number of bytes written.
   std::int64_t End() {
     if (count_ > 0) Put(0, 8 - count_);
     return at_ - begin_;
   }
 
  private:
-  /// Writes a word's first `count` bytes and nothing after them: the memory ends within 8 bytes. It
-  /// has no access to the writer, so the writer's members stay in registers.
+  /// Writes the first `count` bytes of a word and nothing after them, for the last 8 bytes of the
+  /// memory. The function has no access to the writer, so the writer's members stay in registers.
   [[gnu::noinline]] static void PutBytes(std::uint64_t word, int count, std::uint8_t* at,
                                          const std::uint8_t* end) {
     if (end - at < count) throw std::length_error("more bits than there is room for");
@@ -98,26 +100,26 @@ class BitWriter {
   int count_ = 0;
 };
 
-/// Reads bits of `bytes` and no memory behind them: bits past the end read as 0, which Check
+/// Reads the bits of `bytes`, and no memory after them. Bits past the end read as 0, which Check
 /// reports.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::uint8_t> bytes)
       : bytes_(bytes.data()), size_(static_cast<std::int64_t>(bytes.size())) {}
 
-  /// The least number of valid bits that Peek returns.
+  /// The least number of valid bits in the result of Peek.
   static constexpr int kSeen = 56;
 
-  /// The next bits, the first one most significant. The word that is loaded depends on earlier
-  /// calls of Peek, not of Skip, so that it does not wait for the codes between (Giesen 2018,
-  /// "Reading bits in far too many ways").
+  /// Returns the next bits, the first bit in the most significant place. The loaded word depends on
+  /// earlier calls of Peek, but not on calls of Skip. So the load does not wait for the codes
+  /// between two calls (Giesen 2018, "Reading bits in far too many ways").
   [[gnu::always_inline]] std::uint64_t Peek() {
     window_ |= WordAt(byte_) >> count_;
     byte_ += (63 - count_) >> 3;
     count_ |= 56;
     return window_;
   }
-  /// Skips bits that Peek returned, at most kSeen.
+  /// Skips up to kSeen bits that Peek returned.
   void Skip(int bits) {
     window_ <<= bits;
     count_ -= bits;
@@ -129,23 +131,24 @@ class BitReader {
     return read;
   }
 
-  /// Throws DamagedBytes where bits past the end were read.
+  /// Throws DamagedBytes if bits past the end were read.
   void Check() const {
     if (at() > 8 * size_) throw DamagedBytes("codes end behind the last byte");
   }
-  /// Skips to the next byte. Returns the number of bytes up to there. Throws DamagedBytes as Check
-  /// does, or where a skipped bit is not 0.
+  /// Skips to the next byte. Returns the number of bytes before that byte. Throws DamagedBytes if
+  /// bits past the end were read, or if a skipped bit is not 0.
   std::int64_t End() {
     Check();
     const int rest = static_cast<int>(-at() & 7);
     if (rest > 0 && Read(rest) != 0) throw DamagedBytes("bits behind the last code are not 0");
     return at() >> 3;
   }
-  /// Bits read so far.
+  /// Returns the number of bits read so far.
   [[nodiscard]] std::int64_t at() const { return 8 * byte_ - count_; }
 
  private:
-  /// Eight bytes, the first uppermost; those past the end are 0.
+  /// Returns eight bytes as a word, the first byte in the most significant place. Bytes past the
+  /// end are 0.
   [[nodiscard]] std::uint64_t WordAt(std::int64_t byte) const {
     std::uint64_t word = 0;
     if (size_ - byte >= 8) [[likely]] {

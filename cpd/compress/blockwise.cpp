@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
 
-/// Calls part(i, n) for each range of n values from value i on that lies in one bucket and in one
-/// block. Blocks are counted from value 0 and have equally many values. The first bucket has
+/// Calls part(i, n) for each range of n values, from value i on, that lies in one bucket and in one
+/// block. Blocks are counted from value 0 and have `bucket` values each. The first bucket has
 /// `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
@@ -35,7 +35,7 @@ void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part par
 
 }  // namespace
 
-/// A bucket's values times 2^shift, and their random integers.
+/// The values of a bucket times 2^shift, and their random integers.
 struct Blockwise::Values {
   std::vector<float> x;
   std::vector<std::uint32_t> random;
@@ -81,7 +81,8 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// Encodes `part`, some of a bucket's values. `values` are all known values of the bucket.
+/// Encodes `part`, which is some of a bucket's values. `values` has all values of the bucket that
+/// are known.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;
@@ -126,7 +127,8 @@ std::int64_t Blockwise::EncodeOn(const Queue& /*queue*/, const Piece& piece, Cod
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
-    // Random integers come in blocks of kBlock: start with the one in which the known values begin.
+    // Random integers are generated in blocks of kBlock. Generation starts with the block in which
+    // the known values begin.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
     Kernels().random_integers(random_.random_bits, piece.key.seed, piece.key.stream,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Applies a codec of whole layers to each 4096 values separately, so that an owner, which has only
-// a slice of the sums, can encode them again.
+// Applies a codec that encodes whole layers to every 4096 values separately. So an owner of a
+// slice, which has only that slice of the sums, can encode the sums again.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -11,19 +11,22 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes each 4096 values (`bucket`) with `inner` as a separate layer, with its own scale or
-/// range. Random integers belong to indices in the whole layer. Sums are encoded in the same way.
+/// Encodes each bucket of 4096 values (or of `bucket` values) with `inner` as a separate layer,
+/// with its own scale or range. Random integers belong to indices in the whole layer. Sums are
+/// encoded in the same way.
 ///
-/// A message holds, for each bucket or the part of it that is in the piece, up to three items: if
-/// inner's sizes vary, the number of bytes (u32, little-endian); if inner has no code for NaN, a
-/// byte that is 1 if a value of the bucket is NaN or infinite (all of it then decodes to NaN); and
-/// inner's bytes.
+/// A message holds up to three items for each bucket, or for the part of a bucket that is in the
+/// piece:
+/// - the number of bytes (u32, little-endian), if the size of inner's messages varies;
+/// - a byte that is 1 if a value of the bucket is NaN or infinite, if inner has no code for NaN.
+///   The whole bucket then decodes to NaN;
+/// - inner's bytes.
 class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;
 
-  /// Uses random_bits of `random`. `bucket`: a multiple of 4096, at most kMostBucket.
-  /// Throws Error unless inner encodes a layer as a whole, keeps nothing between calls and sends
+  /// `bucket` is a multiple of 4096, at most kMostBucket. Of `random`, only random_bits is used.
+  /// Throws Error unless inner encodes a layer as a whole, stores nothing between calls, and sends
   /// sums without loss.
   Blockwise(SharedCodec inner, const RoundingOptions& random, std::int64_t bucket = kBucket);
   /// `CODEC…`.
@@ -50,7 +53,8 @@ class CPD_API Blockwise final : public Codec {
   [[nodiscard]] std::int64_t HeadBytes() const;
   std::int64_t EncodeInner(const Piece& part, const Values& values, std::uint8_t* to) const;
   std::int64_t EncodePart(const Piece& part, const Values& values, std::uint8_t* to) const;
-  /// Decodes one part from the front of `bytes`. Returns the number of bytes that it takes.
+  /// Decodes one bucket, or the part of a bucket, from the front of `bytes`. Returns the number of
+  /// bytes that it takes.
   std::int64_t DecodePart(std::span<const std::uint8_t> bytes, std::int64_t n, float* y) const;
 
   SharedCodec inner_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of how a codec's buckets cut a layer: their length, and the columns along which they
-// run.
+// The options that divide a layer into buckets: the length of a bucket, and the axis along which
+// the columns of a layer run.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ namespace cpd {
 
 constexpr std::int64_t kMostAxis = 63;
 
-/// `bucket=N` or `bucket=tensor`, which is 0.
+/// Parses the value of `bucket=`: N, or `tensor`, which gives 0.
 std::int64_t ParseBucket(std::string_view text);
 std::string BucketText(std::int64_t bucket);
-/// Returns the length of buckets that split no group of `whole` values, counted from the layer's
-/// first, such as a kernel of a convolution (QSGD, section 5): the largest multiple up to `bucket`.
-/// Throws Error unless `whole` is 1…bucket; without buckets (`bucket` 0), unless it is 1.
+/// Returns the largest multiple of `whole` up to `bucket`. Buckets of this length split no group of
+/// `whole` values, such as a kernel of a convolution (QSGD, section 5). Groups are counted from the
+/// first value of the layer. Throws Error unless `whole` is 1…bucket; if `bucket` is 0 (no
+/// buckets), unless `whole` is 1.
 std::int64_t WholeBucket(std::int64_t bucket, std::string_view whole);
 
-/// The rows of a table: `bucket`, `whole`, and `axis`, an axis of a layer, from -64 (of 64
-/// dimensions the first) to 63.
+/// The keys `bucket`, `whole` and `axis` for a codec's table of options. `axis` is an axis of a
+/// layer, -64…63; -64 is the first of 64 dimensions.
 template <auto member>
 constexpr auto BucketKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));
@@ -52,10 +53,10 @@ constexpr auto AxisKey() {
   return RangedKey<"axis", member, -kMostAxis - 1, kMostAxis>();
 }
 
-/// Returns the layout of a layer of this shape whose columns run along `axis`. Default: along the
-/// first of two dimensions (outputs × inputs) and the last of more (kernels of convolutions); a
-/// vector is one column. A row of the layout is a column of the layer. Throws Error for an axis
-/// that the shape lacks, with the name `codec`.
+/// Returns the layout of a layer of this shape whose columns run along `axis`. A row of the layout
+/// is a column of the layer. Default: the columns of two dimensions run along the first (outputs ×
+/// inputs), the columns of more dimensions along the last (kernels of convolutions); a vector is
+/// one column. Throws Error for an axis that the shape lacks. The error names `codec`.
 RowLayout ColumnLayout(std::optional<int> axis, std::span<const std::int64_t> shape,
                        std::string_view codec);
 

@@ -120,9 +120,10 @@ bool IsFinite(std::int64_t n, const float* x) {
 struct CodecStates::Entry {
   std::string text;
   std::int64_t size = 0;
-  std::unique_ptr<CodecState> state;  // null until a codec first uses what was restored
+  std::unique_ptr<CodecState> state;  // null from Load to the codec's first use
   std::vector<float> restored;
-  std::optional<std::int64_t> begin;  // none until then, where it was not saved
+  // The index of the state's first value in the layer. None until the first use, if not saved.
+  std::optional<std::int64_t> begin;
 
   [[nodiscard]] std::vector<float> Values() const {
     return state == nullptr ? restored : state->Kept();
@@ -131,7 +132,8 @@ struct CodecStates::Entry {
 
 namespace {
 
-/// Erases what version 0.7 had in a codec's text: the seed, which is the call's now.
+/// Erases seeds from a codec's text. Version 0.7 had the seed in the text; now the seed is an
+/// argument of the call.
 void EraseSeeds(std::string& text) {
   for (std::size_t at = 0; (at = text.find(" seed=", at)) != std::string::npos;) {
     text.erase(at, std::min(text.find(' ', at + 1), text.size()) - at);

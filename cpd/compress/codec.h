@@ -6,7 +6,7 @@
 // The value that Decode gives for element i of a layer depends only on the layer, its rank and i,
 // never on the division of the layer into pieces. So every exchange and the virtual ranks have the
 // same bits. A quantity of a whole layer (a threshold, an error that is fed back) is computed when
-// a call begins, by a CodecState, or is one number that Measure returns.
+// a call begins, by a CodecState, or is a number that Measure returns.
 #pragma once
 
 #include <cstdint>
@@ -30,76 +30,79 @@ class Queue;           // backend/queue.h
 struct SegmentCounts;  // backend/message_calls.h
 using SharedQueue = std::shared_ptr<const Queue>;
 
-/// Thrown for bytes that no encoder writes.
+/// Thrown if the bytes of a message are not bytes that an encoder writes.
 class CPD_API DamagedBytes : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Values begin … begin + n - 1 of a rank's layer.
+/// A piece: values begin … begin + n - 1 of a rank's layer.
 struct Piece {
   int layer = 0;  ///< its index in the call, for error texts
   std::int64_t begin = 0, n = 0;
   int shift = 0;          ///< the values are encoded times 2^shift
-  RandomKey key{};        ///< of random bits: element i has counter i (streams.h)
-  std::int64_t size = 0;  ///< values of the layer; 0: nothing but the piece is known
+  RandomKey key{};        ///< key of the random bits: element i has counter i (streams.h)
+  std::int64_t size = 0;  ///< number of values of the layer; 0: only the piece is known
   float scale = 0;        ///< from Measure; Measured::shared: the largest of all ranks
-  const std::uint32_t* random = nullptr;  ///< the elements' integers, in place of the key's
+  const std::uint32_t* random = nullptr;  ///< the elements' random integers; null: the key's
 };
 
-/// A number of the whole layer that a codec needs before it can encode.
+/// The number of the whole layer that a codec needs before it can encode a piece.
 enum class Measured : std::uint8_t {
   nothing,
-  own,  ///< each rank uses its own
-  /// All ranks use the largest of theirs, on which they agree before encoding. Values are encoded
-  /// in units of it: Decode and Round give multiples, and the reduction multiplies its sums by it,
-  /// rounded once.
+  own,  ///< each rank uses its own number
+  /// All ranks use the largest of their numbers, which they exchange before encoding. The number is
+  /// the unit of the values: Decode and Round give multiples of the unit, and the reduction
+  /// multiplies its sums by the unit, rounded once.
   shared,
 };
 
-/// A codec's state for one rank's layer, between calls and during a call.
+/// The state of a codec for one layer of one rank. The state lasts between calls and during a call.
 class CPD_API CodecState {
  public:
   CodecState() = default;
   CodecState(const CodecState&) = delete;
   CodecState& operator=(const CodecState&) = delete;
   virtual ~CodecState();
-  /// Begins a call that computes on the queue's device. For contributions it has the whole layer,
-  /// whose values are there. For results it has a slice of the layer from `layer.begin` on, whose
+  /// Begins a call that computes on the queue's device. For contributions, `x` is the whole layer,
+  /// on that device. For results, `layer` is a slice of the layer from `layer.begin` on, and its
   /// values come piece by piece (x is null). May be called again with the same values: only Commit
   /// changes what the next call finds.
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
-  /// BeginOn on the CPU.
+  /// Calls BeginOn with the CPU's queue.
   void Begin(const Piece& layer, const float* x);
-  /// Frees the memory that the call needed to encode or round the layer, in the queue's order. From
-  /// here to the next BeginOn the state does not use the queue, whose stream may end. By default it
-  /// does nothing.
+  /// Frees the memory that the call needed to encode or round the layer, in the queue's order.
+  /// Until the next BeginOn, the state does not use the queue, and the queue's stream may end. By
+  /// default, Free does nothing.
   virtual void Free();
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
-  /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
-  /// follow (Codec::needs_gradient). By default it is not used.
+  /// Sets the root mean square of the layer's gradient for later calls (Codec::needs_gradient).
+  /// `rms` must be finite and not negative. By default, the number is not used.
   virtual void SetGradient(float rms);
-  /// The bits of a value that the codec chose for the layer, before any entropy coding, after
-  /// Begin; none where it chooses none. 0: all values are equal.
+  /// After Begin, returns the number of bits for each value that the codec chose for the layer,
+  /// before any entropy coding. 0 means that all values are equal. Returns none if the codec does
+  /// not choose.
   [[nodiscard]] virtual std::optional<int> ChosenBits() const;
-  /// Returns the state that the next call will find, for checkpoints; empty if there is none.
+  /// Returns the state that the next call will find, for checkpoints. Returns an empty vector if
+  /// there is no state.
   [[nodiscard]] virtual std::vector<float> Kept() const;
-  /// Restores the result of Kept. Throws Error for another number of values.
+  /// Restores the result of Kept. Throws Error if the number of values differs.
   virtual void Restore(std::span<const float> kept);
 };
 
-/// The layout of a layer for a codec that works on rows: a row's values are contiguous.
+/// The layout of a layer for a codec that works on rows. The values of a row are contiguous.
 struct RowLayout {
-  std::optional<int> axis{};  ///< the layer's axis to move behind the others; none: no change
-  std::int64_t row = 0;       ///< values of a row; 0: the codec does not work on rows
+  std::optional<int> axis{};  ///< the layer's axis that is moved behind the others; none: no change
+  std::int64_t row = 0;       ///< the number of values of a row; 0: the codec does not work on rows
   bool operator==(const RowLayout&) const = default;
 };
 
-/// The functions of a codec that compute on every device; the CPU alone computes the others.
+/// The functions of a codec that compute on every device. All other functions compute only on the
+/// CPU.
 enum class KernelSupport : std::uint8_t {
   none,
-  round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU
+  round,  ///< all functions but EncodeOn and DecodeOn: messages are made on the CPU
   all,
 };
 
@@ -113,83 +116,85 @@ class CPD_API Codec {
   Codec& operator=(const Codec&) = delete;
   virtual ~Codec();
 
-  /// The codec's name and options in canonical form, which MakeCodec (codecs.h) reads.
+  /// Returns the codec's name and options in canonical form, which MakeCodec (codecs.h) reads.
   [[nodiscard]] virtual std::string name() const = 0;
-  /// name() and the options of the rounding. Equal texts mean equal codecs; ranks compare them.
+  /// Returns name() and the options of the rounding. Equal texts mean equal codecs; ranks compare
+  /// the texts.
   [[nodiscard]] virtual std::string text() const = 0;
-  /// A format that has every decoded value; kFp32 where nothing more is known.
+  /// Returns a format that contains every decoded value; kFp32 if no narrower format is known.
   [[nodiscard]] virtual const Format& format() const = 0;
-  /// Returns whether n values always take MostBytes(n, before), and block() * k + r values k times
-  /// the bytes of block() and those of r.
+  /// Returns whether messages have a fixed size: n values always take MostBytes(n, before), and
+  /// block() * k + r values take k times the bytes of block() values plus the bytes of r values.
   [[nodiscard]] virtual bool is_fixed() const = 0;
-  /// Returns an upper bound of the bytes of a piece of n values. Its first bucket has `before`
-  /// values before the piece (begin mod bucket()).
+  /// Returns an upper bound of the bytes of a piece of n values. `before` (begin mod bucket()) is
+  /// the number of values of the piece's first bucket that come before the piece.
   [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const = 0;
-  /// The number of values that a message stores together, counted from where a piece of the layer
-  /// begins: a multiple of 8 and of bucket(), at least 4096.
+  /// Returns the number of values that a message stores together: a multiple of 8 and of bucket(),
+  /// at least 4096. Blocks count from the beginning of a piece of the layer.
   [[nodiscard]] virtual std::int64_t block() const { return 4096; }
-  /// The number of values that share something that costs bytes, such as a norm. Layers are cut at
-  /// multiples of it where possible. At most kMostBucket.
+  /// Returns the number of values that share something that costs bytes, such as a norm; at most
+  /// kMostBucket. Layers are cut at multiples of bucket() where possible.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Returns whether Encode has bytes for NaN and infinities. If not, contributions of a call that
-  /// may meet NaN are sent as what Round gives, in binary32.
+  /// Returns whether Encode has bytes for NaN and infinities. If not, and if a call may meet NaN,
+  /// contributions are sent as the binary32 results of Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
-  /// Returns whether the codec scales values itself, so that APS has nothing to choose.
+  /// Returns whether the codec itself scales values. APS then has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
   /// Returns whether partial sums may be sent from rank to rank in place of contributions
-  /// (exchanges ring and hierarchical): the codec is then only a cast of each rank's values.
+  /// (exchanges `ring` and `hierarchical`). The codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
-  /// Returns whether some values of a layer of n values always become zero, whatever they are: such
-  /// a parameter never changes.
+  /// Returns whether some values of a layer of n values become zero whatever the values are. Such a
+  /// parameter never changes.
   [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
   /// Returns whether a layer's state must know the root mean square of the layer's gradient before
-  /// Begin (CodecState::SetGradient). Begin and CodecStates::Of throw Error where it was not set.
+  /// Begin (CodecState::SetGradient). If the number was not set, Begin and CodecStates::Of throw
+  /// Error.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
   [[nodiscard]] virtual KernelSupport kernels() const { return KernelSupport::none; }
-  /// Returns whether BytesOn counts on every device.
+  /// Returns whether BytesOn counts bytes on every device.
   [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
 
-  // These compute on the queue's device, where values and bytes are. A function that returns a
-  // number waits. `state`: the layer's, after BeginOn there; null if MakeState returns null. A
-  // codec gets the queue of a device other than the CPU only for operations that its kernels()
-  // support.
+  // These functions compute on the queue's device, which holds values and bytes. A function that
+  // returns a number waits for the device. `state` is the layer's state, after BeginOn on that
+  // device; null if MakeState returns null. A codec gets the queue of a device other than the CPU
+  // only for operations that its kernels() support.
 
-  /// The number that measured() names, finite and not negative. x: the whole layer.
+  /// Returns the number that measured() names, finite and not negative. `x` is the whole layer.
   [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                         const float* x) const;
-  /// For APS, of a codec without scales of its own: returns the largest finite magnitude that it
-  /// will encode of a layer that its state began with shift 0. The default, none, means the largest
+  /// Returns, for APS, the largest finite magnitude that a codec without its own scales will
+  /// encode. `state` began the layer with shift 0. The default result, none, stands for the largest
   /// magnitude of the layer's values.
   [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
                                                        const CodecState& state) const;
-  /// Writes the bytes of a piece, up to MostBytes of it, and returns their number. x: its values,
-  /// any binary32. If a piece cuts a bucket, the values of the layer around it are read too
-  /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in
-  /// any order and repeatedly: a state records the same of a piece each time. Throws Error for a
-  /// value without a code.
+  /// Writes the bytes of a piece, at most MostBytes, and returns their number. `x` points to the
+  /// piece's values, which may be any binary32 values. If a piece cuts a bucket, the values of the
+  /// layer around the piece are read too (x[-piece.begin] … x[piece.size - piece.begin - 1]).
+  /// Pieces may be encoded concurrently, in any order and repeatedly: a state records the same for
+  /// a piece each time. Throws Error for a value without a code.
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const = 0;
-  /// Writes y[i] = (value i * 2^shift) / divisor, each of the two operations rounded once to
-  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`. If
-  /// these do not hold n values, throws DamagedBytes on the CPU; elsewhere that is a fault
-  /// (faults.h).
+  /// Writes y[i] = (value i * 2^shift) / divisor, where each of the two operations is rounded once
+  /// to binary32. NaN gives 0x7FC00000. `before` is as for MostBytes. Reads only `bytes`. If
+  /// `bytes` do not hold n values, throws DamagedBytes on the CPU, and reports a fault on other
+  /// devices (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
                         int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
   /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Adds
-  /// the losses to *counts, on the device, unless it is null. y may be x, unless the piece cuts a
-  /// bucket. The default encodes and decodes on the CPU, and does not count.
+  /// the losses to *counts, on the device, unless `counts` is null. y may be x, unless the piece
+  /// cuts a bucket. The default encodes and decodes on the CPU, and does not count losses.
   virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                        float* y, SegmentCounts* counts = nullptr) const;
-  /// LayerBytes: queues what counts them, and returns a function that waits for the number. To be
-  /// called before RoundOn replaces x. The default counts on the CPU.
+  /// Queues the counting of LayerBytes, and returns a function that waits for the number. Call
+  /// BytesOn before RoundOn replaces x. The default counts on the CPU.
   [[nodiscard]] virtual std::function<std::int64_t()> BytesOn(const SharedQueue& queue,
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
 
-  // The same on the CPU.
+  // These functions do the same on the CPU.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
   [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -198,76 +203,77 @@ class CPD_API Codec {
               float* y, std::int64_t before = 0) const;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
 
-  /// The state of a rank's layer of `size` values; null where the codec needs none.
+  /// Returns a state for a rank's layer of `size` values; null if the codec needs no state.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;
-  /// Returns whether the codec depends on the length of a layer's rows, so that ForRows makes the
-  /// one to use.
+  /// Returns whether the codec depends on the length of a layer's rows. If so, use the codec that
+  /// ForRows returns.
   [[nodiscard]] virtual bool by_rows() const { return false; }
-  /// The layout of a layer of this shape. By default a row has the values of one index of the first
-  /// of two or more dimensions; a vector is one row. Throws Error for an axis that the shape lacks.
+  /// Returns the layout of a layer of this shape. By default, a row holds the values of one index
+  /// of the first dimension; a vector is one row. Throws Error for an axis that the shape lacks.
   [[nodiscard]] virtual RowLayout LayoutOf(std::span<const std::int64_t> shape) const;
-  /// Returns the codec of layers whose rows have `row` values (longer rows are cut at kMostBucket);
-  /// null unless by_rows().
+  /// Returns the codec for layers whose rows have `row` values. Longer rows are cut at kMostBucket
+  /// values. Returns null unless by_rows().
   [[nodiscard]] virtual SharedCodec ForRows(std::int64_t row) const;
-  /// The codec that sends running sums and results, which are numbers of `format`, without loss. By
-  /// default Packed.
+  /// Returns the codec that sends running sums and results without loss. Both are numbers of
+  /// `format`. By default, the codec is Packed.
   [[nodiscard]] virtual SharedCodec ForSums(const Format& format) const;
-  /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). Null, the
-  /// default, means the codec of ForSums. A codec that encodes sums again, with loss, gets whole
-  /// buckets and no layer around them. It measures nothing, and has the block() and bucket() of
-  /// this codec.
+  /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). The
+  /// default result, null, stands for the codec of ForSums. A codec that encodes sums again, with
+  /// loss, gets whole buckets, and no values around them. It must measure nothing, and must have
+  /// the block() and bucket() of this codec.
   [[nodiscard]] virtual SharedCodec ForResults(const Format& format, int world) const;
 };
 
 constexpr std::int64_t kMostBucket = 1 << 16;
 
-/// Returns the bytes of a layer by its codec: the bytes of its blocks, from its first value on, as
-/// in a stream (stream.h). If messages cut the layer elsewhere, the number differs a little.
-/// `state`: after Begin. A block that holds NaN or infinities, for which the codec has no bytes,
-/// counts in binary32.
+/// Returns the bytes that a codec needs for a layer: the bytes of the layer's blocks, from the
+/// first value on, as in a stream (stream.h). If messages cut the layer elsewhere, the number
+/// differs a little. `state` must have begun the layer. A block with NaN or infinities, for which
+/// the codec has no bytes, counts in binary32.
 CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
                                 const float* x);
 
-/// A block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
+/// Returns a block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
 CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 
-/// Writes y[i] = (x[i] * 2^shift) / divisor, rounded as by Decode. y may be x.
+/// Writes y[i] = (x[i] * 2^shift) / divisor, rounded as Decode does. y may be x.
 CPD_API void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
-/// Returns whether no value is NaN or infinite.
+/// Returns whether all values are finite.
 CPD_API bool IsFinite(std::int64_t n, const float* x);
 
-/// The role of a state: a rank's contribution, or the results that the rank owns.
+/// The use of a state: for a rank's contribution, or for the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// The states of codecs between calls, by rank and layer; a layer's number is its number in random
-/// streams. Only one call at a time may use an object. The first call that keeps something makes
-/// its rank the owner, and calls of another owner are refused.
+/// The states of codecs between calls, by rank and layer. A layer's number is its number in random
+/// streams. Only one call at a time may use an object. The first call that stores a state makes its
+/// rank the owner. Calls of another owner are refused.
 class CPD_API CodecStates {
  public:
-  /// A rank of `world` ranks; no rank: all of them, as virtual ranks.
+  /// The rank, of `world` ranks, to which the states belong. Without a rank, the states belong to
+  /// all ranks, as virtual ranks.
   struct Owner {
     int world = 1;
     std::optional<int> rank{};
     bool operator==(const Owner&) const = default;
   };
-  /// Which layer's state.
+  /// The rank, layer and use that identify a state.
   struct Key {
     int rank = 0;
     std::int64_t number = 0;
     Stage stage = Stage::contribution;
     auto operator<=>(const Key&) const = default;
   };
-  /// The place in its layer at which a slice of results begins; 0 for a whole layer.
+  /// The index in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// The beginning of the slice without rotating owners. A state that was saved without its begin
-    /// means this value.
+    /// The beginning of the slice if owners do not rotate. If a state was saved without its begin,
+    /// this value is used.
     std::int64_t unrotated = 0;
   };
   struct Kept {
     std::string text;       ///< the codec's text()
-    std::int64_t size = 0;  ///< values of the layer, or of the slice
+    std::int64_t size = 0;  ///< number of values of the layer, or of the slice
     std::vector<float> values;
     std::optional<std::int64_t> begin{};  ///< the first value's index in the layer; none: not saved
   };
@@ -277,32 +283,33 @@ class CPD_API CodecStates {
   CodecStates(CodecStates&&) noexcept;
   CodecStates& operator=(CodecStates&&) noexcept;
 
-  /// Returns the layer's state, made on its first use from the data that Load restored. Null if the
-  /// codec has no state. Throws Error if the layer's state belongs to another codec, another size
-  /// or another slice, and if the codec needs the gradient's root mean square, which was not set.
+  /// Returns the layer's state. The first use makes the state from the data that Load restored.
+  /// Returns null if the codec has no state. Throws Error if the layer's state belongs to another
+  /// codec, another size or another slice. Also throws Error if the codec needs the gradient's root
+  /// mean square, and it was not set.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size) {
     return Of(codec, key, size, Begin{});
   }
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size, const Begin& begin);
-  /// Sets the root mean square of the gradient of a layer for later calls: of one rank, or, without
-  /// a rank, of all, whatever was set for one before. Throws Error where it is negative or not
-  /// finite.
+  /// Sets the root mean square of a layer's gradient for later calls. With a rank, sets it for that
+  /// rank. Without a rank, sets it for all ranks, and replaces what was set for single ranks.
+  /// Throws Error if `rms` is negative or not finite.
   void SetGradient(std::int64_t number, std::optional<int> rank, float rms);
-  /// All that SetGradient set, by number and rank.
+  /// Returns all numbers that SetGradient set, by layer number and rank.
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner, before its call. Throws Error if a nonzero value of another owner is
-  /// stored. Zeros, which a failed call leaves too, are forgotten.
+  /// stored. Zeros of another owner, which a failed call can leave too, are discarded.
   void Claim(const Owner& owner);
-  /// The owner; none where nothing is kept, unless Load set one.
+  /// Returns the owner. Returns none if no state is stored, unless Load set an owner.
   [[nodiscard]] std::optional<Owner> owner() const;
-  /// Forgets a layer and its gradient on all ranks.
+  /// Discards the states and gradients of a layer on all ranks.
   void Reset(std::int64_t number);
-  /// Forgets all layers, their gradients and the owner.
+  /// Discards all states, all gradients and the owner.
   void Reset();
   /// Returns every layer with a stored state, for checkpoints.
   [[nodiscard]] std::map<Key, Kept> Save() const;
-  /// Keeps this and nothing else; no gradient is set.
+  /// Replaces all states by `kept` and the owner by `owner`, and discards all gradients.
   void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});
 
  private:
@@ -313,7 +320,7 @@ class CPD_API CodecStates {
   std::map<Key, Entry> entries_;
   Gradients gradients_;
   std::optional<Owner> owner_;
-  bool owner_loaded_ = false;  // Load set owner_
+  bool owner_loaded_ = false;  // true if Load set owner_
 };
 
 CPD_API std::string ToString(const CodecStates::Owner& owner);

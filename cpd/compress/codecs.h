@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The list of all codecs, each made from its text.
+// The list of all codecs. Each codec is made from its text.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ namespace cpd {
 
 class CodecWords;
 
-/// A compressor: a codec that is not the name of a format.
+/// A compressor: a codec whose text is not the name of a format.
 struct CodecInfo {
   std::string_view name;     ///< the first word of its texts
   std::string_view options;  ///< as a text has them
@@ -24,18 +24,19 @@ struct CodecInfo {
 };
 CPD_API std::span<const CodecInfo> Compressors();
 
-/// The most codecs nested in each other, as in `feedback top_k 0.01 int4`.
+/// The largest depth of nested codecs. `feedback top_k 0.01 int4` has depth 3.
 constexpr int kMostNested = 8;
 
-/// The codec of a text: a compressor's (`qsgd bits=4 bucket=512`), or the name of a format (packed)
-/// or of a scaled format. `rounding` applies to a format, except the overflow of a scaled one,
-/// whose elements saturate; a compressor has rules of its own and uses only random_bits.
-/// `keys` replace the text's own. Throws Error for any other text, with the names of
-/// all compressors.
+/// Makes the codec of a text. The text is a compressor (`qsgd bits=4 bucket=512`), or the name of a
+/// format (packed codes) or of a scaled format. `rounding` applies to a format; of a scaled format
+/// it does not set the overflow, because elements saturate. A compressor has its own rules and uses
+/// only random_bits. `keys` replace options of the text. Throws Error for any other text, with the
+/// names of all compressors.
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
                               std::span<const Option> keys = {});
 
-/// Makes the codec inside another: from all words left, or from `otherwise` if none is left.
+/// Makes the inner codec of a codec, from all words that are left, or from `otherwise` if no word
+/// is left.
 SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,
                       const RoundingOptions& rounding);
 

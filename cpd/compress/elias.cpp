@@ -20,14 +20,14 @@ struct Code {
   int length = 0;
 };
 
-/// Elias(k), k > 1: `front`, the code of k's number of bits less 1, without its "0", then k in
-/// binary, then "0".
+/// Returns Elias(k), k > 1. `front` is the code of one less than the number of bits of k. The
+/// result is `front` without its "0", then k in binary, then "0".
 constexpr Code Behind(const Code& front, uint32_t k) {
   const int bits = std::bit_width(k);
   return {front.bits >> 1 << (bits + 1) | uint64_t{k} << 1, front.length + bits};
 }
 constexpr Code kCodeOfOne{0, 1};
-/// The fronts of numbers by how many bits they have.
+/// The fronts of numbers, indexed by the number of bits of the number.
 constexpr auto kFronts = [] {
   std::array<Code, 33> fronts;
   fronts[2] = kCodeOfOne;
@@ -44,7 +44,8 @@ constexpr uint32_t Magnitude(int32_t level) {
   return level < 0 ? 0U - static_cast<uint32_t>(level) : static_cast<uint32_t>(level);
 }
 
-/// The code of a level: the sign follows the number in the dense layout, precedes it in the sparse.
+/// The code of a level. In the dense layout, the sign follows the number; in the sparse layout, the
+/// sign precedes the number.
 constexpr Code DenseCode(int32_t level) {
   const Code code = CodeOf(Magnitude(level) + 1);
   if (level == 0) return code;
@@ -55,13 +56,14 @@ constexpr Code SparseCode(int32_t level) {
   return {code.bits | (level < 0 ? uint64_t{1} << code.length : 0), code.length + 1};
 }
 
-/// The code of a level that is not 0 and of the number of zeros before it.
+/// Returns the code of a nonzero level together with the gap code for the number of zeros before
+/// the level.
 constexpr Code SparseCode(uint32_t zeros, int32_t level) {
   const Code gap = CodeOf(zeros + 1), code = SparseCode(level);
   return {gap.bits << code.length | code.bits, gap.length + code.length};
 }
 
-/// The codes of small levels (8 bits), by these bits.
+/// The dense codes of levels of 8 bits, indexed by these bits.
 constexpr auto kDenseCodes = [] {
   std::array<BitCode, 256> codes;
   for (int32_t level = -128; level < 128; ++level) {
@@ -71,8 +73,8 @@ constexpr auto kDenseCodes = [] {
   return codes;
 }();
 
-/// The codes of small levels that are not 0 after fewer than kFewZeros zeros, by 256 times their
-/// number and the level's bits.
+/// The sparse codes of nonzero 8-bit levels that follow fewer than kFewZeros zeros. The index is
+/// 256 times the number of zeros, plus the bits of the level.
 constexpr uint32_t kFewZeros = 32;
 constexpr auto kSparseCodes = [] {
   std::array<BitCode, 256 * kFewZeros> codes{};
@@ -94,7 +96,8 @@ constexpr bool IsSmall(Level level) {
 
 void Put(const Code& code, BitWriter& to) { to.Put(code.bits, code.length); }
 
-/// Encodes by a writer of its own, which the bytes written cannot alias, and returns it.
+/// Encodes with its own copy of the writer, and returns the copy. The bytes written cannot alias
+/// the copy.
 template <class Level>
 BitWriter EncodeDense(std::span<const Level> levels, BitWriter to) {
   const auto code_of = [](Level level) { return kDenseCodes[static_cast<std::uint8_t>(level)]; };
@@ -187,11 +190,11 @@ int64_t SparseBits(std::span<const Level> levels) {
 
 constexpr int kWindow = 11;
 constexpr int kWindows = BitReader::kSeen / kWindow;
-/// Codes of larger levels seldom end within a window.
+/// The largest level in the tables. Codes of larger levels seldom end within a window.
 constexpr int32_t kShort = 15;
 
-/// The number whose code begins a window; `length` 0: the code does not end within the window's
-/// bits, or the number is at least 2^32.
+/// The number whose code begins a window. `length` is 0 if the code does not end within the bits of
+/// the window, or if the number is at least 2^32.
 struct Number {
   uint32_t k = 0;
   int length = 0;
@@ -209,12 +212,14 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// Where a code contains its number k, by the code's first bits, for numbers below 2^16.
+/// The position of the number k in its code, found by the first bits of the code. For numbers below
+/// 2^16.
 struct NumberEntry {
-  std::uint8_t before = 0;  ///< bits in front of k
-  std::uint8_t above = 0;   ///< 64 less k's bits
-  std::uint8_t length = 0;  ///< of the code, whose last bit is 0 unless the number is larger
-  std::uint8_t one = 0;     ///< 1: k is 1, which the code does not contain
+  std::uint8_t before = 0;  ///< the number of bits before k
+  std::uint8_t above = 0;   ///< 64 minus the number of bits of k
+  /// The length of the code. The last bit of the code is 0 unless the number is 2^16 or more.
+  std::uint8_t length = 0;
+  std::uint8_t one = 0;  ///< 1: k is 1, which the code does not contain
 };
 constexpr int kFirst = 7;
 constexpr NumberEntry NumberEntryOf(uint64_t window) {
@@ -240,8 +245,8 @@ constexpr auto kNumbers = [] {
   throw DamagedBytes("a number is above " + std::to_string(most));
 }
 
-/// Returns the number whose code begins a window. The window has at least as many valid bits as a
-/// code of `most`. Throws DamagedBytes for a number above `most`.
+/// Returns the number whose code begins a window. The window must have at least as many valid bits
+/// as the code of `most`. Throws DamagedBytes for a number above `most`.
 [[gnu::always_inline]] inline Number NextNumber(uint64_t window, uint32_t most) {
   const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
@@ -252,7 +257,8 @@ constexpr auto kNumbers = [] {
   return number;
 }
 
-/// Up to six levels that a window holds. `count` 0: the first does not end in it.
+/// Up to six levels whose codes are in a window. `count` is 0 if the first code does not end in the
+/// window.
 struct DenseEntry {
   std::array<std::int8_t, 6> levels{};
   std::uint8_t count = 0, bits = 0;
@@ -272,8 +278,8 @@ constexpr DenseEntry DenseEntryOf(uint64_t window) {
   return entry;
 }
 
-/// Up to three nonzero levels, each with the distance from the last one before the window. If there
-/// are fewer, the last one is repeated.
+/// Up to three nonzero levels in a window, each with its distance from the last nonzero level
+/// before the window. If there are fewer levels, the last level is repeated.
 struct SparseEntry {
   std::array<std::uint8_t, 3> distances{};
   std::array<std::int8_t, 3> levels{};
@@ -312,7 +318,7 @@ const std::array<Entry, 1 << kWindow>& EntriesOf(Entry (*of)(uint64_t)) {
   return table;
 }
 
-/// Applies the sign without a branch, which would be mispredicted every other time.
+/// Applies the sign without a branch. A CPU would mispredict a branch every other time.
 int32_t Signed(uint32_t magnitude, bool negative) {
   const uint32_t sign = negative ? ~0U : 0U;
   return static_cast<int32_t>((magnitude ^ sign) - sign);
@@ -330,12 +336,14 @@ void CheckRange(std::span<const Level> levels, int32_t most) {
   }
 }
 
-/// Decodes by a reader of its own, which the levels written cannot alias, and returns it.
+/// Decodes with its own copy of the reader, and returns the copy. The levels written cannot alias
+/// the copy.
 template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
   const uint32_t largest = static_cast<uint32_t>(most) + 1;
-  // So many codes of any levels are in a window. A longer code is of a number that throws.
+  // The number of codes, of any levels, that a window certainly holds. A longer code belongs to a
+  // number above `most`, which throws.
   const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
   Level* to = levels.data();
   Level* const end = to + levels.size();
@@ -422,7 +430,7 @@ uint32_t ReadElias(BitReader& from, uint32_t most) {
 int64_t EliasMostBits(EliasLayout layout, int64_t n, int32_t most) {
   const auto largest = static_cast<uint32_t>(most);
   if (layout == EliasLayout::dense) return n * (EliasLength(largest + 1) + (most > 0 ? 1 : 0));
-  // A gap g takes at most 2 g - 1 bits, so that the code is longest where no level is 0.
+  // A gap g takes at most 2 g - 1 bits, so the code is longest if all levels are nonzero.
   const int64_t each = most > 0 ? 2 + EliasLength(largest) : 0;
   return EliasLength(static_cast<uint32_t>(n) + 1) + n * each;
 }

@@ -27,8 +27,8 @@ FeedbackCall CallOf(const Piece& piece, const float* x) {
 
 }  // namespace
 
-/// The residual and inner's state. Where inner has one, it begins with the whole layer's v, which
-/// is kept until Free.
+/// The residual, and the state of the inner codec. If the inner codec has a state, that state
+/// begins with the v of the whole layer, which is stored until Free.
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 
@@ -67,7 +67,8 @@ struct Feedback::State final : Residual {
   std::shared_ptr<float> v;
 };
 
-/// A piece's values with the residual added, v, and those around it of the buckets that it cuts.
+/// The values v of a piece: x with the residual added. If the piece cuts buckets, also the values
+/// around the piece in these buckets.
 class Feedback::Compensated {
  public:
   Compensated(const Queue& queue, const Codec& inner, const Piece& piece, CodecState* state,
@@ -91,7 +92,7 @@ class Feedback::Compensated {
   [[nodiscard]] const float* v() const { return call_.v; }
   [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
 
-  /// Records the errors of the piece's values.
+  /// Records the errors of a piece's values as the next residual.
   void TakeErrors(const Piece& piece, const float* decoded, SegmentCounts* counts) {
     call_.decoded = decoded;
     call_.next = state_.next(piece.begin);
@@ -128,8 +129,8 @@ float Feedback::MeasureOn(const Queue& queue, const Piece& layer, CodecState* st
 
 std::int64_t Feedback::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const {
-  // A fixed codec's blocks can be encoded one by one: each then stays in the caches from its sums
-  // to its errors.
+  // The blocks of a codec of fixed size can be encoded one by one. Each block then stays in the
+  // caches from its sums to its errors.
   const bool apart = inner_->is_fixed() && dynamic_cast<const State&>(*state).inner == nullptr;
   const std::int64_t step =
       apart ? block() * std::max<std::int64_t>(1, kCached / block()) : piece.n;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback for a codec that has none: a value's error is added to that value in the next
-// call.
+// Error feedback for a codec that has none itself. The error of a value in one call is added to
+// that value in the next call.
 #pragma once
 
 #include "cpd/compress/pieces.h"
@@ -11,13 +11,13 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes v = x * 2^shift + residual, in binary32, with `inner`; the bytes are inner's. The next
-/// residual is v - decoded, rounded once to binary32; 0 if that is not finite. If inner encodes an
-/// owner's results again, the results have a separate residual.
+/// Encodes v = x * 2^shift + residual, in binary32, with `inner`. The message consists of inner's
+/// bytes. The next residual is v - decoded, rounded once to binary32, or 0 if that is not finite.
+/// If inner encodes an owner's results again, the results have a separate residual.
 class CPD_API Feedback final : public Codec {
  public:
-  /// Throws Error where inner feeds errors back itself, or uses a scale that ranks share: they
-  /// agree on it before a layer's residual is known.
+  /// Throws Error if inner itself feeds errors back, or uses a scale that ranks share: ranks agree
+  /// on that scale before a layer's residual is known.
   explicit Feedback(SharedCodec inner);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
@@ -32,12 +32,12 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return inner_->block(); }
   [[nodiscard]] std::int64_t bucket() const override { return inner_->bucket(); }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// True: a layer's residuals are for one shift, which APS must not change.
+  /// Returns true: a layer's residuals are for one shift, which APS must not change.
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// Returns the kernels of `inner`, on every device.
+  /// Returns the kernel support of `inner`.
   [[nodiscard]] KernelSupport kernels() const override { return inner_->kernels(); }
   [[nodiscard]] bool counts_bytes() const override { return inner_->counts_bytes(); }
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
@@ -51,7 +51,8 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] std::function<std::int64_t()> BytesOn(const SharedQueue& queue, const Piece& layer,
                                                       CodecState* state,
                                                       const float* x) const override;
-  /// A state of two binary32 numbers per value; where inner has a state, of three and that state.
+  /// Returns a state of two binary32 numbers for each value. If inner has a state, returns a state
+  /// of three numbers for each value, and inner's state.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {
@@ -59,7 +60,7 @@ class CPD_API Feedback final : public Codec {
   }
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForSums(const Format& format) const override;
-  /// Null where inner's ForResults is null.
+  /// Returns null if inner's ForResults returns null.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }

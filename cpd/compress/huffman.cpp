@@ -29,14 +29,14 @@ Counts CountLengths(std::span<const uint8_t> lengths) {
   return counts;
 }
 
-/// 2 step for step >= 0, else -2 step - 1.
+/// Maps a step to a number >= 0: 2 step for step >= 0, else -2 step - 1.
 uint32_t Folded(int step) { return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step); }
 int Unfolded(uint32_t folded) {
   const auto half = static_cast<int>((folded + 1) / 2);
   return folded % 2 == 1 ? -half : half;
 }
 
-/// Calls run with every number of the code's table.
+/// Calls run with every number that the table of the code is written as.
 template <class Run>
 void ForNumbers(const HuffmanCode& code, Run run) {
   run(static_cast<uint32_t>(code.symbols.size()) + 1);
@@ -77,8 +77,8 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
   }
   SortByBits(keys, 32, std::bit_width(static_cast<uint64_t>(total)));
 
-  // Trees are made in ascending order of their counts: each step merges the two smallest heads of
-  // two queues.
+  // Trees are made in ascending order of their counts. Each step merges the two smallest heads of
+  // two queues, the leaves and the trees.
   std::vector<uint32_t> tree_counts(n - 1), tree_parents(n - 1), leaf_parents(n);
   size_t leaf = 0, tree = 0;
   for (size_t made = 0; made < n - 1; ++made) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Canonical Huffman codes (Huffman 1952) of symbols below 2^31, of which few are used. The lengths
-// determine a code: shorter codes come first, and among equal lengths smaller symbols.
+// Canonical Huffman codes (Huffman 1952) of symbols below 2^31, if few symbols are used. The
+// lengths determine the codes: shorter codes come first; among codes of equal length, smaller
+// symbols come first.
 #pragma once
 
 #include <array>
@@ -14,40 +15,42 @@
 
 namespace cpd {
 
-/// No code is longer: a tree of depth d has at least Fibonacci(d + 2) values, and
+/// The largest length of a code. A tree of depth d has at least Fibonacci(d + 2) values, and
 /// Fibonacci(35) > kMostHuffmanValues.
 constexpr int kMostHuffmanLength = 32;
 constexpr std::int64_t kMostHuffmanValues = std::int64_t{1} << 23;
 
 struct HuffmanCode {
-  std::vector<std::uint32_t> symbols;  ///< those in use, ascending
-  std::vector<std::uint8_t> lengths;   ///< of their codes: 1…32, or 0 for the only symbol
+  std::vector<std::uint32_t> symbols;  ///< the symbols that are used, ascending
+  /// The lengths of the symbols' codes: 1…32, or 0 if there is only one symbol.
+  std::vector<std::uint8_t> lengths;
 };
 
-/// The lengths of a prefix code with the fewest bits for symbols that occur `counts` times, each at
-/// least once, at most kMostHuffmanValues in all. Of equal counts the smaller symbol is merged
-/// first, and a symbol before a tree.
+/// Returns the lengths of a prefix code with the fewest bits for symbols that occur `counts` times.
+/// Each count must be at least 1, and their sum at most kMostHuffmanValues. Among equal counts, the
+/// smaller symbol is merged first, and a symbol before a tree.
 CPD_API std::vector<std::uint8_t> HuffmanLengths(std::span<const std::uint32_t> counts);
-/// The codes with these lengths, in the order of the symbols.
+/// Returns the canonical codes with these lengths, in the order of the symbols.
 CPD_API std::vector<BitCode> CanonicalCodes(std::span<const std::uint8_t> lengths);
 
-/// Writes Elias(symbols + 1). For each symbol follow Elias(gap), where the gap is the symbol minus
-/// the one before (-1 before the first), and Elias(z + 1), where z = 2 d for d >= 0, else -2 d - 1.
-/// d is the symbol's length minus the previous length (0 before the first).
+/// Writes Elias(symbols + 1), where `symbols` is the number of symbols. Then writes two numbers for
+/// each symbol. The first is Elias(gap), where the gap is the symbol minus the symbol before (-1
+/// before the first). The second is Elias(z + 1), where d is the length minus the previous length
+/// (0 before the first), and z = 2 d for d >= 0, else -2 d - 1.
 CPD_API void PutHuffmanCode(const HuffmanCode& code, BitWriter& to);
-/// Bits that PutHuffmanCode writes.
+/// Returns the number of bits that PutHuffmanCode writes.
 CPD_API std::int64_t HuffmanCodeBits(const HuffmanCode& code);
-/// Reads a code of at most `most` symbols, each below `alphabet`. Throws DamagedBytes unless the
-/// lengths form a full tree.
+/// Reads the table of a code of at most `most` symbols, each below `alphabet`. Throws DamagedBytes
+/// unless the lengths form a full tree.
 CPD_API HuffmanCode ReadHuffmanCode(BitReader& from, std::uint32_t alphabet, std::int64_t most);
 
 class CPD_API HuffmanDecoder {
  public:
-  /// `lengths` form a full tree, or are a single 0; symbol i decodes to values[i].
+  /// `lengths` must form a full tree, or be a single 0. The code of symbol i decodes to values[i].
   HuffmanDecoder(std::span<const std::uint8_t> lengths, std::span<const std::uint32_t> values);
-  /// Decodes `count` codes of one stream and `behind` codes of another, interleaved, and writes the
-  /// values of the first and then of the second to `to`, 4 bytes each. Throws DamagedBytes where a
-  /// stream's bytes end before.
+  /// Decodes `count` codes of the stream `from` and `behind` codes of the stream `second`,
+  /// interleaved. Writes the values of the first stream, then the values of the second stream, to
+  /// `to`, 4 bytes each. Throws DamagedBytes if the bytes of a stream end too early.
   void Decode(BitReader& from, std::int64_t count, BitReader& second, std::int64_t behind,
               void* to) const;
 
@@ -57,17 +60,18 @@ class CPD_API HuffmanDecoder {
     std::uint32_t value = 0;
     std::int32_t length = 0;
   };
-  /// The code that begins a window.
+  /// Returns the code at the beginning of a window (the next bits of a stream).
   [[nodiscard]] Entry Next(std::uint64_t window) const;
 
-  /// The length and the value of a code, by its first kWindow bits; length 0 if it is longer.
+  /// The length and the value of a code, indexed by its first kWindow bits. The length is 0 if the
+  /// code is longer than kWindow bits.
   std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
   std::array<std::uint32_t, 1 << kWindow> window_values_{};
-  /// For each length: codes whose first 32 bits are below end_ are not longer; first_ is the index
-  /// in values_ of the length's code 0.
+  /// Indexed by the length of a code. Codes whose first 32 bits are below end_ are at most that
+  /// long. first_ is the index in values_ of code 0 of that length.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};
-  std::vector<std::uint32_t> values_;  ///< in the order of the codes
+  std::vector<std::uint32_t> values_;  ///< the values in the order of their codes
 };
 
 }  // namespace cpd

@@ -18,13 +18,15 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-constexpr std::int64_t kSplit = 2048;  // values of a layer whose largest is found alone
+// The number of values of a part of a layer whose largest magnitude is found separately.
+constexpr std::int64_t kSplit = 2048;
 constexpr std::int64_t kTagBytes = 1;
-constexpr std::int64_t kTrits = 5;          // in a byte
+constexpr std::int64_t kTrits = 5;          // levels in a byte
 constexpr std::uint8_t kTritsOfByte = 243;  // 3^5
 constexpr const char* kDamagedNorm = " of a message: its bucket's norm is negative or infinite";
 
-/// Calls run(i, count) for each part of n values that is in one bucket.
+/// Calls run(i, count) for each range of n values that lies in one bucket. The range has `count`
+/// values from value i on.
 template <class Run>
 void ForBuckets(std::int64_t bucket, std::int64_t before, std::int64_t n, Run run) {
   for (std::int64_t i = 0; i < n;) {
@@ -38,7 +40,7 @@ EliasLayout LayoutOf(LevelCoding coding) {
   return coding == LevelCoding::dense ? EliasLayout::dense : EliasLayout::sparse;
 }
 
-/// Writes a block's levels as integers, which have the call's bits.
+/// Writes the levels of a block as integers of type Level.
 template <class Level>
 void LevelsOf(LevelCall call, std::vector<Level>& levels) {
   call.plan.bits = 8 * sizeof(Level);
@@ -47,7 +49,7 @@ void LevelsOf(LevelCall call, std::vector<Level>& levels) {
   HostQueue()->encode_levels(call);
 }
 
-/// Writes the values of a block's levels.
+/// Writes the values that belong to the levels of a block.
 template <class Level>
 void ValuesOf(LevelCall call, const std::vector<Level>& levels) {
   call.plan.bits = 8 * sizeof(Level);
@@ -138,7 +140,8 @@ NormCall LevelBlocks::NormsCall(std::int64_t n, int shift, const float* x) const
 
 float LevelBlocks::Measure(const Queue& queue, const Piece& layer, const float* x) const {
   if (layer.n == 0) return 0;
-  // A largest magnitude is found of parts, in any order.
+  // The largest magnitude of a layer can be computed from the largest magnitudes of its parts, in
+  // any order.
   const bool sums = options_.norm == LevelNorm::euclidean || options_.clip != 0;
   const std::int64_t part = sums ? layer.n : kSplit;
   const std::int64_t parts = (layer.n + part - 1) / part;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The byte layout that QSGD and TernGrad share: blocks of buckets' norms and packed levels.
+// The byte layout that QSGD and TernGrad share: blocks that hold the norms of buckets and packed
+// levels.
 #pragma once
 
 #include <cstdint>
@@ -12,56 +13,61 @@
 
 namespace cpd {
 
-/// The encoding of levels.
+/// The encoding of the levels of a block.
 enum class LevelCoding : std::uint8_t {
-  fixed,     ///< codes of the plan's bits, packed
-  dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
-  sparse,    ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
-  smallest,  ///< each block's shortest of these, at equal lengths the first; a byte has its number
-  /// Levels -1, 0 and 1 alone, five in a byte: the sum of d[i] * 3^i, where d is 0 for level 0, 1
-  /// for 1 and 2 for -1; a block's last byte has zeros for levels beyond its end. None is NaN.
+  fixed,   ///< codes of the plan's bits, packed
+  dense,   ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
+  sparse,  ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
+  /// Each block has the shortest of the three encodings above, and the first one among equal
+  /// lengths. A byte has the number of the encoding.
+  smallest,
+  /// For levels -1, 0 and 1 only: five levels in a byte, as the sum of d[i] * 3^i, where d is 0 for
+  /// level 0, 1 for level 1, and 2 for level -1. In a block's last byte, levels beyond the end are
+  /// 0. There is no code for NaN.
   trits,
 };
 
-/// Facts on a whole layer that the levels of its chunks need.
+/// Numbers of a whole layer that are needed to compute the levels of its pieces.
 struct LayerLevels {
-  float norm = 0;  ///< where there are no buckets
+  float norm = 0;  ///< the norm, if there are no buckets
   LevelSpacing spacing{};
 };
 
-/// Encodes each block() values of a piece, counted from its first. A block has the norms of the
-/// buckets that it touches, four bytes each; the positions of levels 1 … s - 1, a byte each, if
-/// levels are spaced; then the levels. A bucket that a piece cuts has the norm of all its values.
+/// Encodes a piece in blocks of block() values, counted from the piece's first value. A block holds
+/// the norms of the buckets that it touches, four bytes each. If levels are spaced, the positions
+/// of levels 1 … s - 1 follow, a byte each. Then come the levels. If a piece cuts a bucket, the
+/// block has the norm of all values of the bucket.
 class LevelBlocks {
  public:
   struct Options {
     LevelNorm norm = LevelNorm::largest;
     double clip = 0;           ///< c of LevelNorm::clipped; 0: no clipping
-    std::int64_t bucket = 0;   ///< 0: a layer has one norm, an argument of Encode
+    std::int64_t bucket = 0;   ///< 0: a layer has one norm, which is an argument of Encode
     bool stores_norms = true;  ///< false: values are decoded in units of the norm
     LevelCoding coding = LevelCoding::fixed;
-    bool spaced = false;  ///< levels are placed for the layer's least variance
+    bool spaced = false;  ///< levels are placed so that the layer's variance is least
   };
-  /// The plan's stream and bucket are not used.
+  /// Makes the layout for `plan`, whose stream and bucket are not used.
   LevelBlocks(const LevelPlan& plan, const Options& options);
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  /// Returns what kernels on every device do: all for codes of fixed width and equal distances.
+  /// Returns the kernel support: all functions for codes of fixed width and levels at equal
+  /// distances, else none.
   [[nodiscard]] KernelSupport kernels() const {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;
   }
-  /// Returns whether n values always take MostBytes.
+  /// Returns whether n values always take MostBytes(n, before).
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
   }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
-  /// A whole layer's norm; waits.
+  /// Returns the norm of a whole layer. Waits for the device.
   [[nodiscard]] float Measure(const Queue& queue, const Piece& layer, const float* x) const;
   [[nodiscard]] LayerLevels MeasureLevels(const Queue& queue, const Piece& layer,
                                           const float* x) const;
-  /// Implements Codec's functions of these names.
+  /// These functions implement the functions of Codec with the same names.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
                         const float* x, std::uint8_t* to) const;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
@@ -75,7 +81,8 @@ class LevelBlocks {
   [[nodiscard]] NormCall NormsCall(std::int64_t n, int shift, const float* x) const;
   [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   [[nodiscard]] LevelCall CallOf(const Piece& piece, const LayerLevels& layer) const;
-  /// Calls run(call, i) for parts of a piece, from its value number i on. Their norms are known.
+  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
+  /// and the norms of its buckets are in `call`.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer, const float* x,
                    Run run) const;
@@ -84,13 +91,13 @@ class LevelBlocks {
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
-  // Encode and decode the levels of one block on the host; the call has the norms.
+  // These functions encode and decode the levels of one block on the host. `call` has the norms.
   std::int64_t EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call, std::int64_t n) const;
   void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeTrits(const LevelCall& call, const std::uint8_t* from) const;
   std::int64_t DecodeLevels(const LevelCall& call, std::span<const std::uint8_t> bytes) const;
-  /// The same by Elias codes of levels that a Level holds.
+  /// These functions do the same with Elias codes of levels of type Level.
   template <class Level>
   std::int64_t EncodeElias(const LevelCall& call, std::uint8_t* to) const;
   template <class Level>

@@ -14,10 +14,10 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket's two means
+constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // the bytes of a bucket's two means
 
 struct OneBitOptions {
-  std::int64_t bucket = 0;  ///< 0: columns
+  std::int64_t bucket = 0;  ///< the bucket's length; 0: buckets are columns
   std::optional<int> axis{};
 };
 
@@ -28,7 +28,8 @@ constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
 }};
 constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
 
-/// Eight buckets, which are summed together, where these are at most kMostBucket values.
+/// Returns the length of eight buckets, which are summed together, if that is at most kMostBucket
+/// values.
 std::int64_t EightBuckets(std::int64_t bucket) {
   const std::int64_t least = BlockOfBucket(std::max<std::int64_t>(bucket, 1));
   const std::int64_t eight = 8 * bucket;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD (Seide et al. 2014, as in CNTK): a bit for each value, and for each bucket two means,
-// of its values >= 0 and of the others. A value's error is added to that value in the next call.
+// 1-bit SGD (Seide et al. 2014, as in CNTK). Each value is sent as one bit, and each bucket as two
+// means: the mean of its values >= 0 and the mean of its other values. The error of a value is
+// added to that value in the next call.
 #pragma once
 
 #include <optional>
@@ -13,26 +14,27 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes v = x * 2^shift + residual, in binary32. -0 counts as positive. A mean is the sum in
-/// binary64, index ascending, divided by the number of values and rounded once to binary32; the
+/// Encodes v = x * 2^shift + residual, in binary32. -0 counts as a value >= 0. A mean is the sum in
+/// binary64, by ascending index, divided by the number of values and rounded once to binary32. The
 /// mean of no values is 0. The next residual is v - decoded; an owner's results have a separate
-/// residual. A NaN or Inf makes both means of its bucket NaN and leaves that bucket's residual
+/// residual. A NaN or Inf makes both means of its bucket NaN, and leaves that bucket's residual
 /// unchanged.
 ///
-/// A message holds, for each block() of a piece, two means of each bucket that it touches; then a
-/// bit of each value, 1 for v >= 0, the first value's bit lowest in its byte. The bits of each
-/// column fill whole 32-bit words (binary32 takes 32 M / (32 ceil(M / 32) + 64) times the size for
-/// columns of M values). The bits of other buckets are packed.
+/// For each block() of a piece, a message holds the two means of each bucket that the block
+/// touches, then one bit for each value. The bit is 1 for v >= 0, and the bit of the first value is
+/// the lowest in its byte. If buckets are columns, the bits of each column fill whole 32-bit words.
+/// For columns of M values, a message is then smaller than binary32 by a factor of 32 M / (32
+/// ceil(M / 32) + 64). The bits of other buckets are packed without gaps.
 class CPD_API OneBit final : public Codec {
  public:
-  /// 1bitSGD*: buckets of `bucket` consecutive values of a layer whose columns along `axis` are
-  /// contiguous; without `axis`, of the layer as it is. Throws Error unless `bucket` is
-  /// 1…kMostBucket.
+  /// The rule 1bitSGD*: buckets are `bucket` consecutive values of a layer whose columns along
+  /// `axis` are contiguous. Without `axis`, the layer is used as it is. Throws Error unless
+  /// `bucket` is 1…kMostBucket.
   explicit OneBit(std::int64_t bucket, std::optional<int> axis = {});
-  /// 1bitSGD: a bucket is a column of the layer. Columns are contiguous and have the length that is
-  /// passed to ForRows; longer columns are cut every kMostBucket values. `axis`: the axis of a
-  /// tensor along which its columns run, for callers that reorder it; none: as ColumnLayout
-  /// (buckets.h).
+  /// The rule 1bitSGD: each bucket is a column of the layer. Columns are contiguous, and ForRows
+  /// receives their length. Longer columns are cut every kMostBucket values. `axis` is the axis of
+  /// a tensor along which its columns run, for callers that reorder the tensor. Without `axis`,
+  /// columns run as in ColumnLayout (buckets.h).
   static SharedCodec Columns(std::optional<int> axis = {});
   /// `[bucket=N] [whole=N] [axis=N]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
@@ -42,7 +44,8 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  /// Eight buckets, which are summed together, where these are at most kMostBucket values.
+  /// Returns the length of eight buckets, which are summed together, if that is at most kMostBucket
+  /// values.
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
@@ -53,7 +56,7 @@ class CPD_API OneBit final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// A Residual: two binary32 numbers per value.
+  /// Returns a Residual: two binary32 numbers for each value.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return (columns_ || axis_) && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
@@ -68,14 +71,15 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::int64_t BitBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] OneBitCall CallOf(std::int64_t n, std::int64_t before) const;
-  /// Calls run(call, i) for parts of a piece, from its value number i on. Their means are known.
+  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
+  /// and the means of its buckets are known.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                    Run run) const;
 
   bool columns_;
   std::optional<int> axis_;
-  std::int64_t row_;  ///< 0: not known
+  std::int64_t row_;  ///< the length of rows; 0: not known
   std::int64_t bucket_, block_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A format's codes, packed, so that n values always have the same size.
+// Sends the packed codes of a format. n values always have the same size.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -10,8 +10,8 @@ namespace cpd {
 
 class CPD_API Packed final : public Codec {
  public:
-  /// Throws Error for a format or an option out of range. A stochastic rounding draws from the
-  /// piece's stream, not from rounding.stream.
+  /// Throws Error for a format or an option out of range. A stochastic rounding takes its random
+  /// integers from the piece's stream, not from rounding.stream.
   explicit Packed(const Format& format, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Helpers of the codecs that compute a piece by calls of operations (operations.def) on any
-// device's queue: the piece's buckets, its parts, and where damage is noted.
+// Helpers for codecs that compute a piece by calls of operations (operations.def) on the queue of
+// any device: the buckets of a piece, its parts, and a note of damaged values.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,24 @@ namespace cpd {
 void CheckFixedSize(const Codec& codec, std::span<const std::uint8_t> bytes, std::int64_t n,
                     std::int64_t before);
 
-/// Values begin … end - 1 of a layer.
+/// The range of values begin … end - 1 of a layer.
 struct ValueRange {
   std::int64_t begin = 0, end = 0;
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// The values of the layer in the buckets that a piece touches; the piece alone where the layer's
-/// size is not known.
+/// Returns the range of the layer's values in the buckets that a piece touches. Returns only the
+/// piece if the layer's size is not known.
 CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
-/// The number of buckets that a piece touches.
+/// Returns the number of buckets that a piece touches.
 [[nodiscard]] inline std::int64_t BucketsOf(const Piece& piece, std::int64_t bucket) {
   return (piece.begin % bucket + piece.n + bucket - 1) / bucket;
 }
 
-/// Calls run(part, i) for parts of a piece, from its value number i on. If the buckets that it cuts
-/// are known whole, a part on the CPU has up to `step` values, which stay in the caches from one
-/// operation to the next. On other devices the part is the piece.
+/// Calls run(part, i) for consecutive parts of a piece. A part begins at value i of the piece. On
+/// the CPU, a part has up to `step` values, which stay in the caches from one operation to the
+/// next. This requires that the values of all buckets that the piece cuts are known. Otherwise, and
+/// on other devices, the part is the whole piece.
 template <class Run>
 void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::int64_t step,
               Run run) {
@@ -47,15 +48,15 @@ void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::
   }
 }
 
-/// Where a decoding notes the first damaged value: on the CPU here, elsewhere as a fault
-/// (faults.h).
+/// The place in which a decoding operation notes the first damaged value. On the CPU, the note is
+/// in this object; on other devices, it is a fault (faults.h).
 class DamageNote {
  public:
-  /// The fault's text is "value N`what`".
+  /// The text of the fault is "value N" followed by `what`.
   DamageNote(const Queue& queue, const char* what)
       : place_(queue.notes_faults() ? queue.NoteOf({"value ", what}) : &index_) {}
   [[nodiscard]] unsigned long long* place() { return place_; }
-  /// True on the CPU for a value that was noted.
+  /// Returns true if a damaged value was noted, on the CPU only.
   [[nodiscard]] bool is_noted() const { return index_ != kNone; }
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodes the indices ("places") of the values that a message holds, among n values: their number,
-// and the gaps between them in Rice codes (Golomb 1966, Rice 1979). A gap g before a place is g >>
-// b in unary, ended by a 1, and the b low bits. b is computed from n and the number of places; it
-// is about the best for random places. If half of the values are present, b is 0 and the codes are
-// a bitmap.
+// Encodes the indices ("places") of the values that a message holds, among n values. The code
+// consists of their number, and of the gaps between the places in Rice codes (Golomb 1966, Rice
+// 1979). A gap g before a place is g >> b in unary, ended by a 1, followed by the b low bits of g.
+// b follows from n and the number of places, and is about the best for random places. If half of
+// the values are present, b is 0 and the codes are a bitmap.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,23 @@
 
 namespace cpd {
 
-/// The most bytes of a number, which has 7 bits per byte, the low ones first.
+/// The largest number of bytes of an encoded number. A byte holds 7 bits of the number, the low
+/// bits first.
 constexpr std::int64_t kMostNumberBytes = 9;
-/// Writes a number >= 0 below 2^63. Returns the byte after.
+/// Writes a number, at least 0 and below 2^63. Returns the address after its last byte.
 CPD_API std::uint8_t* PutNumber(std::int64_t number, std::uint8_t* to);
-/// Reads a number and removes it from the front of `bytes`. Throws DamagedBytes where it is above
-/// `most` or cut off.
+/// Reads a number and removes it from the front of `bytes`. Throws DamagedBytes if the number is
+/// above `most` or its bytes are cut off.
 CPD_API std::int64_t TakeNumber(std::span<const std::uint8_t>& bytes, std::int64_t most);
 
-/// The most bytes that PutPlaces writes for any number of n places.
+/// Returns the largest number of bytes that PutPlaces writes for any selection of n values.
 constexpr std::int64_t MostPlaceBytes(std::int64_t n) { return kMostNumberBytes + (n + 15) / 8; }
-/// Writes ascending places of begin … begin + n - 1, less `begin`. Returns the byte after.
+/// Writes ascending places in begin … begin + n - 1, relative to `begin`. Returns the address after
+/// the last byte.
 CPD_API std::uint8_t* PutPlaces(std::span<const std::int64_t> places, std::int64_t begin,
                                 std::int64_t n, std::uint8_t* to);
-/// Reads places, ascending and below n, and removes them from the front of `bytes`. Throws
-/// DamagedBytes.
+/// Reads places that are ascending and below n, and removes them from the front of `bytes`. Throws
+/// DamagedBytes if the bytes do not encode such places.
 CPD_API std::vector<std::int64_t> TakePlaces(std::span<const std::uint8_t>& bytes, std::int64_t n);
 
 }  // namespace cpd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QSGD (Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017, section 3): values of a bucket are
-// rounded without bias to equally spaced fractions of its norm.
+// QSGD (Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017, section 3). The values of a bucket
+// are rounded without bias to equally spaced fractions of the bucket's norm.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,30 @@
 namespace cpd {
 
 struct QsgdOptions {
-  int bits = 4;  ///< of a code: 2 … 16, and 1 for intervals
-  /// s: the levels above zero, of codes of the least bits that hold 2 s + 1, 1 … 32767; 0: those of
-  /// `bits`. Not for intervals.
+  int bits = 4;  ///< bits of a code: 2 … 16, and 1 for intervals
+  /// s, the number of levels above zero, 1 … 32767. A code then has the fewest bits that hold 2 s +
+  /// 1 levels. 0: `bits` determines the levels. Not supported for intervals.
   int steps = 0;
-  std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
-  /// The axis along which the layer's columns run, for callers that reorder it. Consecutive values
-  /// of a column then form buckets. None: buckets are of the layer as it is. Not supported if a
-  /// bucket is all of a layer.
+  std::int64_t bucket = 512;  ///< number of values that share a norm; 0: all of a layer
+  /// The axis along which the layer's columns run, for callers that reorder the layer. Consecutive
+  /// values of a column then form buckets. None: buckets are formed from the layer as it is. An
+  /// axis is not supported if a bucket is the whole layer.
   std::optional<int> axis{};
   bool euclidean = false;  ///< the norm is the 2-norm, else the largest magnitude
-  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm], of one bit the signs;
-  /// else a sign and `steps` or 2^(bits - 1) - 1 levels above zero.
+  /// True: levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; with one bit, the
+  /// two signs. False: a level is a sign and one of `steps`, or 2^(bits - 1) - 1, levels above
+  /// zero.
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
-  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, at most 127
-  /// above zero. Sums are then encoded again with equal spacing.
+  /// True: levels are placed so that the layer's variance is least (spacing.h). This requires
+  /// signed levels, at most 127 above zero. Sums are then encoded again with equal spacing.
   bool spaced = false;
 };
 
-/// The rounding is in numeric/scaled/levels.h, the byte layout in level_blocks.h. A bucket with NaN
-/// or infinities becomes NaN, as does a bucket whose 2-norm is beyond binary32. If a layer has
-/// buckets, sums are encoded again; else they are sent without loss.
+/// Encodes the levels of values, by the rounding of numeric/scaled/levels.h and the byte layout of
+/// level_blocks.h. A bucket with NaN or infinities becomes NaN, as does a bucket whose 2-norm is
+/// beyond binary32. If a layer has buckets, sums are encoded again; else sums are sent without
+/// loss.
 class CPD_API Qsgd final : public Codec {
  public:
   /// Throws Error for an option out of range. Uses only random_bits of `rounding`.
@@ -59,12 +61,14 @@ class CPD_API Qsgd final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// A state with a layer's norm, where there are no buckets, and the places of its levels.
+  /// Returns a state with the layer's norm, if there are no buckets, and with the places of the
+  /// levels, if they are spaced.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return options_.axis.has_value() && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
-  /// Buckets of a layer whose columns, of `row` values, are contiguous. A bucket may hold values of
-  /// two columns, or of more short ones, as matrices are reshaped by Grubic et al.
+  /// Returns the codec for a layer whose columns, of `row` values, are contiguous. A bucket may
+  /// hold values of two columns, or of several short columns. This is how Grubic et al. reshape
+  /// matrices.
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
@@ -75,13 +79,12 @@ class CPD_API Qsgd final : public Codec {
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
-  std::int64_t row_ = 0;  ///< of columns; 0: not known
+  std::int64_t row_ = 0;  ///< the length of columns; 0: not known
 };
 
 class CodecWords;
-/// `qsgd bits=4|s=N bucket=512|tensor whole=N axis=N norm=max|2 levels=signed|intervals
-/// coding=fixed|elias-dense|elias-sparse|smallest
-/// spacing=uniform|optimal`.
+/// The text is `qsgd bits=4|s=N bucket=512|tensor whole=N axis=N norm=max|2 levels=signed|intervals
+/// coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

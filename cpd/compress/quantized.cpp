@@ -19,12 +19,13 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-/// The number of a piece's values from which elements are encoded in four pages at a time
-/// (pages.h), unless the search for the maxima of long buckets has already read them in this way.
+/// The number of values of a piece from which on elements are encoded in four pages at a time
+/// (pages.h). The elements are not encoded in this way if the search for the maxima of long buckets
+/// has already read the pages in this way.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 
-/// The values that share a scale; 0: not given.
+/// The option for the number of values that share a scale. 0: not given.
 struct RowOption {
   std::int64_t values = 0;
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scaled format's codes, computed from each piece alone, for contributions and for results:
-// blocks of neighbors or rows, one scale each. int8 with one scale per row, int4 in blocks
-// (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
+// Sends the codes of a scaled format for contributions and for results. Each piece alone determines
+// its codes. Blocks are neighbors or rows with one scale each. Covers int8 with one scale for each
+// row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of
+// scales.
 #pragma once
 
 #include "cpd/compress/pieces.h"
@@ -14,30 +15,32 @@ namespace cpd {
 
 class CodecWords;
 
-/// A message holds, for each block() values of a piece, the scales of the buckets that they touch,
-/// then the elements. Scales and elements each begin on a byte. A value is the one of Cast
-/// (ops/scaled.h) of the layer, but +0 if its scale is 0.
+/// For each block() values of a piece, a message holds the scales of the buckets that the values
+/// touch, then the elements. Scales and elements each begin on a byte. Decoding gives the values of
+/// Cast (ops/scaled.h) of the layer, but +0 if a scale is 0.
 ///
-/// FP8 rows are torchft's (torchft/quantization.py at commit 001d404): s = 448 / max, rounded once
-/// to binary32 (there within 2 ulp: Triton's fp32 division). s is 1 if that is infinite, as for
-/// rows of zeros or whose max is below 448 / binary32's max. An element is x * s, rounded once to
-/// binary32 and then into e4m3fn. The message holds s, and a value is element / s, rounded once.
-/// The maximum ignores NaN, which stays NaN. An infinity makes s = 0 and its row NaN.
+/// FP8 rows are torchft's (torchft/quantization.py at commit 001d404). Their multiplier is s = 448
+/// / max, rounded once to binary32 (in torchft, within 2 ulp: Triton's fp32 division). s is 1 if
+/// that quotient is infinite, as for rows of zeros and for rows whose max is below 448 / binary32's
+/// max. An element is x * s, rounded once to binary32 and then into e4m3fn. The message holds s,
+/// and a value is element / s, rounded once. The maximum ignores NaN, and a NaN remains NaN. An
+/// infinity makes s = 0 and all values of its row NaN.
 class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 
-  /// `scaled`: blocks of 1 x N, N at most kMostBucket, or rows, which ForRows turns into such
-  /// blocks (a layer whose rows are not known is cut every kMostBucket values). Throws Error for
-  /// other blocks, two levels of scales, choices and transforms, and where NaN has no code.
+  /// `scaled` has blocks of 1 x N, N at most kMostBucket, or rows, which ForRows converts to such
+  /// blocks. A layer whose rows are not known is cut every kMostBucket values. Throws Error for
+  /// other blocks, an outer scale, a choice between scales, a transform, or a format in which NaN
+  /// has no code.
   Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
 
   /// `quantized SCALED [stochastic]`.
   static SharedCodec MakeScaled(CodecWords& words, const RoundingOptions& rounding);
   /// `int8_rows [row=N] [stochastic]`.
   static SharedCodec MakeInt8Rows(CodecWords& words, const RoundingOptions& rounding);
-  /// `int4 [bucket=32] [stochastic]`; with other words, ScaledBlocks of the text as a scaled
-  /// format.
+  /// Reads `int4 [bucket=32] [stochastic]`. With other words, makes ScaledBlocks of the text as a
+  /// scaled format.
   static SharedCodec MakeInt4(CodecWords& words, const RoundingOptions& rounding);
   /// `fp8_rows [row=N]`.
   static SharedCodec MakeFp8Rows(CodecWords& words, const RoundingOptions& rounding);
@@ -50,7 +53,7 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// `all` for codecs that round to nearest-even or stochastically, else `none`.
+  /// Returns `all` for codecs that round to nearest-even or stochastically, else `none`.
   [[nodiscard]] KernelSupport kernels() const override;
 
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
@@ -62,16 +65,18 @@ class CPD_API Quantized final : public Codec {
 
   [[nodiscard]] bool by_rows() const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
-  /// An equal codec: sums are quantized again.
+  /// Returns an equal codec: sums are quantized again.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
-  /// The bytes of up to block() values; `before` values of the first one's bucket come ahead of it.
+  /// Returns the number of bytes of up to block() values. `before` is the number of values of the
+  /// first bucket that come before these values.
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
-  /// Calls run(call, i) for parts of a piece, from its value number i on. Their scales are known.
+  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
+  /// and the scales of its buckets are known.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const float* x, Run run) const;
 

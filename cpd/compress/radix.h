@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A radix sort, for the codecs that sort 64-bit keys by a few of their bits.
+// A radix sort for codecs that sort 64-bit keys by a few of the keys' bits.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace cpd {
 
-/// Radix sort by `bits` bits from bit `begin` on. Keys with equal bits keep their order.
+/// Sorts keys by the `bits` bits from bit `begin` on. Keys whose bits are equal stay in their
+/// order.
 inline void SortByBits(std::vector<std::uint64_t>& keys, int begin, int bits) {
   constexpr int kDigit = 11;
   std::vector<std::uint64_t> sorted(keys.size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback: the errors of a layer's values in one call are added to them in the next.
+// Error feedback: the errors of a layer's values in one call are added to the values in the next
+// call.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,14 @@
 
 namespace cpd {
 
-/// The errors of a layer's values, times 2^shift as the values were sent: `kept` after the last
-/// call that succeeded, and `next` of the current call. A codec writes `next` for the pieces that
-/// it encodes, the same each time, and nothing else. Errors live on the last call's device and are
-/// copied if the next call uses another. Their memory outlives the queues of calls and so has its
-/// own queue: BeginOn makes the call wait for that queue. Free, Commit or the next BeginOn makes
-/// that queue wait for the call, whose queue is not used from then on.
+/// The errors of a layer's values, times 2^shift as the values were sent. `kept` has the errors
+/// after the last call that succeeded, and `next` has the errors of the current call. A codec
+/// writes `next` for the pieces that it encodes, the same numbers each time, and nothing else.
+///
+/// Errors are stored on the last call's device, and are copied if the next call uses another
+/// device. The memory of the errors outlives the queues of calls, so it has its own queue. BeginOn
+/// makes the call wait for that queue. Free, Commit or the next BeginOn makes that queue wait for
+/// the call, and the call's queue is not used afterwards.
 class CPD_API Residual : public CodecState {
  public:
   explicit Residual(std::int64_t size) : size_(size) {}
@@ -30,7 +33,8 @@ class CPD_API Residual : public CodecState {
   void Restore(std::span<const float> kept) override;
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// The errors of the layer's values from i on, after Begin, in the memory of its device.
+  /// Returns the errors of the layer's values from value i on, in the memory of the layer's device.
+  /// Call Begin first.
   [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.get() + (i - begin_); }
   [[nodiscard]] float* next(std::int64_t i) { return next_.get() + (i - begin_); }
 
@@ -38,7 +42,7 @@ class CPD_API Residual : public CodecState {
   void MoveTo(Device kind, int device);
   void Leave() noexcept;
 
-  // There is no memory before the first call, which finds zeros.
+  // Before the first call there is no memory. The first call finds zeros.
   std::int64_t size_, begin_ = 0;
   SharedQueue own_;
   std::shared_ptr<float> kept_, next_;

@@ -18,27 +18,29 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-constexpr std::int64_t kCountBytes = 2;    // of the number of values in a run's first block
+// The size, in bytes, of the field that holds the number of values in a run's first block.
+constexpr std::int64_t kCountBytes = 2;
 constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 
-/// Values of a block.
+/// Returns the number of values of a block.
 std::int64_t BlockOf(const Scaled& scaled) {
   return scaled.block.kind == BlockShape::Kind::tensor ? std::numeric_limits<std::int64_t>::max()
                                                        : scaled.block.columns;
 }
 
-/// The number of blocks of n values, of which `first` are in the first one.
+/// Returns the number of blocks of n values. `first` is the number of these values in the first
+/// block.
 std::int64_t BlocksOf(std::int64_t n, std::int64_t first, std::int64_t block) {
   return 1 + (n - first) / block + ((n - first) % block != 0 ? 1 : 0);
 }
 
-/// The most blocks that n >= 1 neighbors can touch.
+/// Returns the largest number of blocks that n >= 1 neighbors can touch.
 std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
   return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
 }
 
 /// Copies bits begin … begin + count - 1 of `from` to `to`, and fills the last byte with zeros.
-/// Returns the byte after.
+/// Returns the address after the last byte.
 std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
   const std::int64_t bytes = (count + 7) / 8;
   const std::uint8_t* at = from.data() + begin / 8;
@@ -82,7 +84,8 @@ void CheckForRuns(const Scaled& scaled) {
 
 }  // namespace
 
-/// A layer's codes, or its cast values where it has a NaN or Inf that may have no code.
+/// The codes of a layer. If the layer has a NaN or Inf that may have no code, its cast values
+/// instead.
 struct ScaledBlocks::Coded final : CodecState {
   Coded(const ScaledBlocks& codec, std::int64_t layer_size)
       : scaled(codec.scaled_),
@@ -130,10 +133,11 @@ struct ScaledBlocks::Coded final : CodecState {
   std::vector<float> values;
 };
 
-/// The byte layout of up to kRunValues values.
+/// The byte layout of a run of up to kRunValues values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
-  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;  ///< three offsets; the size
+  /// The offsets, in bytes, of the outer scale, the blocks' scales and the elements; then the size.
+  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;
 };
 
 ScaledBlocks::Run ScaledBlocks::RunOf(std::int64_t n) const {
@@ -168,7 +172,7 @@ std::int64_t ScaledBlocks::MostBytes(std::int64_t n, std::int64_t /*before*/) co
 bool ScaledBlocks::has_nan() const {
   if (!scaled_.scale.has_nan()) return false;
   if (scaled_.element.has_nan()) return !scaled_.tensor_scale || scaled_.tensor_scale->has_nan();
-  // Elements have no NaN, so only a block's scale can be one.
+  // If elements have no NaN, only the scale of a block can be NaN.
   return !scaled_.tensor_scale && scaled_.non_finite == NonFinite::block &&
          scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
 }

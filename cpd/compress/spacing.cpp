@@ -40,8 +40,8 @@ double SpacingSums::Variance(int a, int b) const {
 }
 
 LevelSpacing SpacingSums::Optimal(int steps) const {
-  // least[j][b]: the least variance of levels 0 … j with level j at unit b; from[j][b]: the unit of
-  // level j - 1 there.
+  // least[j][b] is the least variance of levels 0 … j with level j at unit b. from[j][b] is the
+  // unit of level j - 1 in that case.
   constexpr std::size_t kPlaces = kUnits + 1;
   std::vector<double> between(kPlaces * kPlaces);
   for (int a = 0; a < kUnits; ++a) {

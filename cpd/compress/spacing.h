@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of least variance. A value v that QSGD rounds to one of the levels a and b around
-// u = |v| / norm adds (u - a) (b - u) norm^2 to the expected squared error (Grubic et al. 2018,
-// section 2.3; Zhang et al., ZipML, 2017, section 3).
+// Chooses levels of least variance. Consider a value v that QSGD rounds to one of the levels a and
+// b around u = |v| / norm. The value adds (u - a) (b - u) norm^2 to the expected squared error
+// (Grubic et al. 2018, section 2.3; Zhang et al., ZipML, 2017, section 3).
 #pragma once
 
 #include <array>
@@ -13,16 +13,17 @@
 
 namespace cpd {
 
-/// Sums of norm^2, norm^2 u and norm^2 u^2 over the values of each unit floor(256 u).
+/// The sums of norm^2, norm^2 u and norm^2 u^2 for each of 256 units. A value belongs to unit
+/// floor(256 u).
 class CPD_API SpacingSums {
  public:
-  /// Adds the values of one bucket; nothing where its norm is zero or NaN.
+  /// Adds the values of one bucket. Adds nothing if the bucket's norm is zero or NaN.
   void Add(std::int64_t n, const float* x, float norm);
-  /// The variance between levels at units a < b.
+  /// Returns the variance of the values between levels at units a < b.
   [[nodiscard]] double Variance(int a, int b) const;
-  /// Returns the levels 0 … steps of least variance, among all whose positions are units; of equal
-  /// ones the levels of smaller positions, compared from the last. steps: 1 …
-  /// LevelSpacing::kMostSteps.
+  /// Returns the levels 0 … steps of least variance, among all levels that are at whole units.
+  /// Among equal variances, smaller positions are preferred, and the last level is compared first.
+  /// `steps` must be 1 … LevelSpacing::kMostSteps.
   [[nodiscard]] LevelSpacing Optimal(int steps) const;
 
  private:
@@ -32,7 +33,7 @@ class CPD_API SpacingSums {
   std::array<Sums, LevelSpacing::kUnits> units_{};
 };
 
-/// Fills `below` from the places. Throws DamagedBytes unless these ascend from 0 to 256.
+/// Fills `below` from the places. Throws DamagedBytes unless the places ascend from 0 to 256.
 CPD_API void CompleteSpacing(LevelSpacing& spacing, int steps);
 
 }  // namespace cpd

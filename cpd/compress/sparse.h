@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodes values that are mostly zeros, without loss: the sums of top_k's values.
+// Encodes values that are mostly zeros, without loss. The codec sends the sums of values that top_k
+// selected.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -10,11 +11,13 @@ namespace cpd {
 
 class CodecWords;
 
-/// The first byte selects the form: the places of all values but +0 (places.h) and their packed
-/// codes, or, if that is not shorter, the codes of all. -0 is not +0.
+/// The first byte of a message selects one of two forms. One form has the places of all values that
+/// are not +0 (places.h), and the packed codes of these values. If that is not shorter, the other
+/// form has the codes of all values. -0 does not count as +0.
 class CPD_API Sparse final : public Codec {
  public:
-  /// For numbers of `format`; others are rounded to nearest-even. Throws Error unless it has zeros.
+  /// Encodes numbers of `format`; other numbers are rounded to nearest-even. Throws Error unless
+  /// the format has zeros.
   explicit Sparse(const Format& format = kFp32);
 
   /// `sparse [FORMAT]`.

@@ -44,7 +44,7 @@ struct Blocks {
   [[nodiscard]] std::int64_t ValuesOf(std::int64_t k) const {
     return std::min(block, count - k * block);
   }
-  /// Calls body(k) for each block, in parallel.
+  /// Calls body(k) for each block k, in parallel.
   template <class Body>
   void ForEach(const Body& body) const {
     parallel_for(count, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
@@ -54,7 +54,8 @@ struct Blocks {
   std::int64_t count, block;
 };
 
-/// Returns the bytes of all blocks if the codec is_fixed(); -1 if they exceed any memory.
+/// Returns the bytes of all blocks if the codec is_fixed(); -1 if the number is too large for any
+/// memory.
 std::int64_t FixedBytes(const Codec& codec, const Blocks& blocks) {
   const std::int64_t whole = codec.MostBytes(blocks.block);
   const std::int64_t number = blocks.count / blocks.block;
@@ -73,12 +74,13 @@ std::uint8_t* Put(const T* from, std::size_t count, std::uint8_t* to) {
   throw DamagedBytes("the stream is damaged: " + what);
 }
 
-/// A stream that was checked, ready to be decoded.
+/// A stream whose header was checked. It can be decoded.
 struct Opened {
   StreamInfo info;
   SharedCodec codec;
-  std::int64_t fixed = 0;            // bytes of a whole block, where all have the same
-  std::vector<std::int64_t> begins;  // else the offset of each, and of the end of the last
+  std::int64_t fixed = 0;  // the bytes of a whole block, if all blocks have equal sizes
+  // If blocks have different sizes: the offset of each block, and of the end of the last block.
+  std::vector<std::int64_t> begins;
   std::span<const std::uint8_t> blocks;
 
   [[nodiscard]] std::span<const std::uint8_t> Block(std::int64_t k) const {
@@ -176,7 +178,8 @@ void CheckOptions(const StreamOptions& options, std::size_t values) {
   }
 }
 
-/// The text with a seed after each codec's random_bits, and its variant, as headers count it.
+/// Returns the codec's text with the seed after each random_bits and its variant. The header has
+/// the CRC of this text.
 std::string WithSeed(std::string text, std::uint64_t seed) {
   for (std::size_t at = 0; (at = text.find(" random_bits=", at)) != std::string::npos;) {
     at = std::min(text.find(' ', at + 1), text.size());
@@ -186,7 +189,7 @@ std::string WithSeed(std::string text, std::uint64_t seed) {
   return text;
 }
 
-/// Begins the state and returns the whole layer as a piece, measured.
+/// Begins the state and measures the layer. Returns the whole layer as a piece.
 Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& options,
                  std::span<const float> x) {
   const auto count = static_cast<std::int64_t>(x.size());
@@ -233,7 +236,8 @@ StreamSize EncodeStream(const SharedCodec& codec, CodecState* state, const Strea
   if (state == nullptr) state = made.get();
   const Piece layer = BegunLayer(*used, state, options, x);
 
-  // Each block is written where it is if all before it have the most bytes; then they move up.
+  // Each block is first written at the offset that it has if all blocks before it have the largest
+  // size. The blocks are then moved to their final offsets.
   const Blocks blocks(*used, count);
   Sizes sizes(static_cast<std::size_t>(blocks.number()));
   Head head{.name = static_cast<std::uint16_t>(name.size()),

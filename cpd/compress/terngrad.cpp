@@ -84,7 +84,8 @@ LevelBlocks SumsOf(int world) {
 
 }  // namespace
 
-/// A rank's own limit of a layer's values times 2^shift: its scaler before ranks share one.
+/// A rank's own limit of a layer's values times 2^shift: the rank's scaler before ranks share one
+/// scaler.
 struct TernGrad::Limit final : CodecState {
   explicit Limit(const TernGrad& codec) : blocks(codec.blocks_) {}
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TernGrad (Wen, Xu, Yan, Wu, Wang, Chen, Li, NeurIPS 2017): a tensor's values become -1, 0 or 1
-// times its scaler, without bias.
+// TernGrad (Wen, Xu, Yan, Wu, Wang, Chen, Li, NeurIPS 2017). The values of a tensor become -1, 0 or
+// 1 times the tensor's scaler, without bias.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,24 @@ namespace cpd {
 class CodecWords;
 
 struct TernGradOptions {
-  /// Values are clipped to `clip` standard deviations of the tensor first (equation 21); 0: not.
+  /// Values are first clipped to `clip` standard deviations of the tensor (equation 21). 0: no
+  /// clipping.
   double clip = 2.5;
-  /// All ranks use the largest of their scalers, so that sums are integers.
+  /// True: all ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
-  std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
-  /// If ranks share a scaler: true if each rank first clips its values by its own deviation, as in
-  /// section 3.3. False: its own deviation only enters the shared scaler, by which all values are
-  /// clipped, as in the authors' code (wenwei202/terngrad).
+  std::int64_t bucket = 0;  ///< the number of values that share a scaler; 0: all of a layer
+  /// If ranks share a scaler, true: each rank first clips its values by its own standard deviation,
+  /// as in section 3.3. False: the rank's deviation only enters the shared scaler, and all values
+  /// are clipped by that scaler, as in the authors' code (wenwei202/terngrad).
   bool clips_own = false;
-  bool trits = false;  ///< five values in a byte; none is then NaN
+  bool trits = false;  ///< five values in a byte; no value is then NaN
 };
 
-/// The scaler is the largest magnitude after clipping; the rounding is in numeric/scaled/levels.h,
-/// with one step. Two bits per value: 0 zero, 1 and 3 plus and minus one, 2 NaN; or five values in
-/// a byte; the byte layout is in level_blocks.h. NaN and infinities become NaN one by one; the
-/// scaler and the deviation ignore them. Integer sums are sent as IntegerSums, others without loss.
+/// Encodes values in units of a scaler, which is the largest magnitude after clipping. Values are
+/// rounded as in numeric/scaled/levels.h with one step, and stored as in level_blocks.h. A value
+/// takes two bits (0 is zero, 1 is plus one, 3 is minus one, 2 is NaN), or five values take a byte.
+/// Each NaN and each infinity becomes NaN; the scaler and the deviation ignore them. Integer sums
+/// are sent as IntegerSums, other sums without loss.
 class CPD_API TernGrad final : public Codec {
  public:
   /// Throws Error for an option out of range, for `share` with buckets, and for `clips_own` without
@@ -44,7 +46,7 @@ class CPD_API TernGrad final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
-  /// None where ranks clip their own values.
+  /// Returns `none` if ranks clip their own values.
   [[nodiscard]] KernelSupport kernels() const override {
     return options_.clips_own ? KernelSupport::none : blocks_.kernels();
   }
@@ -66,7 +68,8 @@ class CPD_API TernGrad final : public Codec {
 
  private:
   struct Limit;
-  /// Calls run(piece, x) with the piece's values, clipped by the rank's own limit where it has one.
+  /// Calls run(piece, x) with the piece's values. If ranks clip their own values, the values are
+  /// clipped by the rank's limit.
   template <class Run>
   void WithClipped(Piece piece, const CodecState* state, const float* x, Run run) const;
 
@@ -75,8 +78,8 @@ class CPD_API TernGrad final : public Codec {
   LevelBlocks blocks_;
 };
 
-/// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
-/// 2^(b - 1) is NaN.
+/// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, where b is the bit length
+/// of 2 W. The code 2^(b - 1) is NaN.
 class CPD_API IntegerSums final : public Codec {
  public:
   /// Throws Error unless 1 <= world <= 65536.
@@ -89,7 +92,8 @@ class CPD_API IntegerSums final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] KernelSupport kernels() const override { return blocks_.kernels(); }
-  /// These two throw Error for a value beyond W on the CPU. x: whole numbers, and NaN.
+  /// EncodeOn and RoundOn take whole numbers and NaN. On the CPU, they throw Error for a value
+  /// beyond W.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
@@ -104,7 +108,7 @@ class CPD_API IntegerSums final : public Codec {
   LevelBlocks blocks_;
 };
 
-/// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers
+/// The text is `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers
 /// coding=fixed|trits`.
 SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding);
 

@@ -35,10 +35,10 @@ struct FeedbackOption {
 constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
     ChoiceKey<"feedback", &FeedbackOption::feeds_back, kFeedback>()};
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
-constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // values of a message
+constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // the number of values of a message
 
-/// The tiles of a span, a power of two up to a block's: few, while that makes no more spans than a
-/// device runs at once.
+/// Returns the number of tiles of a span: a power of two, at most the tiles of a block. The number
+/// is as small as possible while a device can run all spans at once.
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
@@ -46,7 +46,8 @@ std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   return static_cast<std::int32_t>(span);
 }
 
-/// Returns the bytes of messages that hold these numbers of values, encoded by `inner`.
+/// Returns the number of bytes of messages. `places` has the number of values and the place bits of
+/// each message; `inner` encodes the values.
 std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) {
   std::int64_t bytes = 0;
   std::int64_t rank = 0;
@@ -63,8 +64,9 @@ std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) 
 
 }  // namespace
 
-/// A layer's residual, where there is one, and the values that the current call sends, which
-/// select_top_k finds: `call` refers to them in the device's memory, and on the CPU to `sent`.
+/// The residual of a layer, if the codec has one, and the values that the current call sends.
+/// select_top_k finds these values. `call` refers to them in the device's memory, and `sent` holds
+/// them on the CPU.
 struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
       : Residual(codec.feeds_back_ ? size : 0),
@@ -98,14 +100,14 @@ struct TopK::Sending final : Residual {
   }
 
   [[nodiscard]] Piece InnerOf(const Piece& layer) const { return TopK::InnerOf(layer, kept_count); }
-  /// A number of the search; waits. 0 for a layer without values.
+  /// Returns a number of the search, after waiting for it. Returns 0 for a layer without values.
   template <class T>
   [[nodiscard]] T Read(const Queue& queue, T TopKSearch::* number) const {
     T found{};
     if (n > 0) queue.Copy(&found, &(call.search->*number), sizeof(found));
     return found;
   }
-  /// The call that rounds a piece, or that takes the errors of its terms.
+  /// Returns the call that rounds a piece, or that records the errors of the piece's values.
   [[nodiscard]] TopKCall CallOf(const Piece& piece) const {
     TopKCall rounding = call;
     rounding.begin = piece.begin;
@@ -127,7 +129,8 @@ struct TopK::Sending final : Residual {
   std::optional<float> gradient;
 
  private:
-  /// Selects the values. Waits for how many are kept, and gathers them, unless they are cast.
+  /// Selects the values, and waits for the number of selected values. Gathers the values unless
+  /// they are cast.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;
@@ -171,8 +174,8 @@ struct TopK::Sending final : Residual {
   std::shared_ptr<std::byte> search_;
 };
 
-/// The kept values of a piece. On another device than the CPU a piece is the layer, and their
-/// indices are not known.
+/// The selected values of a piece. On a device other than the CPU, the piece is the whole layer,
+/// and the indices of the values are not known.
 struct TopK::Run {
   Run(const Piece& of, const Sending& sending) : piece(sending.InnerOf(of)) {
     const Selection& sent = sending.sent;
@@ -188,7 +191,7 @@ struct TopK::Run {
     piece.random = random.data();
   }
 
-  Piece piece;  ///< of the inner codec's layer
+  Piece piece;  ///< the piece of the inner codec's layer
   std::span<const std::int64_t> places;
   std::vector<std::uint32_t> random;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends only the largest values of a layer. The rest is fed back into the next call (QSGD, arXiv
-// 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021; Stich et al., arXiv 1809.07599).
+// Sends only the values of a layer that have the largest magnitudes. The other values are fed back
+// into the next call (QSGD, arXiv 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021;
+// Stich et al., arXiv 1809.07599).
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -13,42 +14,43 @@ class CodecWords;
 
 /// Sends the values of largest magnitude of v = x + residual, rounded once to binary32.
 ///
-/// Selects ceil(fraction * n) values, and the lower index among equal magnitudes. Also selects
-/// every NaN and infinity, even if the number of selected values grows. The inner codec encodes the
-/// selected values times 2^shift, in order, as a layer of its own. It numbers random integers by
-/// the elements of that layer, but Piece::random has an integer for each element of the outer
-/// layer. All other values become +0.
+/// Selects ceil(fraction * n) values; among equal magnitudes, the lower index is selected. Also
+/// selects every NaN and infinity, even if more values are then selected. The inner codec encodes
+/// the selected values times 2^shift, in order, as a separate inner layer. Random integers are
+/// numbered by the elements of that inner layer, but Piece::random has an integer for each element
+/// of the outer layer. All other values become +0.
 ///
-/// The new residual is v minus the decoded value times 2^-shift, rounded once each. It is v if the
-/// value is not sent or does not decode to a finite number, and 0 if v itself is not finite. The
-/// residual does not depend on the shift, so APS may choose another shift in each call.
+/// The new residual is v minus the decoded value times 2^-shift, rounded once each. The residual is
+/// v if the value is not sent or does not decode to a finite number, and 0 if v itself is not
+/// finite. The residual does not depend on the shift, so APS may choose another shift in each call.
 ///
-/// A message holds the places of a piece's selected values (places.h); if the inner codec has
-/// buckets, the number of values of the first bucket before them; and the inner codec's bytes.
+/// A message holds the places of a piece's selected values (places.h), then the inner codec's
+/// bytes. If the inner codec has buckets, the message also holds, between the two, the number of
+/// values of the first bucket that come before the piece.
 class CPD_API TopK final : public Codec {
  public:
-  /// Throws Error unless the fraction is above 0 up to 1 with at most 9 decimals, and inner has no
-  /// rows and no residual.
+  /// Throws Error unless the fraction is above 0 and at most 1, with at most 9 decimals. Throws
+  /// Error if `inner` works on rows or has a residual.
   TopK(double fraction, bool feeds_back, SharedCodec inner);
 
-  /// `top_k FRACTION [feedback=on|off] [CODEC …]`.
+  /// The text is `top_k FRACTION [feedback=on|off] [CODEC …]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
-  /// Inner's, where inner is a packed format that has a zero; else kFp32.
+  /// Returns the format of the inner codec if that is a packed format with a zero, else kFp32.
   [[nodiscard]] const Format& format() const override { return format_; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// Returns whether inner is anything but a packed format.
+  /// Returns false only if the inner codec is a packed format.
   [[nodiscard]] bool has_scales() const override { return has_scales_; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// `round` where inner has NaN and is a packed format or a codec of fixed size that has kernels,
-  /// else `none`.
+  /// Returns `round` if the inner codec has NaN, and is a packed format or a codec of fixed size
+  /// that has kernels. Else returns `none`.
   [[nodiscard]] KernelSupport kernels() const override;
   [[nodiscard]] bool counts_bytes() const override { return kernels() != KernelSupport::none; }
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
@@ -56,7 +58,7 @@ class CPD_API TopK final : public Codec {
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
                 float divisor, float* y, std::int64_t before = 0) const override;
 
-  /// The inner codec's of the kept values.
+  /// Returns the number that the inner codec measures for the selected values.
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                 const float* x) const override;
   [[nodiscard]] std::optional<float> LargestOn(const Queue& queue,
@@ -69,8 +71,8 @@ class CPD_API TopK final : public Codec {
 
   /// Returns a state that stores the residual and, from Begin to Commit, the values that are sent.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
-  /// A codec of sparse layers, as sums of kept values are sparse, too; null if the format has no
-  /// zero.
+  /// Returns a codec for sparse layers, because sums of selected values are sparse too. Returns
+  /// null if the format has no zero.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   /// ceil(fraction * n).
@@ -81,7 +83,7 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
-  /// Returns the selected values of a layer, as a layer of the inner codec.
+  /// Returns the piece of the inner codec that holds all selected values of a layer.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9

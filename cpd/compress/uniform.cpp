@@ -33,7 +33,7 @@ using std::uint8_t;
 constexpr int kMostBits = 30;
 constexpr int64_t kPackage = 65536;
 constexpr int64_t kHeader = 12;
-constexpr int64_t kFirstSize = 4;  // bytes of the size of a Huffman package's first half
+constexpr int64_t kFirstSize = 4;  // the bytes for the size of a Huffman package's first half
 constexpr uint32_t kNan = 0x7FC00000;
 
 int64_t PackageBytes(int64_t n, int width) { return kHeader + (n * width + 7) / 8; }
@@ -43,15 +43,15 @@ int WholeBits(double bits) {
   return rounded > 1 ? static_cast<int>(std::min<double>(rounded, kMostBits)) : 1;
 }
 
-/// Returns the values times 2^shift, rounded once: x itself for shift 0, else in `to`.
+/// Returns the values times 2^shift, rounded once. Returns x itself if shift is 0, else `to`.
 const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   if (shift == 0) return x;
   Unscale(shift, 1, n, x, to);
   return to;
 }
 
-/// The least and the greatest finite value. It is first computed for each lane, so that compilers
-/// make vectors.
+/// The least and the greatest finite value of a range. Both are first computed for each lane, so
+/// that compilers vectorize the loop.
 class FiniteRange {
  public:
   FiniteRange() {
@@ -70,7 +70,8 @@ class FiniteRange {
   void AddLanes(int64_t n, const float* x) {
     for (int64_t i = 0; i < n; ++i) {
       const auto lane = static_cast<size_t>(i);
-      const float finite = x[i] - x[i] + x[i];  // or NaN, which no comparison takes
+      // `finite` is NaN if x[i] is not finite. No comparison with NaN is true.
+      const float finite = x[i] - x[i] + x[i];
       least_[lane] = finite < least_[lane] ? finite : least_[lane];
       greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
     }
@@ -130,7 +131,7 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Writes code_of(i) for values begin … end - 1.
+/// Writes the codes code_of(i) of values begin … end - 1.
 template <class CodeOf>
 void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // a local copy, which the bytes written cannot alias
@@ -144,14 +145,15 @@ void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
 
 /// A package's bins.
 struct Bins {
-  std::vector<uint32_t> bins;     ///< of each value; where `by_place`, its index in `symbols`
-  std::vector<uint32_t> symbols;  ///< those in use, ascending
+  /// The bin of each value; if `by_place`, the index in `symbols` of the bin.
+  std::vector<uint32_t> bins;
+  std::vector<uint32_t> symbols;  ///< the bins that are used, ascending
   std::vector<uint32_t> counts;
   bool by_place = false;
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // Four tables, so that increments for equal neighbors do not wait for each other.
+  // Four tables of counts, so that increments for equal neighbors do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
   const auto count = [&]<size_t kWays>() {
@@ -227,7 +229,7 @@ int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& co
   return kFirstSize + bytes + second.End();
 }
 
-/// A Huffman code that takes fewer bits than codes of fixed width; none where it would not.
+/// Returns a Huffman code if it takes fewer bits than codes of fixed width; else returns none.
 std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   if (head.alphabet() <= kPackage + 1) {
     CountFew(head.alphabet(), all);
@@ -238,12 +240,13 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // the size, and two bytes that are not full
+  // The bits of the size field, and of two bytes that may not be full.
+  constexpr int64_t kBeside = 8 * (kFirstSize + 2);
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }
 
-/// Returns the package's bytes.
+/// Writes a package. Returns the number of its bytes.
 int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman, const float* x,
                    std::span<uint8_t> to) {
   Bins all;
@@ -258,7 +261,7 @@ int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman,
 
 // ---- decode
 
-/// Writes the values of bins, with shift and divisor as for Decode.
+/// Writes the values of the bins. `shift` and `divisor` are as for Decode.
 void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shift, float divisor,
               float* y) {
   for (size_t i = 0; i < given.size(); ++i) {
@@ -330,7 +333,7 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
   return reader.End();
 }
 
-/// Returns the package's bytes.
+/// Decodes a package. Returns the number of its bytes.
 int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
   const PieceHead head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);
@@ -364,7 +367,7 @@ double UniformState::Entropy(const Piece& layer, const float* x) const {
   bins.BinsOf(n, sample.data(), places.data());
   std::vector<int64_t> counts(size_t{bins.last()} + 2);
   for (const uint32_t place : places) ++counts[place];
-  counts.pop_back();  // values that are not finite
+  counts.pop_back();  // the count of values that are not finite
   double total = 0, sum = 0;
   for (const int64_t count : counts) {
     if (count == 0) continue;
@@ -459,7 +462,7 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// A row of the rule of the bits.
+/// Returns the key of a number of the rule that determines the bits.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

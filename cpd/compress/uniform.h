@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights in uniform bins, entropy-coded (Øland and Raj 2015, "Reducing Communication Overhead in
-// Distributed Learning by an Order of Magnitude (Almost)"): what workers exchange are weights, to
-// be averaged.
+// Sends weights in uniform bins with entropy coding (Øland and Raj 2015, "Reducing Communication
+// Overhead in Distributed Learning by an Order of Magnitude (Almost)"). In the paper, workers
+// exchange weights, which are then averaged.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -12,15 +12,17 @@ namespace cpd {
 
 class CodecWords;
 
-/// The number of bits of a layer's bins.
+/// The rule that determines the number of bits of a layer's bins.
 struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,
-    /// floor(H + c + 1/2) in 1…30: H is the entropy in bits of every floor(1/fraction)-th value,
-    /// from a random one on, in 2^sample bins.
+    /// floor(H + c + 1/2), limited to 1…30. H is the entropy, in bits, of a sample of the values,
+    /// divided into 2^sample bins. The sample is every floor(1/fraction)-th value, from a random
+    /// value on.
     entropy,
-    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the root mean square of the layer's gradient
-    /// (CodecState::SetGradient), in the units of the gradient, whatever the values' shift.
+    /// floor(log2(G + c0) + c1 + 1/2), limited to 1…30. G is the root mean square of the layer's
+    /// gradient (CodecState::SetGradient), in the units of the gradient. The shift of the values
+    /// does not change G.
     gradient,
   };
   Rule rule = Rule::entropy;
@@ -31,13 +33,13 @@ struct UniformBits {
   double c0 = 1, c1 = 8;
 };
 
-/// A layer's least and greatest value and its bits, from Begin to Commit.
+/// The least value, the greatest value and the number of bits of a layer, from Begin to Commit.
 class CPD_API UniformState final : public CodecState {
  public:
   UniformState(const UniformBits& rule, const RoundingOptions& random);
 
   void SetGradient(float rms) override { gradient_ = rms; }
-  /// Throws Error where the bits depend on a gradient that was not set.
+  /// Throws Error if the bits depend on a gradient that was not set.
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override;
   void Commit() override {}
   [[nodiscard]] std::optional<int> ChosenBits() const override { return bits_; }
@@ -57,31 +59,32 @@ class CPD_API UniformState final : public CodecState {
   int bits_ = 0;
 };
 
-/// Rounds values to 2^N bins of equal width from a layer's least value to its greatest: a value
-/// becomes the center of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
-/// layer of equal values is one bin. NaN and Inf do not count for the range, have a bin of their
-/// own, and become NaN.
+/// Rounds values to 2^N bins of equal width, from a layer's least value to its greatest value. A
+/// value becomes the center of its bin, rounded once to binary32
+/// (cpd/numeric/scaled/uniform_bins.h). If all values of a layer are equal, there is one bin. NaN
+/// and Inf do not count for the range. They have a separate bin, and become NaN.
 ///
-/// A message is packages of up to 65,536 values, each decodable without the others, little-endian:
-///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest
-///   kind 0: bins in N bits each
-///   kind 1: u32 size; in `size` bytes a Huffman code's table (huffman.h) and the codes of the
-///           first half of the bins, which has the middle one; the codes of the others
-///   kinds 2 and 3: kinds 0 and 1 with values that are not finite, which have bin 2^N, so that kind
-///           2 takes N + 1 bits
-/// The first bit is the most significant of its byte, and zeros fill the last byte. coding=huffman
-/// uses the Huffman code where it is smaller.
+/// A message consists of packages of up to 65,536 values. Each package can be decoded without the
+/// others. Numbers are little-endian. A package begins with u16 count - 1, u8 N, u8 kind, f32
+/// least, f32 greatest. Its kind determines the rest:
+/// - kind 0: the bins, in N bits each;
+/// - kind 1: u32 size; then, in `size` bytes, the table of a Huffman code (huffman.h) and the codes
+///   of the first half of the bins, including the middle bin; then the codes of the other bins;
+/// - kinds 2 and 3: as kinds 0 and 1, if some values are not finite. Such a value has bin
+///   2^N, so kind 2 takes N + 1 bits.
+/// The first bit is the most significant bit of its byte, and zeros fill the last byte.
+/// coding=huffman uses the Huffman code if it is smaller.
 ///
-/// Results::encoded: an owner encodes its sums again, each 65,536 values of a layer with their own
-/// range and bits (Blockwise). In section 2, too, the averaging worker adapts the meaning of the
-/// codes. Layers are cut into slices at multiples of 65,536 values.
+/// Results::encoded: an owner encodes its sums again. Each 65,536 values of a layer then have their
+/// own range and bits (Blockwise). In section 2 of the paper, the averaging worker also adapts the
+/// meaning of the codes. Layers are cut into slices at multiples of 65,536 values.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };
   enum class Results : std::uint8_t { exact, encoded };
 
-  /// Throws Error if an option is out of range, and for encoded results whose bits depend on a
-  /// gradient: no rank knows the gradient of a sum.
+  /// Throws Error if an option is out of range. Throws Error for encoded results whose bits depend
+  /// on a gradient, because no rank knows the gradient of a sum.
   explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
                    const RoundingOptions& random = {}, Results results = Results::exact);
   static SharedCodec Make(CodecWords& words, const RoundingOptions& random);

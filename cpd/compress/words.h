@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads a codec's text word by word: its name, single words, and options as key=value.
+// Reads the text of a codec word by word: its name, single words, and options as key=value.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@ namespace cpd {
 
 class CPD_API CodecWords {
  public:
-  /// `depth`: 1, and one more for each codec around this one.
+  /// `depth` is 1 for the outermost codec, and one more for each codec around this one.
   explicit CodecWords(std::string_view text, int depth = 1);
 
   [[nodiscard]] int depth() const { return depth_; }
-  /// The whole text, for error texts.
+  /// Returns the whole text, for error messages.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Returns whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
-  /// Removes and returns the next word; empty if there is none.
+  /// Removes and returns the next word. Returns an empty text if no word is left.
   std::string Next();
-  /// Removes and returns all words left.
+  /// Removes and returns all words that are left.
   std::string Rest();
 
-  /// Puts these options in place of the text's own. `stochastic`, with `true` or `false`, is a
-  /// word.
+  /// Replaces options of the text by these options. `stochastic`, with the value `true` or `false`,
+  /// stands for the word.
   void Replace(std::span<const Option> options);
-  /// Removes the options of a table, wherever they are in the text, sets them in the table's order,
-  /// and returns them. Throws Error if an option occurs twice, has an invalid value, or does not
-  /// fit the options before it in the table.
+  /// Reads the options of a table and removes them from the text, wherever they are. Sets them in
+  /// the table's order, and returns the result. Throws Error if an option occurs twice, has an
+  /// invalid value, or does not fit the options before it in the table.
   template <class Options>
   std::vector<Option> Take(const Keys<Options>& keys, Options& options) {
     const std::vector<Option> given = Given(NamesOf(keys));
@@ -46,7 +46,8 @@ class CPD_API CodecWords {
   }
   /// Removes `word` and returns whether it was there.
   bool Flag(std::string_view word);
-  /// Throws Error where a word is left: the options of `codec`, and the word that it takes alone.
+  /// Throws Error if a word is left. The error lists the options of `codec`, and the word that the
+  /// codec takes without a value.
   void End(std::string_view codec, std::span<const std::string_view> names,
            std::string_view word = {}) const;
 
@@ -58,11 +59,11 @@ class CPD_API CodecWords {
   std::vector<std::string> words_;
 };
 
-/// Reads a word as a number. Throws Error with the name `what` unless it is least … most.
+/// Reads a word as a number. Throws Error, naming `what`, unless the number is least … most.
 CPD_API double ParseNumber(std::string_view what, std::string_view word, double least, double most);
 std::int64_t ParseInteger(std::string_view what, std::string_view word, std::int64_t least,
                           std::int64_t most);
-/// The shortest text that ParseNumber reads back.
+/// Returns the shortest text that ParseNumber reads back as the same number.
 CPD_API std::string NumberText(double value);
 
 // ---- rows of tables ------------------------------------------------------------------------
@@ -70,7 +71,7 @@ CPD_API std::string NumberText(double value);
 template <class Options>
 using Condition = bool (*)(const Options&);
 
-/// An integer of a member that stands for something else at 0 or where it is not set.
+/// The key of an integer member that has a special meaning at 0 or if it is not set.
 template <KeyName name, auto member, std::int64_t least, std::int64_t most>
 constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                          Condition<decltype(ClassOf(member))> always = nullptr) {
@@ -86,7 +87,8 @@ constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                       always};
 }
 
-/// One of several words, each at its enumerator's index, or at the index of false and true.
+/// The key of a member that is one of several words. Each word is at the index of its enumerator,
+/// or at the index of false or true.
 template <KeyName name, auto member, const auto& words>
 constexpr auto ChoiceKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

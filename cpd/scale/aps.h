@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// APS, layer-wise power-of-two scaling (Han, Demmel, You 2020, Algorithm 1 and Eq. 4).
+// APS: layer-wise power-of-two scaling (Han, Demmel, You 2020, Algorithm 1 and Eq. 4). This header
+// has its measurements.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +14,38 @@
 
 namespace cpd {
 
-/// The range of one rank's layer.
+/// The range of one rank's layer (the layer's largest magnitude and its count of non-finite
+/// values).
 struct LayerRange {
-  float max_abs = 0;            ///< over the finite values; 0 for a layer of zeros
+  float max_abs = 0;            ///< of the finite values; 0 for a layer of zeros
   std::int64_t non_finite = 0;  ///< NaN and Inf, which APS leaves out of the maximum
 };
 
-/// The largest magnitude of a float32 layer, without non-finite values, and how many these are.
+/// Returns the largest finite magnitude of a layer, and the number of its non-finite values. Throws
+/// Error unless the layer is contiguous, float32 and on the CPU.
 CPD_API LayerRange MeasureRange(const TensorView& x);
-/// The same of contiguous layers on the queue's device.
+/// Returns the range of each contiguous float32 layer. The layers are on the queue's device.
 std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
 
-/// ceil(log2(max_abs * ranks)) with the exact product: each of the values, and with `ranks` terms
-/// their sum, is at most 2^e. `max_abs` is finite and above 0. Throws Error where ranks < 1.
+/// Returns e = ceil(log2(max_abs * ranks)), computed from the exact product. Each value is at most
+/// 2^e, and so is a sum of `ranks` values, one of each rank. `max_abs` must be finite and above 0.
+/// Throws Error if ranks < 1.
 CPD_API int ApsExponent(float max_abs, int ranks);
 
-/// The larger of two magnitudes, subnormal ones too where the program flushes them.
+/// Returns the larger of two magnitudes. Subnormal magnitudes count even if the program flushes
+/// subnormal numbers to zero.
 CPD_API float LargerMagnitude(float a, float b);
 
-/// Returns whether sums that are rounded in this mode may exceed the power of two that bounds them.
+/// Returns whether a rounded sum may exceed a power of two that bounds the exact sum.
 CPD_API bool RoundsOutward(const Format& format, Rounding mode);
 
 enum class Aps : std::uint8_t {
   off,
-  on,     ///< contributions fit the wire, sums fit accumulator and result
-  paper,  ///< the sum fits all formats, the wire's too, without room for roundings
+  on,     ///< contributions fit the wire's format; sums fit the accumulator's and the result's
+  paper,  ///< the sum fits all formats, the wire's too; roundings get no extra space
 };
 
-/// Throws Error unless it is one of the three.
+/// Throws Error unless `aps` is off, on or paper.
 CPD_API void Check(Aps aps);
 
 }  // namespace cpd

@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kSchemes{"sequential", "kahan",     "chunked",
                                                    "pairwise",   "block_fma", "fixed"};
-/// Of the text form: the same, then fma, which is sequential with exact products.
+/// The words for schemes in a text: the names of the schemes in the order of their enumerators,
+/// then `fma`, which stands for sequential with exact products.
 constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "chunked", "pairwise",
                                                        "block_fma",  "fixed", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
@@ -28,7 +29,8 @@ constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
 bool IsChunked(const Accumulator& accumulator) { return accumulator.scheme == Scheme::chunked; }
 
-/// Fields that only one scheme has, and products, which block_fma has its own way with.
+/// Throws Error for a field that belongs to another scheme, for a missing unit or integer, and for
+/// `product` with block_fma or fixed, whose products are exact.
 void CheckFields(const Accumulator& accumulator) {
   const auto refuse = [&](const char* what) {
     throw Error(what + (", got scheme " + ToString(accumulator.scheme)));
@@ -60,7 +62,8 @@ void CheckFields(const Accumulator& accumulator) {
   }
 }
 
-/// Formats that are rounded to after each term, which an integer never is.
+/// Throws Error if a sum would be rounded after each term into an integer format. Integer formats
+/// are not supported for that.
 void CheckFormatsOfSums(const Accumulator& accumulator) {
   if (accumulator.scheme == Scheme::fixed) return;
   const auto check = [&](const char* what, const Format& format) {
@@ -124,13 +127,14 @@ FieldValue FormOf(const Accumulator& accumulator) {
   return FieldOf(IsUnit(accumulator) ? "unit" : IsInteger(accumulator) ? "integer" : "ordered");
 }
 
-/// The row of a member of a unit.
+/// Returns the row for a member of the matrix unit.
 template <KeyName name, auto member>
 constexpr Key<Accumulator> OfUnit(bool (*always)(const Accumulator&) = nullptr) {
   return KeyOf<name, &Accumulator::unit, member>(&IsUnit, always);
 }
 
-/// `format` and `scheme`, which decide the form, are set before the others.
+/// The rows of `format` and `scheme` come before the other rows, because they determine the form of
+/// the accumulator.
 constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
     {"form", "word", nullptr, &FormOf},
     KeyOf<"format", &Accumulator::format>(),
@@ -183,20 +187,20 @@ void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_v
               ToString(accumulator.scheme));
 }
 
-/// Returns whether a unit's sums are rounded once more, into the accumulator's format.
+/// Returns whether the sums of a unit are rounded once more, into the accumulator's format.
 bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }
 
-/// Returns true if some sum of an integer lies outside the accumulator's format.
+/// Returns whether some sum of an integer is not a number of the accumulator's format.
 bool RoundsSums(const FixedPoint& point, const Format& format) {
   const int top = point.width - 1;  // the least sum is -2^top units
   return top > format.precision() || -point.fraction < format.min_quantum_exponent() ||
          top - point.fraction > format.emax() || !format.is_signed;
 }
 
-/// Refuses rounding= and overflow= if they round no sum of a unit or an integer. `rounds` and
-/// `overflows`: whether they are given.
+/// Throws Error if the text sets rounding= or overflow= although no sum of the unit or the integer
+/// is rounded. `rounds` and `overflows`: whether the text has rounding= and overflow=.
 void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
   const std::string format = ToString(accumulator.format);
   if (rounds && accumulator.unit && !RoundsSums(*accumulator.unit, accumulator.format)) {
@@ -217,7 +221,7 @@ void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
 
 // ---- texts ----------------------------------------------------------------------------------
 
-/// A text in parts. Empty: not given.
+/// The parts of a text. A part is empty if the text does not have it.
 struct Parts {
   std::string format, scheme;
   std::vector<Option> options;  ///< all but format and scheme
@@ -229,12 +233,12 @@ struct Parts {
   }
 };
 
-/// True for a format's text, whose own options follow a colon: `e4m3:bias=9`.
+/// Returns whether a word may be a format's text, also with options after a colon: `e4m3:bias=9`.
 bool IsFormatText(std::string_view word) {
   return !IsOption(word) || word.find(':') < word.find('=');
 }
 
-/// Removes and returns an option; empty if it is not given.
+/// Removes an option and returns its value; empty if the option is not in `options`.
 std::string Taken(std::vector<Option>& options, std::string_view name) {
   const std::string* const text = ValueOf(options, name);
   std::string taken = text == nullptr ? "" : *text;
@@ -242,8 +246,9 @@ std::string Taken(std::vector<Option>& options, std::string_view name) {
   return taken;
 }
 
-/// Parses the parts. The format is the first word, unless that is an option. The scheme is the
-/// first other word that is not an option. Options `format` and `scheme` replace these words.
+/// Splits a text into its parts. The format is the first word, unless that word is an option. The
+/// scheme is the first other word that is not an option. The options `format` and `scheme` replace
+/// these words.
 Parts PartsOf(std::string_view text, std::span<const Option> given) {
   std::vector<std::string> words = WordsOf(text);
   Parts parts;
@@ -267,7 +272,8 @@ Parts PartsOf(std::string_view text, std::span<const Option> given) {
   return parts;
 }
 
-/// The format of a sum; `is_alone`: the text is one word, which might have been meant as more.
+/// Returns the format of a sum. `is_alone`: the text has only this word, which might have been
+/// meant as the name of something else.
 Format FormatOf(std::string_view word, bool is_alone) {
   try {
     return ParseFormat(word);
@@ -280,14 +286,15 @@ Format FormatOf(std::string_view word, bool is_alone) {
   }
 }
 
-/// Returns the word of the given scheme, or of the scheme that the options are for.
+/// Returns the word of the scheme in the text, or of the scheme to which the options belong.
 std::string_view SchemeOf(const Parts& parts) {
   if (!parts.scheme.empty()) return parts.scheme;
   if (parts.HasAnyOf(&IsUnit)) return "block_fma";
   return parts.HasAnyOf(&IsInteger) ? "fixed" : "sequential";
 }
 
-/// An accumulator of a scheme, or of a matrix unit or an integer by its name.
+/// Makes an accumulator from the word for a scheme, or from the name of a matrix unit or an
+/// integer.
 Accumulator WithScheme(std::string_view word, const Parts& parts) {
   Accumulator accumulator;
   const bool is_scheme = std::ranges::find(kSchemeWords, word) != kSchemeWords.end();
@@ -308,7 +315,7 @@ Accumulator WithScheme(std::string_view word, const Parts& parts) {
   return accumulator;
 }
 
-/// Refuses a unit without its operands' formats.
+/// Throws Error for a unit whose operand formats are missing.
 void CheckUnitText(const Parts& parts) {
   if (parts.Has("a") && parts.Has("b")) return;
   throw Error(
@@ -316,7 +323,8 @@ void CheckUnitText(const Parts& parts) {
       "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
 }
 
-/// Removes redundant formats: a product or an inner sum of the sum's own format.
+/// Removes redundant formats: a product format or an inner format that equals the format of the
+/// sum.
 void DropWhatIsSaidTwice(Accumulator& accumulator) {
   if (accumulator.product == accumulator.format) accumulator.product.reset();
   if (accumulator.inner == accumulator.format) accumulator.inner.reset();

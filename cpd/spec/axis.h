@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Axes of tensors as front ends name them.
+// Resolves axes of tensors that front ends pass as positive or negative numbers.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cpd {
 
-/// Returns `axis` as 0 … rank - 1; negative ones count from the end. Throws Error where a tensor of
+/// Returns `axis` as 0 … rank - 1. A negative axis counts from the end. Throws Error if a tensor of
 /// this rank has no such axis.
 inline int ResolveAxis(int axis, int rank) {
   if (axis < -rank || axis >= rank) {

@@ -32,14 +32,15 @@ void CheckOperand(const char* name, const Format& format) {
               ToString(format));
 }
 
-/// Binary digits from a format's largest value to its least spacing.
+/// Returns the number of binary digits from a format's largest value to its least spacing.
 int WidthOf(const Format& format) { return format.emax() - format.min_quantum_exponent() + 1; }
 
 int BitsOf(int n) { return std::bit_width(static_cast<unsigned>(n)); }
 
 constexpr int kBinary64 = 53;
 
-/// Terms are exact in binary64, and F such that their sum in units is.
+/// Returns the largest F (fraction_bits) of a unit with scales for which the sum of a block, in
+/// units, is exact in binary64. Throws Error unless each term is exact in binary64.
 int MostFractionWithScales(const BlockFma& unit) {
   Check(*unit.scale);
   CheckBetween("block_fma: scale_block", 1, unit.block, unit.scale_block);
@@ -57,12 +58,14 @@ int MostFractionWithScales(const BlockFma& unit) {
                 ", b=" + ToString(unit.b) + ", scale=" + ToString(*unit.scale) +
                 ", dot=" + std::to_string(unit.dot));
   }
-  // A term is below 2^(E + 4); a dot's is below dot * 2^(emax + 1) * … * 2^(E + 2).
+  // With dot = 1, a term is below 2^(E + 4). With larger `dot`, it is below dot * 2^(emax + 1) * …
+  // * 2^(E + 2).
   const int growth = sums ? unit.a.emax() + unit.b.emax() + 2 + 2 : 4;
   return kBinary64 - 1 - std::max(growth, 1) - BitsOf(unit.block);
 }
 
-/// An order of k: groups of whole blocks, of which shares of one size are taken in turn.
+/// Checks the order of k: a group must consist of whole blocks, and of shares of equal size that
+/// are taken in turn.
 void CheckOrder(const BlockFma& unit) {
   constexpr BlockFma kUsual;
   if (unit.group == 0) {
@@ -97,7 +100,7 @@ void CheckOrder(const BlockFma& unit) {
   }
 }
 
-/// Refuses fraction_bits and min_exponent of an adder that cuts no term.
+/// Throws Error if fraction_bits or min_exponent is set for an adder that does not cut terms.
 void CheckCuts(const BlockFma& unit) {
   constexpr BlockFma kUsual;
   if (CutsTerms(unit.adder)) return;
@@ -113,7 +116,8 @@ void CheckCuts(const BlockFma& unit) {
               "two_steps_even cut");
 }
 
-/// Checks the assumptions of adders other than `aligned`.
+/// Throws Error unless the unit meets the assumptions of its adder. Adder `aligned` makes no
+/// assumptions.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", unit.adder);
   if (unit.adder == Adder::aligned) return;

@@ -31,14 +31,16 @@ constexpr std::array<Key<CastSpec>, 8> kCastKeys{{
     KeyOf<"history", &CastSpec::history>(),
     KeyOf<"amax", &CastSpec::amax>(),
 }};
-/// In the order of a scaled format's text, which has overflow behind variant.
+/// The keys of a cast in the order of the text of a scaled format, in which overflow comes after
+/// variant.
 constexpr auto kCastKeysOfScaled = [] {
   auto keys = kCastKeys;
   std::rotate(keys.begin() + 2, keys.begin() + 3, keys.begin() + 5);
   return keys;
 }();
 
-/// A cast of the format or the scaled format of a text, everything else at its default.
+/// Returns a cast to the format or the scaled format of a text. All other fields have their
+/// defaults.
 CastSpec Plain(std::string_view text) {
   if (!NamesScaled(text)) return {.format = ParseFormat(text)};
   return {.format = ParseScaled(text), .rounding = {.overflow = Overflow::saturate}};

@@ -14,47 +14,51 @@
 
 namespace cpd {
 
-/// A cast to a format, or to a scaled format: how values or elements round, and where scales come
-/// from.
+/// A cast to a format or to a scaled format. The fields determine how values or elements are
+/// rounded, and how scales are computed.
 struct CastSpec {
-  /// The magnitude of a history that determines the scale.
+  /// The way in which a scale follows from a history of largest magnitudes: from their maximum, or
+  /// from the most recent one.
   enum class Amax : std::uint8_t { max, most_recent };
   static constexpr int kMostHistory = 1 << 20;
 
   std::variant<Format, Scaled> format = kFp32;
-  /// In texts the default of overflow is `saturate` for a scaled format, else `ieee`.
+  /// In texts, the default of `overflow` is `saturate` for a scaled format, else `ieee`.
   RoundingOptions rounding{};
-  /// Scales follow from the values, elements from factor * value: above 0, at most 1.
+  /// Scales are computed from the values, but elements from factor * value. The factor is above 0
+  /// and at most 1.
   double factor = 1;
-  /// The number of past steps whose largest magnitudes determine the next scale (delayed scaling);
-  /// 0: the scale follows from the tensor itself.
+  /// The number of past steps whose largest magnitudes determine the next scale (delayed scaling).
+  /// 0: the tensor itself determines the scale.
   int history = 0;
   Amax amax = Amax::max;
 
-  /// The scaled format, or null.
+  /// Returns the scaled format, or null if the format has no scales.
   [[nodiscard]] const Scaled* scaled() const { return std::get_if<Scaled>(&format); }
 };
 
-/// Throws Error where a field is out of range or has no effect, or where a factor or a history does
-/// not fit the format's scales.
+/// Throws Error if a field is out of range or has no effect, or if the format's scales do not
+/// support a factor or a history.
 CPD_API void Check(const CastSpec& cast);
 
-/// All names, each at its enumerator's place.
+/// Returns all names. Index a name by its enumerator.
 CPD_API std::span<const std::string_view> NamesOf(CastSpec::Amax amax);
-/// The canonical text, `e4m3 rounding=stochastic random_bits=8` or `mxfp4 factor=0.75`: the format,
-/// then every option that is not its default. Throws Error as Check.
+/// Returns the canonical text, `e4m3 rounding=stochastic random_bits=8` or `mxfp4 factor=0.75`: the
+/// format, then every option that differs from its default. Throws Error as Check does.
 CPD_API std::string ToString(const CastSpec& cast);
-/// Options may stand anywhere after the format's first word, and `rounding=` may be left out, as in
-/// `e4m3 stochastic`. ParseCastSpec(ToString(c)) is c. Throws Error.
+/// Reads the text of a cast. Options may stand anywhere after the format's first word, and
+/// `rounding=` may be left out, as in `e4m3 stochastic`. ParseCastSpec(ToString(c)) equals c.
+/// Throws Error for any other text.
 CPD_API CastSpec ParseCastSpec(std::string_view text);
 template <>
 CPD_API CastSpec Make<CastSpec>(std::string_view text, std::span<const Option> keys);
-/// `format`, then the options of a cast; a scaled format has the others.
+/// The keys of a cast: `format`, then the options of the rounding. A scaled format also has the
+/// other options.
 template <>
 CPD_API Keys<CastSpec> KeysOf<CastSpec>();
 
-/// Returns true if the result does not depend on the axis of the blocks: for a format without
-/// scales, one scale a tensor, or square blocks; without a transform.
+/// Returns whether the result does not depend on the axis of the blocks. This holds for a format
+/// without scales, for one scale for a tensor, and for square blocks, if there is no transform.
 CPD_API bool IsWhole(const CastSpec& cast);
 
 }  // namespace cpd

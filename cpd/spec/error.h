@@ -12,16 +12,17 @@
 
 namespace cpd {
 
-/// The first `most` bytes of `text`, fewer where a UTF-8 letter would be cut, and "…"; all of a
-/// text that has no more.
+/// Returns the first `most` bytes of `text` and "…", or the whole text if it has at most `most`
+/// bytes. Returns fewer bytes if the cut would be within a UTF-8 character.
 inline std::string Shortened(std::string_view text, std::size_t most) {
   if (text.size() <= most) return std::string(text);
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
   return std::string(text.substr(0, most)) + "…";
 }
 
-/// `message` as a person can read it, whatever it quotes: a word of more than 100 bytes is cut
-/// after 80, one with a '/', which may be a path, after 1,000, and the whole after 4,000.
+/// Returns `message` in a length that a person can read, whatever text it quotes. A word of more
+/// than 100 bytes is cut after 80 bytes, or after 1,000 if it contains '/' and so may be a path.
+/// The whole message is cut after 4,000 bytes.
 inline std::string Readable(std::string_view message) {
   constexpr std::size_t kLongWord = 100, kShownWord = 80, kShownPath = 1000, kShown = 4000;
   std::string readable;
@@ -40,8 +41,8 @@ inline std::string Readable(std::string_view message) {
   return Shortened(message.empty() ? readable : readable + "…", kShown);
 }
 
-/// A bad argument. The message gives the value and the allowed ones; nothing has been written. Long
-/// quotations are cut: see Readable. In Python a ValueError.
+/// Thrown for a bad argument. The message has the value and the allowed values. Nothing has been
+/// written. Long quotations are cut (see Readable). In Python, the exception is a ValueError.
 class CPD_API Error : public std::invalid_argument {
  public:
   explicit Error(const std::string& message) : std::invalid_argument(Readable(message)) {}
@@ -51,19 +52,20 @@ class CPD_API Error : public std::invalid_argument {
   Error(AsItIs, const std::string& message) : std::invalid_argument(message) {}
 };
 
-/// The machine could not carry out a call with good arguments: a GPU or its driver fails or is
-/// missing, its memory is exhausted, a library cannot be loaded. The message names the package to
-/// install if that helps. In Python a RuntimeError. (No memory on the CPU is NoMemory.)
+/// Thrown if the machine could not execute a call with good arguments: a GPU or its driver fails or
+/// is missing, its memory is exhausted, or a library cannot be loaded. The message names the
+/// package to install if that helps. In Python, the exception is a RuntimeError. (If the CPU has no
+/// memory, NoMemory is thrown.)
 class CPD_API MachineError : public std::runtime_error {
  public:
   explicit MachineError(const std::string& message) : std::runtime_error(message) {}
 };
 
-/// The CPU has no memory for `bytes` bytes. In Python a MemoryError. (std::bad_alloc of the
-/// standard library's containers is one without the number.)
+/// Thrown if the CPU has no memory for `bytes` bytes. In Python, the exception is a MemoryError.
+/// (The containers of the standard library throw std::bad_alloc, which does not have the number.)
 class CPD_API NoMemory : public std::bad_alloc {
  public:
-  /// `of`: the content of the bytes, such as "a tensor of shape (3, 4)".
+  /// `of` is what the bytes were for, such as "a tensor of shape (3, 4)".
   NoMemory(std::uint64_t bytes, const std::string& of)
       : message_("no memory for " + std::to_string(bytes) + " bytes, " + of) {}
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fields of a spec as names and plain values, for a front end that shows them. Formats and
-// other specs within one are their texts; enumerators are their names.
+// The fields of a spec as names and plain values, for a front end that shows them. A format or
+// another spec within a spec is represented by its text, and an enumerator by its name.
 #pragma once
 
 #include <concepts>
@@ -16,19 +16,19 @@
 
 namespace cpd {
 
-/// A field that is not set is std::monostate.
+/// The value of a field. std::monostate stands for a field that is not set.
 using FieldValue =
     std::variant<std::monostate, bool, std::int64_t, std::uint64_t, float, double, std::string>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
 
-/// The table of a spec's keys (keys.h). Each spec's header declares its specializations.
+/// The table of a spec's keys (keys.h). The header of each spec declares its specializations.
 template <class Spec>
 struct Keys;
 template <class Spec>
 Keys<Spec> KeysOf();
-/// The spec of a text, with `keys` in place of its own.
+/// Makes the spec of a text. `keys` replace the keys of the text.
 template <class Spec>
 Spec Make(std::string_view text, std::span<const Option> keys);
 

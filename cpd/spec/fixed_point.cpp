@@ -20,21 +20,21 @@ void CheckBetween(const char* what, int low, int high, int given) {
               std::to_string(high) + ", got " + std::to_string(given));
 }
 
-/// Returns the width in `int40`; 0 if the word is not such a name.
+/// Returns the width in a name such as `int40`; 0 if the word is not such a name.
 int WidthNamed(std::string_view word) {
   const std::string lower = Lower(word);
   const std::string_view name = lower;
   if (!name.starts_with(kInt) || name.size() == kInt.size()) return 0;
   const std::string_view digits = name.substr(kInt.size());
   if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;
-  // A number longer than any width stays beyond all widths.
+  // Six digits suffice: a number that is longer is beyond all widths too.
   return ParseInteger<int>("width", digits.substr(0, 6));
 }
 
-/// log2 of the spacing of a format's greatest numbers.
+/// Returns log2 of the spacing of a format's greatest numbers.
 int TopQuantum(const Format& format) { return std::max(format.emax(), format.emin()) - format.man; }
 
-/// A format's greatest value in units of that: below 2^24.
+/// Returns a format's greatest value in units of that spacing: an integer below 2^24.
 std::uint64_t GreatestSignificand(const Format& format) {
   return static_cast<std::uint64_t>(format.max() * Format::power_of_two(-TopQuantum(format)));
 }

@@ -19,7 +19,8 @@ namespace {
 constexpr std::array<std::string_view, 9> kEncodings{
     "ieee", "fn", "fnuz", "p3109", "finite", "e8m0", "int", "int_full", "p3109finite"};
 
-/// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
+/// The IEEE formats that have their own names, and OCP's finite formats, whose names are plain
+/// eXmY.
 constexpr std::array<std::pair<std::string_view, Format>, 9> kNamed{{
     {"fp64", {.exp = 11, .man = 52, .bias = 1023}},
     {"fp32", kFp32},
@@ -48,7 +49,8 @@ std::string Range(const char* what, int low, int high, int given) {
          ", got " + shown;
 }
 
-/// Reads a decimal integer of any length off the front of text: one beyond ±kBeyond is that.
+/// Reads a decimal integer of any length from the front of `text`, and removes it. A number beyond
+/// ±kBeyond becomes ±kBeyond.
 bool TakeInt(std::string_view& text, int& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::invalid_argument) return false;
@@ -63,7 +65,8 @@ bool TakePrefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// binaryKpP{se,sf,ue,uf} of IEEE P3109: man = P - 1, exp = K - P signed, K - P + 1 unsigned.
+/// Parses binaryKpP{se,sf,ue,uf} of IEEE P3109: man = P - 1; exp = K - P if signed, K - P + 1 if
+/// unsigned.
 std::optional<Format> ParseP3109(std::string_view text) {
   int k = 0;
   int p = 0;
@@ -80,8 +83,8 @@ std::optional<Format> ParseP3109(std::string_view text) {
   return MakeFormat(exp, p - 1, encoding, std::nullopt, is_signed);
 }
 
-/// Integers of N bits: intN and intN:full in two's complement, smN of sign and magnitude. Either
-/// has N - 1 bits of magnitude on one even grid, which exp = 1 gives.
+/// Parses the integers of N bits: intN and intN:full in two's complement, and smN as sign and
+/// magnitude. All have N - 1 bits of magnitude on one grid with equal spacings, for which exp = 1.
 std::optional<Format> ParseInteger(std::string_view text) {
   int bits = 0;
   const bool has_sign_bit = TakePrefix(text, "sm");
@@ -95,7 +98,7 @@ std::optional<Format> ParseInteger(std::string_view text) {
   return MakeFormat(1, bits - 2, encoding, 3 - bits);
 }
 
-/// The name of a format that ParseInteger gives; empty for any other.
+/// Returns the name of a format that ParseInteger makes; empty for any other format.
 std::string IntegerName(const Format& format) {
   const bool has_steps_of_1 = format.exp == 1 && format.bias == 1 - format.man;
   if (!has_steps_of_1 || !format.is_signed || !format.subnormals) return "";
@@ -105,7 +108,8 @@ std::string IntegerName(const Format& format) {
   return "int" + bits + (format.encoding == Encoding::int_full ? ":full" : "");
 }
 
-/// Returns whether the option at the front of `text` is known, and taken off and set.
+/// Reads the option at the front of `text` into `fields`, and removes it. Returns whether the
+/// option is known.
 bool TakeOption(std::string_view& text, FormatFields& fields) {
   const std::size_t end = std::min(text.find(':', 1), text.size());
   std::string_view one = text.substr(0, end);
@@ -124,7 +128,7 @@ bool TakeOption(std::string_view& text, FormatFields& fields) {
   return true;
 }
 
-/// Reads the options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
+/// Reads the options after a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
 void TakeOptions(std::string_view text, std::string_view name, FormatFields& fields) {
   while (!text.empty()) {
     const std::string_view rest = text;
@@ -134,7 +138,7 @@ void TakeOptions(std::string_view text, std::string_view name, FormatFields& fie
   }
 }
 
-/// The two numbers of `(4,3)`.
+/// Reads the two numbers of a text such as `(4,3)`.
 bool TakePair(std::string_view text, int& exp, int& man) {
   const auto skip = [&] {
     while (TakePrefix(text, " ")) {
@@ -145,7 +149,8 @@ bool TakePair(std::string_view text, int& exp, int& man) {
          skip() && TakeInt(text, man) && skip() && text == ")";
 }
 
-/// eXmY with an encoding's suffix, or the papers' (X,Y), without options.
+/// Reads a name without options: a named format, eXmY with the suffix of an encoding, or (X,Y) as
+/// papers write it.
 std::optional<FormatFields> ParseBase(std::string_view text) {
   for (const auto& [name, format] : kNamed) {
     if (name == text) {
@@ -165,7 +170,8 @@ std::optional<FormatFields> ParseBase(std::string_view text) {
   return base;
 }
 
-/// The encoding's suffix that makes eXmY mean this encoding.
+/// Returns the name of a format without its options: eXmY with the suffix of the encoding, or a
+/// name of its own.
 std::string BaseName(const Format& format) {
   for (const auto& [name, named] : kNamed) {
     if (named.exp == format.exp && named.man == format.man && named.encoding == format.encoding) {
@@ -178,7 +184,8 @@ std::string BaseName(const Format& format) {
   return plain + ToString(format.encoding);
 }
 
-/// Checks formats whose values are binary32 values.
+/// Throws Error unless exp, man and bias are in the ranges of formats whose values are binary32
+/// numbers.
 void CheckWidths(int exp, int man, int bias) {
   const std::string wider =
       exp > 8 || man > 23
@@ -206,7 +213,8 @@ void CheckWideBias(int bias) {
   throw Error("e8m0 is exp = 8, man = 0, bias = 127, unsigned; nothing else");
 }
 
-/// Half of a format's grid is not checked by its largest value: see MakeFormat.
+/// Throws Error if the least spacing is below binary32's, or if the binade of the largest value or
+/// of 2^emin is beyond binary32's range. 2^emin can be above the largest value (see MakeFormat).
 void CheckRange(const Format& format) {
   const int man = format.man;
   if (format.min_quantum_exponent() < -149) {
@@ -216,7 +224,7 @@ void CheckRange(const Format& format) {
                 " the bias must be at most " + std::to_string(150 - man));
   }
   const int field = static_cast<int>(format.max_code() >> man);
-  const int top = format.is_integer() ? format.emin() + 1  // the least code's
+  const int top = format.is_integer() ? format.emin() + 1  // the binade of the least code
                   : format.has_zero() ? (field == 0 ? 0 : field - 1) + format.emin()
                                       : field - format.bias;
   if (top > 127 || format.emin() > 127) {
@@ -226,7 +234,7 @@ void CheckRange(const Format& format) {
   }
 }
 
-/// The same of a wide format and binary64.
+/// Does the check of CheckRange for a wide format, with binary64 in place of binary32.
 void CheckWideRange(const Format& format) {
   const std::string bias = "bias " + std::to_string(format.bias);
   if (format.min_quantum_exponent() < -1074) {
@@ -250,16 +258,16 @@ bool IsScaled(std::string_view text) {
   return true;
 }
 
-/// log2 of the distance between the numbers of [2^e, 2^(e + 1)).
+/// Returns log2 of the distance between the numbers of [2^e, 2^(e + 1)).
 int SpacingExponent(const Format& format, int e) { return std::max(e, format.emin()) - format.man; }
 
-/// log2 of the binade of the least positive value.
+/// Returns log2 of the binade of the least positive value.
 int LeastExponent(const Format& format) {
   const bool grid_goes_on = format.subnormals && format.has_zero();
   return grid_goes_on ? format.min_quantum_exponent() : format.emin();
 }
 
-/// True where the largest value is a power of two, alone in its binade.
+/// Returns whether the largest value is a power of two and the only value of its binade.
 bool TopIsAlone(const Format& format) {
   const std::uint32_t code = format.max_code();
   if (code < format.min_normal_code()) return std::has_single_bit(code);
@@ -391,7 +399,8 @@ bool Holds(const Format& outer, const Format& inner) {
   if (inner.max() > outer.max() || (inner.is_signed && !outer.is_signed)) return false;
   if (inner.lowest() < outer.lowest()) return false;
   if (LeastExponent(inner) < LeastExponent(outer)) return false;
-  // A spacing changes its slope at emin alone, so that these binades tell of all below the top one.
+  // The slope of a format's spacing changes only at emin. So these binades decide for all binades
+  // below the top binade.
   const int top = inner.emax();
   for (const int e : {LeastExponent(inner), inner.emin(), outer.emin(), top - 1}) {
     if (e < LeastExponent(inner) || e >= top) continue;

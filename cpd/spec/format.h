@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Format: which numbers exist, and which code point each has. A value type, validated once by
-// MakeFormat; everything else is derived from its six fields.
+// Format: a set of numbers, and a code for each number. A format is a value type that MakeFormat
+// validates once. All other properties follow from its six fields.
 //
-// A magnitude code c (the code without its sign bit) has the field f = c >> man. Its value is
+// A magnitude code c (the code without its sign bit) has the field f = c >> man and the value
 //   f = 0:  c * 2^(emin - man)                                (zero and the subnormals)
 //   f > 0:  (2^man + (c mod 2^man)) * 2^(f - 1 + emin - man)  (the normal numbers)
-// with emin = 1 - bias. `e8m0` has no zero: code c is 2^(c - 127). So codes ascend with values, and
-// "round to even" always means an even code (IEEE P3109). The whole code is the sign bit before the
-// magnitude code, or of integers (`int`, `int_full`) the two's complement of it.
+// with emin = 1 - bias. `e8m0` has no zero: code c has the value 2^(c - 127). So codes ascend with
+// values, and "round to even" always means an even code (IEEE P3109). The whole code is the sign
+// bit followed by the magnitude code. For a negative number of an integer format (`int`,
+// `int_full`), the whole code is instead the two's complement of the magnitude code.
 #pragma once
 
 #include <bit>
@@ -22,26 +23,26 @@
 
 namespace cpd {
 
-/// The encoding of the special values.
+/// The encoding of special values: Inf, NaN, -0.
 enum class Encoding : std::uint8_t {
-  ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
-  fn,           ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
-  fnuz,         ///< no Inf, no -0; the code of -0 is NaN
-  p3109,        ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
-  finite,       ///< neither Inf nor NaN (OCP MX elements)
-  e8m0,         ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
-  integer,      ///< two's complement integers times a power of two, without the least (exp = 1)
-  int_full,     ///< the same with the least, -2^(bits - 1) steps (OCP MXINT8 allows both)
-  p3109finite,  ///< as p3109 without Inf: overflow and Inf give the largest value
+  ieee,      ///< top exponent field: mantissa 0 is Inf, the others NaN
+  fn,        ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
+  fnuz,      ///< no Inf, no -0; the code of -0 is NaN
+  p3109,     ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
+  finite,    ///< neither Inf nor NaN (OCP MX elements)
+  e8m0,      ///< unsigned powers of two, 0xFF is NaN (OCP MX scale)
+  integer,   ///< two's complement integers times a power of two, without the least number (exp = 1)
+  int_full,  ///< as integer, with the least number, -2^(bits - 1) steps (OCP MXINT8 allows both)
+  p3109finite,  ///< as p3109, without Inf: overflow and Inf give the largest value
 };
 
-/// Returns whether codes are two's complement.
+/// Returns whether the codes of this encoding are two's complement.
 constexpr bool is_integer(Encoding encoding) {
   return encoding == Encoding::integer || encoding == Encoding::int_full;
 }
 
-/// A number format. Make one with MakeFormat or ParseFormat, or Check it; equality compares all six
-/// fields.
+/// A number format. Make a format with MakeFormat or ParseFormat, or call Check. Equality compares
+/// all six fields.
 struct Format {
   std::uint8_t exp = 8;   ///< exponent bits, 1…8
   std::uint8_t man = 23;  ///< mantissa bits, 0…23
@@ -52,10 +53,10 @@ struct Format {
 
   constexpr bool operator==(const Format&) const = default;
 
-  /// Bits of a code, sign included: 1…32.
+  /// Returns the number of bits of a code with its sign bit: 1…32.
   [[nodiscard]] constexpr int bits() const { return magnitude_bits() + (is_signed ? 1 : 0); }
   [[nodiscard]] constexpr int magnitude_bits() const { return exp + man; }
-  /// Significant bits of a normal number.
+  /// Returns the number of significant bits of a normal number.
   [[nodiscard]] constexpr int precision() const { return man + 1; }
 
   [[nodiscard]] constexpr bool has_zero() const { return encoding != Encoding::e8m0; }
@@ -70,21 +71,22 @@ struct Format {
   [[nodiscard]] constexpr bool has_negative_zero() const {
     return is_signed && encoding != Encoding::fnuz && !is_p3109() && !is_integer();
   }
-  /// True of the formats of IEEE P3109, extended and finite.
+  /// Returns true for the formats of IEEE P3109, extended and finite.
   [[nodiscard]] constexpr bool is_p3109() const {
     return encoding == Encoding::p3109 || encoding == Encoding::p3109finite;
   }
-  /// Returns whether overflow and infinite values give NaN under Overflow::ieee.
+  /// Returns whether overflows and infinite values give NaN under Overflow::ieee.
   [[nodiscard]] constexpr bool overflows_to_nan() const {
     return has_nan() && !has_inf() && encoding != Encoding::p3109finite;
   }
 
-  /// The exponent of the least normal power of two (e8m0: of its least value).
+  /// Returns the exponent of the least normal power of two. For e8m0, returns the exponent of the
+  /// least value.
   [[nodiscard]] constexpr int emin() const { return encoding == Encoding::e8m0 ? -bias : 1 - bias; }
-  /// log2 of the grid's spacing below 2^emin.
+  /// Returns log2 of the grid's spacing below 2^emin.
   [[nodiscard]] constexpr int min_quantum_exponent() const { return emin() - man; }
 
-  /// Magnitude code of the largest finite value.
+  /// Returns the magnitude code of the largest finite value.
   [[nodiscard]] constexpr std::uint32_t max_code() const {
     const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
     switch (encoding) {
@@ -106,29 +108,31 @@ struct Format {
     }
     return all;
   }
-  /// Magnitude code of the least finite value, where signed: max_code(), or of int_full one more.
+  /// Returns the magnitude code of the least finite value of a signed format: max_code(), or for
+  /// int_full one more.
   [[nodiscard]] constexpr std::uint32_t lowest_code() const {
     return max_code() + (encoding == Encoding::int_full ? 1 : 0);
   }
-  /// Magnitude code of +Inf; only where has_inf().
+  /// Returns the magnitude code of +Inf. Call only if has_inf().
   [[nodiscard]] constexpr std::uint32_t inf_code() const {
     const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
     if (encoding == Encoding::ieee) return all - ((1U << man) - 1);
     return is_signed ? all : all - 1;
   }
-  /// The whole code (sign bit included) that NaN is encoded to; only where has_nan().
+  /// Returns the whole code (with the sign bit) of NaN. Call only if has_nan().
   [[nodiscard]] constexpr std::uint32_t nan_code() const {
     const auto all = static_cast<std::uint32_t>((std::uint64_t{1} << magnitude_bits()) - 1);
     if (encoding == Encoding::ieee) return inf_code() + (1U << (man - 1));
     if (is_signed && (encoding == Encoding::fnuz || is_p3109())) return all + 1;
     return all;
   }
-  /// The least magnitude code of a normal number; above max_code() if there is none.
+  /// Returns the least magnitude code of a normal number. The result is above max_code() if there
+  /// are no normal numbers.
   [[nodiscard]] constexpr std::uint32_t min_normal_code() const {
     return has_zero() ? 1U << man : 0U;
   }
 
-  /// The value of a finite magnitude code, exact in binary64.
+  /// Returns the value of a finite magnitude code. The value is exact in binary64.
   [[nodiscard]] constexpr double magnitude(std::uint32_t code) const {
     if (!has_zero()) return power_of_two(static_cast<int>(code) - bias);
     const std::uint32_t field = code >> man;
@@ -138,28 +142,30 @@ struct Format {
   }
 
   [[nodiscard]] constexpr double max() const { return magnitude(max_code()); }
-  /// Least finite value: where signed -max, or of int_full one step less; else 0 (e8m0: 2^-127).
+  /// Returns the least finite value. For signed formats, it is -max, or for int_full one step less.
+  /// For unsigned formats, it is 0 (e8m0: 2^-127).
   [[nodiscard]] constexpr double lowest() const {
     return is_signed ? -magnitude(lowest_code()) : magnitude(0);
   }
   [[nodiscard]] constexpr bool has_normals() const { return max_code() >= min_normal_code(); }
-  /// The least positive normal number; 0 if there is none (exp = 1).
+  /// Returns the least positive normal number; 0 if there are no normal numbers (exp = 1).
   [[nodiscard]] constexpr double min_normal() const {
     return has_normals() ? magnitude(min_normal_code()) : 0.0;
   }
-  /// Least positive value; 0 where the format holds none.
+  /// Returns the least positive value; 0 if the format has no positive value.
   [[nodiscard]] constexpr double min_subnormal() const {
     if (!has_zero() || !subnormals) return min_normal();
     return max_code() >= 1 ? magnitude(1) : 0.0;
   }
-  /// Distance from 1 to the next number at full precision: 2^-man.
+  /// Returns the distance from 1 to the next number at full precision, 2^-man.
   [[nodiscard]] constexpr double epsilon() const { return power_of_two(-man); }
-  /// Exponent of the largest power of two in the format (0 where it holds no positive value).
+  /// Returns the exponent of the largest power of two in the format; 0 if the format has no
+  /// positive value.
   [[nodiscard]] constexpr int emax() const {
     const double top = max();
     return top > 0 ? static_cast<int>((std::bit_cast<std::uint64_t>(top) >> 52) & 0x7FF) - 1023 : 0;
   }
-  /// Distinct finite values, zero counted once.
+  /// Returns the number of distinct finite values. Zero counts once.
   [[nodiscard]] constexpr std::uint64_t num_values() const {
     std::uint64_t positive = max_code();
     if (!has_zero()) return positive + 1;
@@ -167,7 +173,7 @@ struct Format {
     return is_signed ? positive + lowest_code() - max_code() + positive + 1 : positive + 1;
   }
 
-  /// 2^k for -1022 <= k <= 1023, exact.
+  /// Returns 2^k exactly, for -1022 <= k <= 1023.
   static constexpr double power_of_two(int k) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(k + 1023) << 52);
   }
@@ -181,18 +187,18 @@ constexpr Format kE8m0{
 constexpr Format kE4m3fn{.exp = 4, .man = 3, .bias = 7, .encoding = Encoding::fn};
 constexpr Format kE2m1{.exp = 2, .man = 1, .bias = 1, .encoding = Encoding::finite};
 
-/// Throws Error unless the fields are those of a format that MakeFormat gives. Every function that
-/// takes a Format calls it first, since anyone may write one down.
+/// Throws Error unless MakeFormat could have made the format. Every function that takes a Format
+/// first calls Check, because callers can set the fields directly.
 CPD_API void Check(const Format& format);
 
-/// True where every finite value of `inner` is one of `outer` (-0 counts as 0), and Inf too where
-/// `inner` has it. Throws Error as Check does.
+/// Returns whether every finite value of `inner` is also a value of `outer` (-0 counts as 0). If
+/// `inner` has Inf, `outer` must have Inf too. Throws Error as Check does.
 CPD_API bool Holds(const Format& outer, const Format& inner);
 
-/// Makes and checks a format. exp 1…8, man 0…23. The default bias is 2^(exp-1) - 1; for fnuz, p3109
-/// and p3109finite 2^(exp-1); for integers the bias of steps of 1. Throws Error if a finite value
-/// is not a binary32 value, for unsigned fnuz, for e8m0 with anything but its own exp = 8, man = 0,
-/// bias = 127, unsigned, and for integers that are unsigned or have another exp than 1.
+/// Makes and checks a format with exp 1…8 and man 0…23. The default bias is 2^(exp-1) - 1; for
+/// fnuz, p3109 and p3109finite it is 2^(exp-1); for integers it is the bias with steps of 1. Throws
+/// Error if a finite value is not a binary32 value; for unsigned fnuz; for e8m0 unless exp = 8, man
+/// = 0, bias = 127 and unsigned; and for integers that are unsigned or have exp other than 1.
 CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
                           std::optional<int> bias = std::nullopt, bool is_signed = true,
                           bool subnormals = true);
@@ -200,12 +206,13 @@ CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
 /// Parses a name: `e4m3`, `e4m3fn`, `e5m2fnuz`, `bf16`, `fp16`, `tf32`, `fp32`, `e8m0`,
 /// `binary8p4se`, `int8` (int2 … int25: two's complement from -127 to 127; `int8:full` has -128
 /// too), `sm8` (sm2 … sm25: sign and magnitude, with -0), or a name with options,
-/// `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2 are OCP's finite formats. Throws Error.
+/// `e4m3fn:bias=11:nosub:unsigned`. e2m1, e2m3 and e3m2 are OCP's finite formats. Throws Error for
+/// any other name.
 CPD_API Format ParseFormat(std::string_view name);
 
-/// The canonical name; ParseFormat(ToString(f)) == f for every format.
+/// Returns the canonical name. ParseFormat(ToString(f)) == f for every format.
 CPD_API std::string ToString(const Format& format);
-/// All names, each at its enumerator's place.
+/// Returns all names. Index a name by its enumerator.
 CPD_API std::span<const std::string_view> NamesOf(Encoding encoding);
 
 }  // namespace cpd

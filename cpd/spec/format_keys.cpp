@@ -12,14 +12,14 @@ namespace {
 
 using FormatKey = Key<FormatFields>;
 
-/// A number that follows from the fields.
+/// Returns the row of a number that follows from the fields.
 template <auto number>
 constexpr FormatKey Derived(std::string_view name, std::string_view kind) {
   return {name, kind, nullptr,
           [](const FormatFields& fields) { return FieldOf(number(MakeFormat(fields))); }};
 }
 
-/// Nothing where a format has no such number, which is then 0.
+/// Returns none for a number that a format does not have, which is represented by 0.
 std::optional<double> Positive(double number) {
   return number > 0 ? std::optional(number) : std::nullopt;
 }

@@ -14,7 +14,8 @@ namespace {
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
-/// Theirs and ours: NumPy's, torch's, ml_dtypes', IEEE 754's and PTX's names.
+/// Names of other libraries, each with CPD's name: names of NumPy, torch, ml_dtypes, IEEE 754 and
+/// PTX.
 constexpr std::array<Pair, 29> kAliases{{
     {"float64", "fp64"},
     {"double", "fp64"},
@@ -47,10 +48,11 @@ constexpr std::array<Pair, 29> kAliases{{
     {"ue8m0", "e8m0"},
 }};
 
-/// Parts of these names that mean the same alone. No format of CPD has these names.
+/// Short forms of these names that mean the same without their beginning. They are not names of a
+/// CPD format.
 constexpr std::array<Pair, 2> kShort{{{"e4m3b11fnuz", "e4m3fnuz:bias=11"}, {"e8m0fnu", "e8m0"}}};
 
-/// Names that are not of one format, and the formats of that width.
+/// Names that only give a width, and the formats of that width.
 constexpr std::array<Pair, 9> kWidths{{
     {"fp8", "'e4m3fn' or 'e5m2'"},
     {"float8", "'e4m3fn' or 'e5m2'"},
@@ -76,8 +78,8 @@ constexpr std::string_view kMicroexponents =
     "to it are 'bfp8 16' "
     "and OCP 'mxfp8', 'mxfp6-e2m3', 'mxfp4'";
 
-/// Names, some without their number of bits, of what no exponent and mantissa of fixed widths make:
-/// what it is, and what comes next to it here.
+/// Names, some without their number of bits, of formats that have no fixed numbers of exponent and
+/// mantissa bits. Each has an explanation, and the formats of CPD that come nearest.
 constexpr std::array<Pair, 9> kOthers{{
     {"nf",
      "NormalFloat (QLoRA), a table of quantiles of the normal distribution; next to it, with its "
@@ -106,7 +108,7 @@ constexpr std::array<std::string_view, 5> kWide{"float128", "longdouble", "compl
 
 bool IsDigit(char letter) { return letter >= '0' && letter <= '9'; }
 
-/// int8, uint4, qint32, bool, long …
+/// Returns whether a name is the name of an integer type: int8, uint4, qint32, bool, long, ….
 bool IsInteger(std::string_view name) {
   for (const std::string_view word : {"bool", "short", "long", "byte", "char"}) {
     if (name == word) return true;
@@ -117,7 +119,7 @@ bool IsInteger(std::string_view name) {
   return std::ranges::all_of(name.substr(3), IsDigit);
 }
 
-/// Returns the format of `name`, in small letters, if kOthers has it; else empty.
+/// Returns the explanation of `name`, in lower case, if kOthers has it; else an empty text.
 std::string_view Other(std::string_view name) {
   const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
   for (const auto& [known, what] : kOthers) {
@@ -126,7 +128,8 @@ std::string_view Other(std::string_view name) {
   return {};
 }
 
-/// FindFormat looks for no near name: this is called by the search for one.
+/// Returns whether a name is the name of a format. FindFormat does not search for near names, so
+/// the search for near names can call it.
 bool IsFormat(std::string_view name) {
   try {
     return FindFormat(name).has_value();
@@ -144,7 +147,7 @@ std::string Joined(std::string_view name) {
   return joined;
 }
 
-/// Returns the index of eXmY in a name; npos if there is none.
+/// Returns the index at which eXmY begins in a name; npos if the name does not contain eXmY.
 std::size_t WidthsBegin(std::string_view name) {
   for (std::size_t i = 0; i + 3 < name.size(); ++i) {
     if (name[i] == 'e' && IsDigit(name[i + 1]) && name[i + 2] == 'm' && IsDigit(name[i + 3])) {
@@ -154,7 +157,8 @@ std::size_t WidthsBegin(std::string_view name) {
   return std::string_view::npos;
 }
 
-/// Returns the intended format, in quotes (or several); empty if no name is near.
+/// Returns the format that was probably meant, in quotes (or several formats). Returns an empty
+/// text if no name is near.
 std::string Meant(std::string_view text) {
   for (const auto& [name, formats] : kWidths) {
     if (name == text) return std::string(formats);
@@ -162,7 +166,7 @@ std::string Meant(std::string_view text) {
   const std::string joined = Joined(text);
   const std::size_t begin = WidthsBegin(joined);
   const std::string own = begin == std::string::npos ? joined : joined.substr(begin);
-  // F8_E4M3, FP8_E4M3, fp8_e4m3: safetensors, ONNX and vLLM mean OCP's.
+  // safetensors, ONNX and vLLM use F8_E4M3, FP8_E4M3 and fp8_e4m3 for OCP's format.
   if (own != text && IsFormat(own)) {
     return begin != 0 && own == "e4m3" ? "'e4m3fn'" : "'" + own + "'";
   }

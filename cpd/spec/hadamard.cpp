@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kName = "hadamard";
 constexpr std::string_view kSigns = "signs=";
 
-/// `0x` and the digits without zeros in front.
+/// Returns `0x` and the hexadecimal digits, without leading zeros.
 std::string SignsText(const Hadamard::Signs& signs) {
   std::string digits;
   for (int bit = Hadamard::kMostSize - 4; bit >= 0; bit -= 4) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of a spec's keys, one row a key. From it follow the parser and the printer of
-// `name=value`, the fields that a front end shows, and the error for an unknown key.
+// The table of a spec's keys, one row for each key. The table determines the parser and the printer
+// of `name=value`, the fields that a front end shows, and the error for an unknown key.
 #pragma once
 
 #include <algorithm>
@@ -23,26 +23,27 @@
 
 namespace cpd {
 
-/// A key of a spec's text.
+/// A key of a spec's text: one row of the table.
 template <class Spec>
 struct Key {
   std::string_view name;
-  /// The kind of its values, for a front end: `format`, `integer`, `number`, `switch` (a bool),
-  /// `word`, or a name of the spec's own.
+  /// The kind of the key's values, for a front end: `format`, `integer`, `number`, `switch` (a
+  /// bool), `word`, or a name that only this spec uses.
   std::string_view kind;
-  /// Sets the key of a text; null for a field that follows from others. A key may set the defaults
-  /// of keys below it in the table.
+  /// Sets the key from a text; null for a field that follows from other fields. Setting a key may
+  /// set the defaults of the keys below it in the table.
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
   bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: every one
-  /// True if the canonical text has the key at its default value, too; null: never.
+  /// Returns whether the canonical text has the key even if its value is the default; null: never.
   bool (*always)(const Spec& spec) = nullptr;
 
   [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }
   [[nodiscard]] constexpr bool IsKey() const { return set != nullptr; }
 };
 
-/// A table: rows in the order of the canonical text, and whose keys they are ("a cast").
+/// A table of keys: the rows, in the order of the canonical text, and the owner of the keys ("a
+/// cast").
 template <class Spec>
 struct Keys {
   std::string_view owner;
@@ -51,7 +52,8 @@ struct Keys {
 
 // ---- rows of members ----------------------------------------------------------------------------
 
-/// The name of a key as a constant, which its reader quotes in errors.
+/// The name of a key as a compile-time constant, which the function that reads the key quotes in
+/// errors.
 template <std::size_t N>
 struct KeyName {
   constexpr KeyName(const char (&text)[N]) { std::copy_n(text, N, letters); }  // NOLINT
@@ -70,7 +72,7 @@ struct Unwrapped<std::optional<T>> {
 template <class Class, class T>
 Class ClassOf(T Class::*);
 
-/// The member at the end of a path of members. An optional member on the way is set.
+/// Returns the member at the end of a path of members. Sets an optional member on the way.
 template <auto first, auto... rest>
 auto& At(auto& spec) {
   auto& member = spec.*first;
@@ -83,8 +85,8 @@ auto& At(auto& spec) {
   }
 }
 
-/// Reads a value: a number, a word of an enumeration (by its NamesOf), `true` or `false`, a format,
-/// or what ParseValue reads. `none` resets an optional one.
+/// Reads a value from a text: a number, a word of an enumeration (by its NamesOf), `true` or
+/// `false`, a format, or any type that ParseValue reads. `none` resets an optional value.
 template <class T>
 void Read(T& field, std::string_view name, std::string_view text) {
   if constexpr (!std::same_as<T, typename Unwrapped<T>::type>) {
@@ -114,7 +116,8 @@ constexpr std::string_view KindOf() {
   return std::same_as<T, Format> ? "format" : "word";
 }
 
-/// The row of a member: of the spec, or of a part of it, at the end of a path of members.
+/// Returns the row for a member of the spec, or for a member of a part of the spec at the end of a
+/// path of members.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {
@@ -140,7 +143,7 @@ std::vector<std::string_view> NamesOf(const Keys<Spec>& keys) {
   return names;
 }
 
-/// The names of the keys that this spec has.
+/// Returns the names of the keys that this spec has.
 template <class Spec>
 std::vector<std::string_view> NamesOf(const Keys<Spec>& keys, const Spec& spec) {
   std::vector<std::string_view> names;
@@ -150,7 +153,7 @@ std::vector<std::string_view> NamesOf(const Keys<Spec>& keys, const Spec& spec) 
   return names;
 }
 
-/// Returns the row of a key. Throws Error, which names the known keys, for another one.
+/// Returns the row of a key. For an unknown key, throws Error, which names the known keys.
 template <class Spec>
 const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
   const auto found = std::ranges::find(keys.rows, name, &Key<Spec>::name);
@@ -158,7 +161,7 @@ const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
   RefuseOption(name, keys.owner, NamesOf(keys));
 }
 
-/// Sets keys in the order of the table, whatever theirs is, each by set(row, text).
+/// Sets keys by set(row, text), in the order of the table, whatever the order of `given`.
 template <class Spec, class Set>
 void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Set set) {
   for (const auto& [name, text] : given) (void)KeyNamed(keys, name);
@@ -171,8 +174,8 @@ void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Spec& spec) 
   SetKeys(keys, given, [&](const Key<Spec>& row, const std::string& text) { row.set(spec, text); });
 }
 
-/// Returns ` name=value` of each key in which `spec` differs from `base` (the spec of the text
-/// before the keys), and of the keys that are always present.
+/// Returns ` name=value` for each key in which `spec` differs from `base`, and for the keys that
+/// are always present. `base` is the spec of the text before the keys.
 template <class Spec>
 std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
   std::string text;
@@ -188,7 +191,8 @@ std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
   return text;
 }
 
-/// Every field by its name. A field that the spec lacks is not set.
+/// Returns every field with its name. A field that the spec does not have is not set
+/// (std::monostate).
 template <class Spec>
 Fields FieldsOf(const Spec& spec) {
   Fields fields;

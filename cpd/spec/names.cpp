@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::size_t kLongest = 40;  // letters of a name that are compared and shown
 
-/// Letters left out, added, changed or swapped with their neighbors between a and b.
+/// Returns the number of letters that are left out, added, changed, or swapped with their neighbors
+/// between a and b.
 std::size_t Distance(std::string_view a, std::string_view b) {
   const std::size_t columns = b.size() + 1;
   std::vector<std::size_t> table((a.size() + 1) * columns);
@@ -47,8 +48,8 @@ std::string Quoted(std::string_view name) { return "'" + Shortened(name, 2 * kLo
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names) {
   if (name.size() < 2 || name.size() > kLongest) return {};
   const std::string given = Lower(name);
-  std::size_t least = name.size() < 6 ? 2 : 3;  // one more than the largest difference of a near
-                                                // name
+  // One more than the largest difference between `name` and a near name.
+  std::size_t least = name.size() < 6 ? 2 : 3;
   std::string_view nearest;
   for (const std::string_view one : names) {
     const std::size_t longer = std::max(given.size(), one.size());

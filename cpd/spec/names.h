@@ -13,30 +13,30 @@
 
 namespace cpd {
 
-/// A spec that has a name of its own.
+/// A spec that has its own name.
 struct NamedSpec {
   std::string name;
   std::string summary;   ///< a description in one line
-  std::string source;    ///< who defines it
-  std::string evidence;  ///< `standard`, `library`, `replayed` or `literature`: the kind of
-                         ///< evidence
+  std::string source;    ///< the standard, paper or library that defines it
+  std::string evidence;  ///< the kind: `standard`, `library`, `replayed` or `literature`
 };
 
-/// `name` with A…Z as a…z.
+/// Returns `name` with A…Z replaced by a…z.
 std::string Lower(std::string_view name);
 
-/// `name` in quotes for a message, cut where it is long.
+/// Returns `name` in quotes for a message. A long name is cut.
 CPD_API std::string Quoted(std::string_view name);
 
-/// Returns the one of `names` that differs least from `name`, letter case apart: by one letter
-/// (left out, added, changed, or swapped with its neighbor), by two if it has six or more. Empty if
-/// no name is so near.
+/// Returns the name among `names` that differs least from `name`, in any letter case. Letters may
+/// be left out, added, changed, or swapped with their neighbors: one such difference is allowed,
+/// and two if `name` has six letters or more. Returns an empty text if no name is that near.
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names);
 
-/// "; did you mean 'x'?" of the nearest name, or nothing.
+/// Returns "; did you mean 'x'?" with the nearest name, or an empty text.
 CPD_API std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
 
-/// Returns the enumerator of E at `name`'s index among names; the Error lists them.
+/// Returns the enumerator of E whose value is the index of `name` in `names`. Throws Error, which
+/// lists the names, for any other name.
 template <class E>
 E ParseName(const char* what, std::span<const std::string_view> names, std::string_view name) {
   std::string allowed;
@@ -48,7 +48,7 @@ E ParseName(const char* what, std::span<const std::string_view> names, std::stri
               DidYouMean(name, names));
 }
 
-/// An enumeration whose names NamesOf lists, each at its enumerator's index.
+/// An enumeration that has NamesOf. Each name is at the index of its enumerator.
 template <class E>
 concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   { NamesOf(value) } -> std::convertible_to<std::span<const std::string_view>>;
@@ -61,13 +61,13 @@ std::string ToString(E value) {
   return i < names.size() ? std::string(names[i]) : "number " + std::to_string(i);
 }
 
-/// The enumerator of a name. Throws Error for any other one.
+/// Returns the enumerator of a name. Throws Error for any other name.
 template <NamedEnum E>
 E ParseName(const char* what, std::string_view name) {
   return ParseName<E>(what, NamesOf(E{}), name);
 }
 
-/// Throws Error unless `value` is an enumerator of E, of which names has one each.
+/// Throws Error unless `value` is an enumerator of E. `names` has one name for each enumerator.
 template <class E>
 void CheckName(const char* what, std::span<const std::string_view> names, E value) {
   if (static_cast<std::size_t>(value) < names.size()) return;
@@ -79,8 +79,8 @@ void CheckName(const char* what, E value) {
   CheckName(what, NamesOf(value), value);
 }
 
-/// Throws Error for an option that `owner` does not have: the names that there are, then `others`,
-/// and the nearest.
+/// Throws Error for an option that `owner` does not have. The error lists `names`, then `others`,
+/// and suggests the nearest name.
 [[noreturn]] CPD_API void RefuseOption(std::string_view name, std::string_view owner,
                                        std::span<const std::string_view> names,
                                        std::span<const std::string_view> others = {});

@@ -10,8 +10,8 @@
 namespace cpd {
 namespace {
 
-/// Plain digits, unless a binary64 number is not 0 and below 10^-4, or has more than 16 digits
-/// before the point.
+/// Returns a number in plain digits. A binary64 number that is not 0 and is below 10^-4, or has
+/// more than 16 digits before the point, is written with an exponent.
 std::string Digits(double value) {
   const bool plain = value == 0 || (std::abs(value) >= 1e-4 && std::abs(value) < 1e16);
   const auto how = plain ? std::chars_format::fixed : std::chars_format::scientific;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of a spec's text, with its options `name=value`: splits, reads and writes them.
+// Splits, reads and writes the words of a spec's text, including its options `name=value`.
 #pragma once
 
 #include <charconv>
@@ -17,27 +17,28 @@
 
 namespace cpd {
 
-/// The words between blanks. Those within quotes, which are left out, and within parentheses, as in
-/// `(4, 3)`, do not count. Throws Error for a quote that is not closed.
+/// Returns the words of a text, separated by blanks. Blanks within quotes and within parentheses,
+/// as in `(4, 3)`, do not separate words; the quotes are removed. Throws Error for a quote that is
+/// not closed.
 CPD_API std::vector<std::string> WordsOf(std::string_view text);
 
-/// Returns ` name=value`, with the value in quotes if it has several words.
+/// Returns ` name=value`. The value is in quotes if it has several words.
 CPD_API std::string Written(std::string_view name, std::string_view value);
 
 bool IsOption(std::string_view word);
 
-/// Returns the options that the words are. Throws Error, naming `owner`, whose options they are,
-/// for another word and for an option that is given twice.
+/// Returns the options in `words`. Throws Error, naming their `owner`, for a word that is not an
+/// option, and for an option that occurs twice.
 CPD_API std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner);
 
-/// Returns the value of an option; null if it is not given.
+/// Returns the value of an option; null if `options` does not have it.
 const std::string* ValueOf(std::span<const Option> options, std::string_view name);
 
-/// Returns the options of a text; `given` replaces options of the same names.
+/// Returns the options of a text with replacements: `given` replaces options of the same names.
 CPD_API std::vector<Option> Merged(std::vector<Option> options, std::span<const Option> given);
 
-/// The number that all of `text` is, in decimal digits. Throws Error, naming `name`, for any other
-/// text, and for digits beyond Number.
+/// Reads all of `text` as a decimal integer. Throws Error, naming `name`, for any other text, and
+/// for a number beyond the range of Number.
 template <class Number>
 Number ParseInteger(std::string_view name, std::string_view text) {
   Number value = 0;
@@ -52,7 +53,7 @@ Number ParseInteger(std::string_view name, std::string_view text) {
   throw Error(std::string(name) + " must be an integer" + range + ", got " + Quoted(text));
 }
 
-/// Likewise of a binary floating-point number.
+/// Reads all of `text` as a binary floating-point number. Throws Error as ParseInteger does.
 template <class Number>
 Number ParseNumber(std::string_view name, std::string_view text) {
   Number value = 0;
@@ -65,15 +66,15 @@ Number ParseNumber(std::string_view name, std::string_view text) {
               Quoted(text));
 }
 
-/// Returns a field's value as a text has it: of a number the shortest decimal digits that read as
-/// it, `none` for a field that is not set.
+/// Returns the text of a field's value. A number is written in the shortest decimal digits that
+/// read back as the number, and a field that is not set as `none`.
 CPD_API std::string TextOf(const FieldValue& value);
-/// A word of a text: in quotes where it has spaces.
+/// Returns a word of a text, in quotes if it has spaces.
 std::string Enclosed(std::string_view word);
 
-/// Throws Error if random_bits or variant differs from its default and the rounding is not
-/// stochastic, so that no result depends on it. Texts and specs check this. Operations, whose
-/// options may come from a codec, do not.
+/// Throws Error if random_bits or variant differs from its default although the rounding is not
+/// stochastic, because the option then has no effect. Specs and texts call this check. Operations,
+/// whose options may come from a codec, do not.
 CPD_API void CheckDraws(const RoundingOptions& rounding);
 
 }  // namespace cpd

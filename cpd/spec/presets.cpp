@@ -14,8 +14,8 @@ constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};
 constexpr Format kTf32{.exp = 8, .man = 10, .bias = 127};
 constexpr Format kE4m3fnuz{.exp = 4, .man = 3, .bias = 8, .encoding = Encoding::fnuz};
-constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};  ///< the part of fp32 that FP8 units
-                                                            ///< keep
+/// The format that holds the bits of fp32 that FP8 units store.
+constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};
 
 constexpr std::string_view kReplayed = "replayed";
 constexpr std::string_view kLiterature = "literature";
@@ -32,12 +32,12 @@ constexpr std::string_view kMmaSimResults = "MMA-Sim (arXiv 2511.10909), whose r
 constexpr std::string_view kDeepSeek =
     "DeepSeek-V3 (arXiv 2412.19437, section 3.3.2) for the promotion; the unit is h100-fp8";
 
-/// The source of fp16 results, in a unit that has them.
+/// The rule for fp16 results, in a unit that supports them.
 enum class Half : std::uint8_t {
   none,
-  same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
-  /// FP8 by two fp16 instructions, one for k mod 4 in {0, 1}, the other for the rest. They start
-  /// from +0, and the addend is added to their results.
+  same,  ///< as the rule for fp32, with the sum rounded to nearest into fp16
+  /// FP8 products by two fp16 instructions: one for k mod 4 in {0, 1}, the other for the rest. Both
+  /// start from +0, and the addend is added to their results.
   pairs,
 };
 
@@ -83,8 +83,8 @@ constexpr Unit WithScales(std::string_view name, const Format& operand, const Fo
   return unit;
 }
 
-// V100's least exponent with fp32 results is published nowhere and never counts: what is not zero
-// lies above it.
+// V100's least exponent with fp32 results is not published. It has no effect, because all nonzero
+// numbers are above it.
 constexpr std::array kUnits{
     Unit{"v100", kFp16, 4, 23, -133, 0, kReplayed, kVectors, Half::same, -19},
     Unit{"a100", kFp16, 8, 24, -132, 0, kLiterature, kMmaSim, Half::same, -20},
@@ -133,7 +133,7 @@ constexpr std::array kUnits{
     Amd("cdna3-fp8", kE4m3fnuz, 16, Adder::two_steps_even),
 };
 
-/// In any letter case.
+/// Finds a unit by its name, in any letter case.
 const Unit* FindUnit(std::string_view name) {
   const auto* const found = std::ranges::find(kUnits, Lower(name), &Unit::name);
   return found == kUnits.end() ? nullptr : found;
@@ -163,7 +163,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
 
-/// Sets the unit's rule for fp16 results.
+/// Changes `rule`, the unit's rule for fp32 results, to its rule for fp16 results.
 void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.sum = kFp16;
   rule.rounding = Rounding::nearest_even;
@@ -198,7 +198,7 @@ Accumulator Preset(std::string_view name, const Format& output) {
   rule.fraction_bits = unit.fraction_bits;
   rule.min_exponent = unit.min_exponent;
   rule.promote = unit.promote;
-  // FP8 units of 13 fraction bits keep 13 bits of their fp32 sums.
+  // FP8 units with 13 fraction bits store 13 bits of their fp32 sums.
   rule.sum = unit.fraction_bits == kE8m13.man ? kE8m13 : kFp32;
   rule.scale = unit.scale;
   rule.scale_block = unit.scale_block;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix units by name.
+// Matrix units by their names.
 #pragma once
 
 #include <string>
@@ -12,21 +12,23 @@
 
 namespace cpd {
 
-/// A matrix unit by name (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16 output: an Accumulator
-/// of Scheme::block_fma. Throws Error for a name that is not known, and for results in a format
-/// for which the unit has no known rule.
+/// Returns the accumulator of a matrix unit (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16
+/// output. Its scheme is Scheme::block_fma. Throws Error for an unknown name, and for an output
+/// format for which the unit has no known rule.
 CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
 
-/// The matrix units. Evidence is `replayed` (against published results of the unit) or
-/// `literature`.
+/// Returns all matrix units. Their evidence is `replayed` (against published results of the unit)
+/// or `literature`.
 CPD_API std::vector<NamedSpec> Presets();
 
-/// The binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`; of fp16 results its
-/// first half. Empty where nothing tells. CPD's own results hold its one quiet NaN.
+/// Returns the binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`. For fp16
+/// results, the pattern is its first half. Returns an empty text if the pattern is not known. CPD's
+/// own results use a single quiet NaN instead.
 CPD_API std::string PresetNan(std::string_view name);
 
-/// Returns whether a text's first word can only be meant as a matrix unit's: the name of a preset,
-/// or with the hyphen that all but two have and no format.
+/// Returns whether the first word of a text can only be meant as the name of a matrix unit. This
+/// holds for the name of a preset, and for a word with a hyphen, which almost all presets and no
+/// formats have.
 CPD_API bool NamesPreset(std::string_view word);
 
 }  // namespace cpd

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The purposes of roundings. Each has its own stream of random bits (cpd/numeric/draws/streams.h).
-// For each purpose of a layer, a recipe has the format of its rounding (recipe.h).
+// The purposes of roundings. Each purpose has its own stream of random bits
+// (cpd/numeric/draws/streams.h). A recipe (recipe.h) determines the format of the rounding for each
+// purpose of a layer.
 #pragma once
 
 #include <array>
@@ -15,29 +16,30 @@
 namespace cpd {
 
 enum class Purpose : std::uint8_t {
-  given = 0,  ///< the stream that was given, as it is: a forward GEMM, a cast by itself
+  given = 0,  ///< the caller's stream without change: a forward GEMM, a single cast
 
   // a collective's
   wire = 1,    ///< a contribution's cast; position = rank
-  sum = 2,     ///< the steps of a fold; position = group, or kAcross
-  result = 3,  ///< a fold's sum to the result's format; position as for sum
+  sum = 2,     ///< the steps of an ordered sum; position = group, or kAcross
+  result = 3,  ///< the rounding of a sum into the result's format; position as for sum
 
-  // a layer's, and an operation's derivatives
+  // The purposes in a layer of a model, and in the derivatives of an operation.
   grad_input = 4,     ///< the GEMM that gives the gradient of the input, or of a first operand
-  grad_weight = 5,    ///< of the weight, or of a second operand
+  grad_weight = 5,    ///< the GEMM that gives the gradient of the weight, or of a second operand
   grad_bias = 6,      ///< the sum that gives the gradient of the bias, or of a third operand
-  recast_weight = 7,  ///< the weight's cast for grad_input, where it is another than for forward
+  recast_weight = 7,  ///< the weight's cast for grad_input, if it differs from the forward cast
   cast_activation = 8,
   cast_weight = 9,
   cast_gradient = 10,  ///< the gradient's cast for grad_input
   cast_output = 11,
-  tangent_input = 12,      ///< forward mode: the product of the input's tangent
-  tangent_weight = 13,     ///< of the weight's
-  recast_activation = 14,  ///< the activation's cast for grad_weight, where it is another
-  recast_gradient = 15,    ///< the gradient's cast for grad_weight, where it is another
+  tangent_input = 12,   ///< forward mode: the product of the input's tangent
+  tangent_weight = 13,  ///< forward mode: the product of the weight's tangent
+  /// The activation's cast for grad_weight, if that cast differs from the forward cast.
+  recast_activation = 14,
+  recast_gradient = 15,  ///< the gradient's cast for grad_weight, if it differs from cast_gradient
 };
 
-/// Every purpose by its name, in the order of their numbers.
+/// All purposes and their names, in the order of the purposes' numbers.
 constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
     {"given", Purpose::given},
     {"wire", Purpose::wire},
@@ -57,7 +59,7 @@ constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
     {"recast_gradient", Purpose::recast_gradient},
 }};
 
-/// Throws Error for a name that the table lacks.
+/// ParsePurpose throws Error for a name that is not in kPurposes.
 CPD_API Purpose ParsePurpose(std::string_view name);
 CPD_API std::string ToString(Purpose purpose);
 

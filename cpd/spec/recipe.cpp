@@ -24,9 +24,10 @@ template <class Value>
 struct Field {
   std::string_view name;
   Value Recipe::* value;
-  std::optional<Purpose> purpose{};  ///< of the rounding of a GEMM's operand or result
+  std::optional<Purpose> purpose{};  ///< the purpose of the rounding of a GEMM's operand or result
 };
-/// Operands of one backward GEMM, and the tensor whose cast is theirs unless they have their own.
+/// The field for an operand of one backward GEMM. `usual` is the field of the tensor's cast, which
+/// applies if the operand has no cast of its own.
 struct OwnField : Field<OwnCast> {
   Field<Cast> usual;
 };
@@ -66,7 +67,7 @@ void ReadValue(Sum& sum, std::string_view text) {
   if (text != "native") sum = ParseAccumulator(text);
 }
 
-/// A cast in a recipe, where a bare e4m3 is refused.
+/// Reads a cast of a recipe. Throws Error for a bare e4m3.
 CastSpec ParseCast(std::string_view text) {
   const auto words = WordsOf(text);
   if (!words.empty() && Lower(words[0]) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
@@ -89,8 +90,8 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
-/// A text of version 0.7, in which semicolons follow the forward sum and each option, as it is
-/// written now.
+/// Returns a text of version 0.7 in the present form. In version 0.7, the forward sum and each
+/// option were followed by semicolons.
 std::string WithoutSemicolons(std::string_view text) {
   std::string written = "native";
   for (bool first = true; !text.empty(); first = false) {
@@ -118,7 +119,7 @@ void SetField(Recipe& recipe, std::string_view text) {
   }
 }
 
-/// The forward sum decides the default of the bias's.
+/// Sets the forward sum. The forward sum determines the default of the bias's sum.
 void SetForward(Recipe& recipe, std::string_view text) {
   SetField<kSumFields, 0>(recipe, text);
   recipe.grad_bias.reset();
@@ -157,7 +158,7 @@ constexpr auto kRecipeKeys = [] {
 
 // ---- checks ---------------------------------------------------------------------------------
 
-/// The cast of an operand of one backward GEMM.
+/// Returns the cast of an operand of one backward GEMM.
 const Cast& Resolved(const Recipe& recipe, const OwnField& field) {
   const OwnCast& own = recipe.*field.value;
   return own ? *own : recipe.*field.usual.value;
@@ -167,7 +168,7 @@ const CastSpec* AsScaled(const Cast& cast) {
   return cast && cast->scaled() != nullptr ? &*cast : nullptr;
 }
 
-/// All casts that a recipe gives to operands, each by its name.
+/// Returns all casts to scaled formats that a recipe has for operands, each with its name.
 std::vector<std::pair<std::string_view, const CastSpec*>> ScaledCasts(const Recipe& recipe) {
   std::vector<std::pair<std::string_view, const CastSpec*>> all;
   const auto add = [&](std::string_view name, const Cast& cast) {
@@ -180,7 +181,8 @@ std::vector<std::pair<std::string_view, const CastSpec*>> ScaledCasts(const Reci
   return all;
 }
 
-/// The default of scales_at beside `sums`: for a matrix unit what the operands' blocks allow.
+/// Returns the default of scales_at for the recipe's sums. For a matrix unit, it follows from the
+/// blocks of the operands.
 ScalesAt UsualScalesAt(const Recipe& recipe) {
   if (!recipe.forward || !recipe.forward->unit) return ScalesAt::operand;
   const auto casts = ScaledCasts(recipe);
@@ -212,7 +214,8 @@ void CheckHistories(const Recipe& recipe) {
   }
 }
 
-/// A matrix unit of elements of 8 bits or fewer is not fed scaled values.
+/// Throws Error if a matrix unit for elements of 8 bits or fewer would get values that are already
+/// multiplied by their scales.
 void CheckUnits(const Recipe& recipe) {
   const auto casts = ScaledCasts(recipe);
   if (casts.empty()) return;
@@ -225,7 +228,7 @@ void CheckUnits(const Recipe& recipe) {
   }
 }
 
-/// Scales applied to sums need sums that are emulated, and no factor.
+/// Throws Error unless scales that are applied to sums have emulated sums and no factor.
 void CheckScaledSums(const Recipe& recipe) {
   const std::string at = "scales_at='" + ToString(recipe.scales_at) + "' takes ";
   for (const auto& field : std::span(kSumFields).first(3)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rounding of a value: the mode, what overflow gives, and where random bits come from.
+// The rounding of a value: the mode, the result of overflow, and the rule for random bits.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,22 @@ enum class Rounding : std::uint8_t {
   stochastic,
 };
 
-/// `ieee`: overflow gives Inf, or NaN where there is no Inf, or the max where there is neither;
-/// inward-directed modes give the max. `saturate`: always the max, for an infinite input too.
+/// The result of overflow. `ieee`: Inf; NaN if the format has no Inf; the largest value if it has
+/// neither. Modes that round inward give the largest value. `saturate`: always the largest value,
+/// also for an infinite input.
 enum class Overflow : std::uint8_t { ieee, saturate };
 
-/// Stochastic rounding by N random bits R of the fraction nu of the gap (IEEE P3109's names):
-/// away from zero iff  A: floor(nu 2^N) + R >= 2^N;  B: floor(nu 2^(N+1)) + 2R + 1 >= 2^(N+1);
-/// C: RNITE(nu 2^N) + R >= 2^N.
+/// Stochastic rounding by N random bits R. Let nu be the fraction of the gap between two numbers
+/// (the names are IEEE P3109's). The number rounds away from zero if and only if
+/// - A: floor(nu 2^N) + R >= 2^N;
+/// - B: floor(nu 2^(N+1)) + 2R + 1 >= 2^(N+1);
+/// - C: RNITE(nu 2^N) + R >= 2^N, where RNITE rounds to the nearest integer, ties to even.
 enum class Variant : std::uint8_t { A, B, C };
 
 constexpr int kMaxRandomBits = 24;
 
-/// Options of every rounding. A call's RandomKey (random_key.h) selects the random bits of mode
-/// stochastic; variant and random_bits have no effect on other modes.
+/// The options of a rounding. The RandomKey of a call (random_key.h) selects the random bits of the
+/// mode stochastic. variant and random_bits have no effect in other modes.
 struct RoundingOptions {
   Rounding mode = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
@@ -50,7 +53,7 @@ CPD_API void Check(const RoundingOptions& options);
 CPD_API Rounding ParseRounding(std::string_view name);
 CPD_API Overflow ParseOverflow(std::string_view name);
 CPD_API Variant ParseVariant(std::string_view name);
-/// All names, each at its enumerator's place.
+/// Return all names. Index a name by its enumerator.
 CPD_API std::span<const std::string_view> NamesOf(Rounding mode);
 CPD_API std::span<const std::string_view> NamesOf(Overflow overflow);
 CPD_API std::span<const std::string_view> NamesOf(Variant variant);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names and texts of scaled formats.
+// The names and texts of scaled formats.
 #include "cpd/spec/scaled.h"
 
 #include <algorithm>
@@ -31,7 +31,8 @@ constexpr std::array<std::string_view, 3> kKinds{"tensor", "row", "tile"};
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
 constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
 constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
-/// Steps of 2^-6 up to 127/64 (OCP MX 1.0, 5.3.4, which leaves -2 to the implementation).
+/// The int8 element of OCP MX 1.0: steps of 2^-6 up to ±127/64 (section 5.3.4, which leaves -2 to
+/// the implementation).
 constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::integer};
 constexpr int kMostIntegerBits = 25;
 
@@ -56,7 +57,7 @@ constexpr std::string_view kTeSource = "NVIDIA TransformerEngine";
 constexpr std::string_view kDeepGemm = "DeepSeek DeepGEMM; arXiv 2412.19437, section 3.3";
 constexpr std::string_view kStandard = "standard";
 
-/// The names that stand by themselves.
+/// The scaled formats that have a name.
 const std::vector<Named>& NamedScaled() {
   static const std::vector<Named> all{
       {"mxfp8", Mx(kE4m3fn), "32 values of e4m3fn share a power of two", kMxSource, kStandard},
@@ -84,7 +85,7 @@ const std::vector<Named>& NamedScaled() {
   return all;
 }
 
-/// N of intN, smN or bfpN; 0 for other names.
+/// Returns N of intN, smN or bfpN; 0 for other names.
 int IntegerBits(std::string_view name, std::string_view prefix) {
   int bits = 0;
   if (!name.starts_with(prefix)) return 0;
@@ -93,7 +94,7 @@ int IntegerBits(std::string_view name, std::string_view prefix) {
   return error == std::errc() && rest == end && bits >= 2 && bits <= kMostIntegerBits ? bits : 0;
 }
 
-/// Returns whether an element is intN, intN:full or smN.
+/// Returns whether the name of an element is intN, intN:full or smN.
 bool IsIntegerName(std::string_view name) {
   const std::string_view plain = name.substr(0, name.find(":full"));
   return IntegerBits(plain, "int") != 0 || IntegerBits(plain, "sm") != 0;
@@ -117,7 +118,8 @@ std::optional<Scaled> FindNamed(std::string_view name) {
   return std::nullopt;
 }
 
-/// Parses the beginning of a text: a named format, an integer format in rows, or an element format.
+/// Parses the first word of a text: a named format, an integer format in rows, or an element
+/// format.
 Scaled Head(std::string_view word) {
   const std::string name = Lower(word);
   if (const auto named = FindNamed(name)) return *named;
@@ -165,7 +167,8 @@ void SetTransform(Scaled& scaled, std::string_view text) {
   if (text != "none") scaled.transform = ParseHadamard(text);
 }
 
-/// The scale decides the default of the rule, the arithmetic that of non_finite.
+/// The order of rows matters: the scale determines the default of the rule, and the arithmetic
+/// determines the default of non_finite.
 constexpr std::array<Key<Scaled>, 12> kScaledKeys{{
     {"element", "element", &SetElement, &ElementOf},
     {"block", "block",
@@ -186,7 +189,8 @@ constexpr std::array<Key<Scaled>, 12> kScaledKeys{{
      [](const Scaled& scaled) { return FieldOf(scaled.transform); }},
 }};
 
-/// The text that begins with `head`, which reads as `base`.
+/// Returns the text of `scaled` that begins with `head`. `base` is the scaled format that `head`
+/// alone stands for.
 std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
   const std::span<const Key<Scaled>> rows(kScaledKeys);
   head += TextOfKeys({{}, rows.first(1)}, scaled, base);
@@ -211,7 +215,7 @@ void CheckShape(const BlockShape& block) {
   }
 }
 
-/// The formats and rules that each arithmetic is known for (scale_rules.h).
+/// Throws Error unless an arithmetic supports the format and the rule (scale_rules.h).
 void CheckArithmetic(const Scaled& scaled) {
   const auto refuse = [&](const std::string& wanted) {
     throw Error("arithmetic " + ToString(scaled.arithmetic) + " has " + wanted + ", got scale " +
@@ -339,7 +343,7 @@ std::vector<std::int64_t> ScaleGrid(const BlockShape& block, std::span<const std
   CheckShape(block);
   if (block.kind == Kind::tensor) return {};
   std::vector<std::int64_t> grid(shape.begin(), shape.end());
-  if (grid.empty()) return grid;  // one value: a block of its own
+  if (grid.empty()) return grid;  // one value is one block
   const int rank = static_cast<int>(grid.size());
   const int along = ResolveAxis(axis, rank);
   if (block.kind == Kind::row) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Formats beyond binary32, up to binary64: exp up to 11, man up to 52, of encoding ieee. Their
-// values live in binary64 tensors, and operations of elements alone take them (ops/exact.h). What
-// format.h says by codes of 32 bits and binary32 values, here for every format.
+// Formats beyond binary32, up to binary64: exp up to 11 and man up to 52, with encoding ieee. Their
+// values are stored in binary64 tensors. Only elementwise operations support these formats
+// (ops/exact.h). This header provides, for every format, the properties that format.h provides for
+// codes of 32 bits and binary32 values.
 #pragma once
 
 #include <bit>
@@ -17,10 +18,11 @@ constexpr int kWidestMan = 52;
 
 constexpr bool is_wide(const Format& format) { return format.exp > 8 || format.man > 23; }
 
-/// Throws Error unless the format is one that Check takes or a wide one.
+/// Throws Error unless the format is a wide format or a format that Check accepts.
 CPD_API void CheckOfElements(const Format& format);
 
-/// Returns units * 2^exponent as a pattern, if binary64 holds it; infinity's if it is above.
+/// Returns the pattern of units * 2^exponent, which binary64 must hold if it is in range. Returns
+/// the pattern of infinity if the number is above binary64's range.
 constexpr std::uint64_t binary64_pattern(std::uint64_t units, int exponent) {
   if (units == 0) return 0;
   const int top = 63 - std::countl_zero(units);
@@ -31,19 +33,19 @@ constexpr std::uint64_t binary64_pattern(std::uint64_t units, int exponent) {
   return (static_cast<std::uint64_t>(power + 1022) << 52) + significand;
 }
 
-/// Magnitude code of the largest finite value.
+/// Returns the magnitude code of the largest finite value.
 constexpr std::uint64_t max_code_of(const Format& format) {
   if (format.encoding != Encoding::ieee) return format.max_code();
   return (((std::uint64_t{1} << format.exp) - 1) << format.man) - 1;
 }
 
-/// Magnitude code of the most negative finite value; 0 for a format without signs.
+/// Returns the magnitude code of the most negative finite value; 0 for a format without signs.
 constexpr std::uint64_t lowest_code_of(const Format& format) {
   if (!format.is_signed) return 0;
   return format.encoding == Encoding::int_full ? format.lowest_code() : max_code_of(format);
 }
 
-/// The pattern of a finite magnitude code's value.
+/// Returns the binary64 pattern of the value of a finite magnitude code.
 constexpr std::uint64_t pattern_of(const Format& format, std::uint64_t code) {
   const auto field = static_cast<int>(code >> format.man);
   if (!format.has_zero()) return binary64_pattern(1, field - format.bias);
@@ -60,19 +62,19 @@ constexpr double magnitude_of(const Format& format, std::uint64_t code) {
 
 constexpr double max_of(const Format& format) { return magnitude_of(format, max_code_of(format)); }
 
-/// The least positive normal number; 0 if there is none.
+/// Returns the least positive normal number; 0 if there are no normal numbers.
 constexpr double min_normal_of(const Format& format) {
   const std::uint64_t code = format.has_zero() ? std::uint64_t{1} << format.man : 0;
   return code <= max_code_of(format) ? magnitude_of(format, code) : 0.0;
 }
 
-/// Least positive value; 0 where the format holds none.
+/// Returns the least positive value; 0 if the format has no positive value.
 constexpr double min_subnormal_of(const Format& format) {
   if (!format.has_zero() || !format.subnormals) return min_normal_of(format);
   return max_code_of(format) >= 1 ? magnitude_of(format, 1) : 0.0;
 }
 
-/// Distinct finite values, zero counted once.
+/// Returns the number of distinct finite values. Zero counts once.
 constexpr std::uint64_t num_values_of(const Format& format) {
   if (!is_wide(format)) return format.num_values();
   const std::uint64_t below_normal = (std::uint64_t{1} << format.man) - 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random integers that a caller passes to an ordered sum in place of philox.h's.
+// Random integers that a caller passes to an ordered sum. They replace the integers that philox.h
+// would generate.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,13 @@
 
 namespace cpd {
 
-/// Draw t of element i is random[i * stride + t]; null: philox.h makes the draws.
+/// A view of the caller's random integers: integer t of element i is random[i * stride + t]. If
+/// `random` is null, philox.h generates the integers instead.
 struct GivenDraws {
   const std::uint32_t* random = nullptr;
   std::int64_t stride = 0;
 
-  /// The draws of the elements from i on.
+  /// Returns the view that begins at element i.
   [[nodiscard]] CPD_FN constexpr GivenDraws from(std::int64_t i) const {
     return random == nullptr ? GivenDraws{} : GivenDraws{random + i * stride, stride};
   }
@@ -22,8 +24,8 @@ struct GivenDraws {
 
 inline namespace CPD_ISA {
 
-/// Successive draws from a caller's integers for the first `lanes` lanes of V, each an element; the
-/// other lanes draw 0.
+/// Returns successive random integers from a caller's array (GivenDraws). Each of the first `lanes`
+/// lanes of V gets the next integer of its own element; the other lanes get 0.
 template <class V>
 class TakenDraws {
  public:

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits are a function of (seed, stream, element index, draw) and of nothing else.
+// Generates random integers. Each integer is a function of (seed, stream, element index, number of
+// the integer) and of nothing else.
 //
-// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3). key = (seed low,
-// seed high), counter = (index low, index bits 32…39 | block << 8, stream low, stream high). It
-// gives four 32-bit words.
+// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3). Its key is (seed
+// low, seed high). Its counter is (index low, index bits 32…39 | block << 8, stream low, stream
+// high). Each counter gives four 32-bit words.
 //
-// A word serves s draws: 1 for N > 16 random bits, 2 for N > 8, else 4. Draw q of a word is R =
-// (word >> 32 q / s) mod 2^N.
+// A draw is one random integer R of N bits for one rounding. A word is cut into s draws: s = 1 for
+// N > 16, s = 2 for N > 8, else s = 4. Draw q of a word is R = (word >> 32 q / s) mod 2^N.
 //
-// Elementwise operations (cast, encode, add, …) use block 0, and share words among elements:
-// element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i mod
-// 16. So 256 elements always begin with a fresh index, and neighboring lanes have neighboring
-// indices.
+// Elementwise operations (cast, encode, add, …) use block 0, and several elements share a word.
+// Element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i mod
+// 16. So every multiple of 256 elements begins with a new index, and neighboring lanes have
+// neighboring indices.
 //
-// Ordered sums (sum, GEMM) give each output element its own index. Draw number t, in program order,
-// is draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
+// An ordered sum (sum, GEMM) of output element i uses index i. Its draws are numbered in program
+// order: draw t is draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -28,9 +29,10 @@ struct Words {
   U word[4];
 };
 
-/// The state of Philox4x32-10 with counter (c0, c1, c2, c3). `Split` lanes hold every second
-/// counter in the low half of 64 bits: a product's low half is the next word without a shift, its
-/// high half with one, and bits above the low half are never read.
+/// The state of Philox4x32-10 with counter (c0, c1, c2, c3). `Split` lanes are 64 bits wide and
+/// hold every second counter in their low half. So the low half of a product is the next word
+/// without a shift, and its high half is the next word after one shift. Bits above the low half are
+/// never read.
 template <class Split>
 struct PhiloxState {
   Split c0, c1, c2, c3;
@@ -45,8 +47,9 @@ struct PhiloxState {
   }
 };
 
-/// The state after two rounds from the counters (c0, c1, stream low, stream high). Only c0 differs
-/// by lane: the rest of these rounds is computed once for all lanes.
+/// Returns the state after two rounds from the counters (c0, c1, stream low, stream high). Only c0
+/// differs between lanes, so the other counters' part of these two rounds is computed once for all
+/// lanes.
 template <class Split>
 CPD_FN constexpr PhiloxState<Split> philox_start(Split c0, std::uint32_t c1, std::uint64_t seed,
                                                  std::uint64_t stream) {
@@ -64,17 +67,18 @@ CPD_FN constexpr PhiloxState<Split> philox_start(Split c0, std::uint32_t c1, std
           splat<Split>(static_cast<std::uint32_t>(second))};
 }
 
-/// The words of kSets vectors of counters. A round waits for the one before, so that several sets
-/// side by side take little longer than one.
+/// The words of kSets vectors of counters. Each round depends on the round before, so computing
+/// several independent sets together takes little longer than computing one.
 template <class U, int kSets>
 struct WordSets {
   Words<U> set[kSets];
 };
-/// As many as the registers hold.
+/// The number of sets that fit the registers of an instruction set with vectors U.
 template <class U>
 constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
 
-/// The words of Philox4x32-10 for the counters (c0, c1, stream low, stream high) of each set.
+/// Returns the words of Philox4x32-10 for the counters (c0, c1, stream low, stream high) of each
+/// set.
 template <class U, int kSets>
 CPD_FN constexpr WordSets<U, kSets> philox_sets(const U (&c0)[kSets], std::uint32_t c1,
                                                 std::uint64_t seed, std::uint64_t stream) {
@@ -102,7 +106,7 @@ CPD_FN constexpr WordSets<U, kSets> philox_sets(const U (&c0)[kSets], std::uint3
   }
   return words;
 }
-/// The words of one vector of counters.
+/// Returns the words of Philox4x32-10 for one vector of counters.
 template <class U>
 CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed,
                                       std::uint64_t stream) {
@@ -112,24 +116,24 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
 CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
   return random_bits > 16 ? 0 : random_bits > 8 ? 1 : 2;
 }
-/// The number of draws that a word serves.
+/// Returns the number of random integers into which one 32-bit word is cut.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
-/// Counter 1: bits 32…39 of the index, and the block.
+/// Returns counter 1: bits 32…39 of the index, and the block.
 CPD_FN constexpr std::uint32_t second_counter(std::uint64_t index, std::uint64_t block) {
   return static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
 }
 
-/// The words of `block` at indices index, index + 1, …, one a lane; the indices share their bits
-/// 32…39.
+/// Returns the words of `block` at indices index, index + 1, …. Each lane has one index. All
+/// indices must have the same bits 32…39.
 template <class U>
 CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::uint64_t block,
                                        std::uint64_t seed, std::uint64_t stream) {
   return philox_from(index_low, second_counter(index, block), seed, stream);
 }
 
-/// The words of `block` at kSets vectors of indices from `index` on, one a lane, which share their
-/// bits 32…39.
+/// Returns the words of `block` at kSets vectors of indices from `index` on. Each lane has one
+/// index. All indices must have the same bits 32…39.
 template <class U, int kSets>
 CPD_FN constexpr WordSets<U, kSets> random_words(std::uint64_t index, std::uint64_t block,
                                                  std::uint64_t seed, std::uint64_t stream) {
@@ -141,7 +145,7 @@ CPD_FN constexpr WordSets<U, kSets> random_words(std::uint64_t index, std::uint6
   return philox_sets<U, kSets>(c0, second_counter(index, block), seed, stream);
 }
 
-/// The random integer of element i in elementwise operations (cast, encode, add, …).
+/// Returns the random integer of element i in elementwise operations (cast, encode, add, …).
 CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t seed,
                                               std::uint64_t stream, std::uint64_t i) {
   const auto draws = static_cast<std::uint64_t>(draws_per_word(random_bits));
@@ -152,8 +156,9 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Returns draw t of an ordered sum for element `index`, whose low 32 bits are index_low, one
-/// element a lane.
+/// Returns draw (random integer) t of an ordered sum. Each lane is one element of the result.
+/// `index` is the index of the first element, and index_low holds the low 32 bits of each lane's
+/// index.
 template <class U>
 CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream, U index_low,
                              std::uint64_t index, std::uint64_t t) {
@@ -163,14 +168,14 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
   return (words.word[(t / draws) % 4] >> shift) & splat<U>((1U << random_bits) - 1);
 }
 
-/// The words of block `number` of the folds of elements index, index + 1, …, one a lane of each
-/// set.
+/// Returns the words of block `number` of the ordered sums of elements index, index + 1, …: one
+/// element a lane of each set. The indices may differ in bits 32…39.
 template <class U, int kSets = 1>
 CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_t number,
                                                std::uint64_t seed, std::uint64_t stream) {
   auto words = random_words<U, kSets>(index, number, seed, stream);
   const std::uint64_t last = index + kSets * sizeof(U) / 4 - 1;
-  if (last >> 32 != index >> 32) {  // bits 32…39 change from an element to the next
+  if (last >> 32 != index >> 32) {  // bits 32…39 differ between elements
     for (int s = 0; s < kSets; ++s) {
       const std::uint64_t first = index + static_cast<std::uint64_t>(s) * (sizeof(U) / 4);
       const U low = splat<U>(static_cast<std::uint32_t>(first)) + iota<U>();
@@ -184,7 +189,8 @@ CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_
   return words;
 }
 
-/// Successive draws of the folds of elements index, index + 1, …, one a lane of U.
+/// Generates successive draws (random integers) for the ordered sums of elements index, index + 1,
+/// …. Each lane of U is one element.
 template <class U>
 class FoldDraws {
  public:
@@ -212,7 +218,7 @@ class FoldDraws {
   }
 
   int random_bits_;
-  std::uint32_t log_;  ///< of the draws that a word serves
+  std::uint32_t log_;  ///< log2 of the number of draws of a word
   std::uint64_t seed_, stream_, index_, next_;
   Words<U> words_{};
 };

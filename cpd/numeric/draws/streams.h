@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The random stream of each rounding. Element i of a layer or a tensor is counter i of its stream
-// (philox.h). A stream is
+// Computes the number of the random stream of each rounding. Element i of a layer or a tensor is
+// counter i of its stream (philox.h). The number of a stream is
 //   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
-//   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
-// where `stream` is the call's, and purpose 0 is the caller's own. Purposes of the two never
-// coincide while the calls' streams are below 2^60.
+//   stream XOR purpose << 60 XOR layer << 20              in a layer of a model.
+// In a model, `stream` is the stream that the caller passes. Purpose 0 is left to the caller. A
+// stream of a collective and a stream of a model never coincide while the callers' streams are
+// below 2^60, because their purposes differ.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,16 @@
 namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
-constexpr std::int64_t kAcross = 0xFFFFF;   ///< the fold across groups, or the only fold
-constexpr std::int64_t kEncoded = 0xFFFFE;  ///< purpose `result`: sums that their owner encodes
+constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
+/// The position, for purpose `result`, of the rounding of sums that their owner encodes.
+constexpr std::int64_t kEncoded = 0xFFFFE;
 
-/// Returns the stream of a layer and a position, from the stream of layer 0 and position 0.
+/// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
   return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
 }
 
-/// The stream of a rounding in a collective. Throws Error where step >= 2^24, layer >= 2^16 or
+/// Returns the stream of a rounding in a collective. Throws Error if step >= 2^24, layer >= 2^16 or
 /// position >= 2^20.
 inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t layer,
                               std::int64_t position) {
@@ -41,7 +43,7 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
   return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
 }
 
-/// The tag that is XORed into the stream of a layer's call. Throws Error where the layer is not
+/// Returns the tag to XOR into the stream of a layer's call. Throws Error if the layer is not in
 /// 0…2^16 - 1.
 inline std::uint64_t StreamTag(Purpose purpose, std::int64_t layer) {
   if (layer < 0 || layer >= kMostLayers) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The question that a fast path answers (applies): does it give the bits of this sum? A path that
-// answers NoPath::has_one is exact within the bounds that its plan states (bounds.h).
+// The question that each fast path answers (`applies`): does the path give the bits of this sum? A
+// path answers NoPath::has_one for yes. The path is then exact for values within the bounds that
+// its plan states (bounds.h).
 #pragma once
 
 #include <cstdint>
@@ -14,21 +15,22 @@
 
 namespace cpd {
 
-/// Why a sum takes the general path.
+/// The reason why a fast path does not take a sum, or has_one if it does.
 enum class NoPath : std::uint8_t {
   has_one,
-  other,           ///< the path is for other sums; another path says why
+  other,           ///< the path is for other sums; another path gives the reason
   mode,            ///< the rounding mode
   variant,         ///< variant B or C of stochastic rounding
   exact_products,  ///< exact products, which only a sequential sum adds in a fast path
   special_values,  ///< a format without sign, zero or subnormals, or beyond binary32's range
   grid,            ///< the products' least spacing is below the sums'
-  precision,       ///< more significant bits than binary32 rounds twice, or exactly, by additions
-  powers,          ///< a pairwise sum in a format of powers of two
-  switched_off,    ///< CPD_FAST
+  /// The format has more significant bits than binary32 additions can round twice, or exactly.
+  precision,
+  powers,        ///< a pairwise sum in a format of powers of two
+  switched_off,  ///< the path is switched off by CPD_FAST
 };
 
-/// One level of sums of products.
+/// Describes a sum of products, whose products and partial sums are rounded.
 struct ProductsAsked {
   Scheme scheme = Scheme::sequential;  ///< sequential, kahan or pairwise
   Format product;
@@ -38,33 +40,34 @@ struct ProductsAsked {
   RoundPlan product_plan, sum_plan;
 };
 
-/// An ordered sum of terms, numbers of `terms_in`.
+/// Describes an ordered sum of terms. The terms are numbers of the format `terms_in`.
 struct TermsAsked {
   Scheme scheme = Scheme::sequential;
   Format format;
   Format terms_in;
   RoundPlan round;
 
-  /// Returns whether every term is a number of `format`, or of a coarser one.
+  /// Returns whether every term is a number of `format`: `terms_in` has at most its precision and
+  /// no finer least spacing.
   [[nodiscard]] constexpr bool are_known() const {
     return terms_in.precision() <= format.precision() &&
            terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
   }
 };
 
-/// The answer of a path that rounds to nearest-even, for another mode.
+/// Returns the answer, for a mode other than nearest-even, of a path that rounds to nearest-even.
 constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }
 
-/// Answers for paths that take sums of terms alone, or of products alone.
+/// Answers for a path that takes only sums of terms, not sums of products.
 struct OfTermsAlone {
   static constexpr bool kTakesProducts = false;
   static constexpr bool kStochastic = false;
   static constexpr NoPath applies(const ProductsAsked& /*asked*/) { return NoPath::other; }
 };
 
-/// A path, and why there is none.
+/// The chosen fast path. If there is none, `why` is the reason.
 struct FastChoice {
   FastPath path = FastPath::none;
   NoPath why = NoPath::mode;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `binary32`: sums in fp32 by binary32's own operations, which round to nearest-even and
-// overflow as IEEE 754 says. Exact for any values. With exact products a step is one fused
-// operation, else a product and a sum; in Kahan's sum a product and kahan_step.
+// The fast path `binary32`: computes sums in fp32 with binary32's own operations, which round to
+// nearest-even and overflow as IEEE 754 specifies. The path is exact for all values. With exact
+// products, a step is one fused multiply-add, else a multiplication and an addition. In Kahan's
+// sum, a step is a multiplication and kahan_step.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -14,7 +15,8 @@ namespace cpd {
 
 struct Binary32 {
   static constexpr bool kTakesProducts = true;
-  static constexpr bool kAnyValues = true;  ///< no bounds, but NaN is canonical afterwards
+  /// The path has no bounds on values, but a NaN result must be made canonical afterwards.
+  static constexpr bool kAnyValues = true;
   static constexpr bool kAddsExact = false;
   static constexpr bool kStochastic = false;
 
@@ -30,7 +32,7 @@ struct Binary32 {
     return fits ? NoPath::has_one : NoPath::other;
   }
   static constexpr void bound(FastPlan& /*plan*/, const ProductsAsked& /*asked*/) {}
-  /// The largest sum of terms before its rounding.
+  /// Returns the largest sum of terms before its rounding.
   static constexpr float limit_of_terms(const TermsAsked& asked) { return asked.round.max_value; }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bounds within which a fast path of sums of products is exact, and how its steps treat values
-// beyond them.
+// The bounds within which a fast path for sums of products is exact, and the ways in which its
+// steps treat values beyond the bounds.
 #pragma once
 
 #include <bit>
@@ -17,47 +17,54 @@
 
 namespace cpd {
 
-/// Values of k whose operands are bounded together.
+/// The number of successive values of k for which the bounds on operands are computed together: one
+/// group.
 constexpr int kRangeGroup = 8;
-/// Steps between two checks of sums whose bound grows with them (Kahan); divides kRangeGroup.
+/// The number of steps between two checks of a sum whose bound grows with every step (Kahan). The
+/// number divides kRangeGroup.
 constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Bounds on one group of k in one packed panel of an operand; NaN counts as the largest.
+/// Bounds on one group of k (kRangeGroup values) in one packed panel of a matrix operand. A NaN
+/// counts as the largest value.
 struct PanelRange {
-  float largest = 0;           ///< max |x|
-  float total = 0;             ///< operand b: the sum over k of the max of |x| at that k
-  std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
-  /// For each pair of k: the least last bit of a nonzero; 0 where none was asked for.
+  float largest = 0;  ///< max |x|
+  float total = 0;    ///< for operand b: the sum over k of max |x| at that k
+  /// The fraction bits of all values of the panel, or-ed. Set in the panel's first group only.
+  std::uint32_t fraction = 0;
+  /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
+  /// values. 0 if the path did not ask for the least last bits.
   float least_bit[kRangeGroup / 2] = {};
 };
 
-/// The most significant bits that values have, from their or-ed fraction bits: 1…24.
+/// Returns the largest number of significant bits that any of some values has, 1…24. `fraction` is
+/// the values' fraction bits, or-ed.
 CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
 }
 
-/// Returns a number that divides all of some values, from the pattern of the least |x| that is not
-/// 0 and their or-ed fraction bits.
+/// Returns a power of two that divides all of some values. `smallest` is the pattern of the least
+/// nonzero |x|, and `fraction` is the values' fraction bits, or-ed.
 CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
 }
 
-/// Types of 16-bit lanes (kernels/cuda/halves.h).
+/// The types of 16-bit lanes (kernels/cuda/halves.h).
 enum class Half : std::uint8_t { none, fp16, bf16 };
 
-/// Constants of the path `stochastic`. Binary32 lanes suffice where no value exceeds 2^100. With
-/// `steady`, no value exceeds `limit` in 64 steps (in Kahan's sum 24) before which the sums and all
-/// the products together are at most limit / kSteadyGrowth.
+/// The constants of the fast path `stochastic`. Binary32 lanes suffice while no value exceeds
+/// 2^100. If `steady`, no value exceeds `limit` within 64 steps (in Kahan's sum: within 24),
+/// provided that before these steps the sums, plus all products of the steps, are at most limit /
+/// kSteadyGrowth.
 struct StochasticPlan {
   bool fits_binary32 = false;
-  bool in_binary32 = false;  ///< fits, and the formats end below 2^100
-  /// The low bits of R without effect, which binary32 omits where products are exact; 0: none, or
-  /// binary32 does not suffice.
+  bool in_binary32 = false;  ///< fits_binary32, and the formats' largest values are below 2^100
+  /// The number of low bits of the random integer R that have no effect. Binary32 lanes omit these
+  /// bits if products are exact. 0 if every bit has an effect, or if binary32 does not suffice.
   std::int32_t spare_bits = 0;
   bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
   bool steady = false;
@@ -66,81 +73,85 @@ struct StochasticPlan {
 };
 constexpr float kSteadyGrowth = 64;
 
-/// The fast path of a sum of products, and the bounds within which it is exact.
+/// The fast path of a sum of products, and the bounds within which the path is exact.
 struct FastPlan {
   FastPath path = FastPath::none;
   std::int32_t man_product = 0, man_sum = 0;
   double product_quantum = 0, sum_quantum = 0;  ///< least spacings
   bool keeps_negative_zero = false;             ///< the sum's format has -0
-  /// Sums up to s and compensations up to c stay within the format while `steps` rounded products
-  /// of sizes p are added, where s * of_sum + c * of_compensation + (the sum of p) * of_products <=
-  /// limit and the sum of p <= product_limit. A rounded product's p is |a||b| * product_growth +
-  /// product_quantum.
+  /// The path adds `steps` rounded products at a time. Let the sums be at most s, the compensations
+  /// at most c, and let p bound the size of a rounded product: p = |a||b| * product_growth +
+  /// product_quantum. Nothing leaves the format if s * of_sum + c * of_compensation + (the sum of
+  /// p) * of_products <= limit, and the sum of p <= product_limit.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
-  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
+  float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
   float product_limit = 0;
-  bool guarded = false;     ///< man = 0: ties need veltkamp_rounding.h's guarded roundings
+  /// True for man = 0: ties then need the guarded roundings of veltkamp_rounding.h.
+  bool guarded = false;
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
-  bool takes_logs = false;  ///< of the operands (fixed_log)
+  bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The most significant bits of a panel's values for which the path asks for their least last
-  /// bits. Products of few bits and exact sums are multiples of these; the other operand has one
-  /// bit or more.
+  /// The path asks for the least last bits of a panel's values if they have at most this number of
+  /// significant bits. Products of values with few bits, and exact sums of products, are multiples
+  /// of the product of the operands' least last bits. The other operand of such a product has one
+  /// significant bit or more.
   std::int32_t least_bits_within = 0;
-  Half half = Half::none;  ///< 16-bit lanes that are exact within the same bounds, too
+  Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
 };
 
 // --- what the bounds are for ---------------------------------------------------------------------
 
-/// The treatment of values beyond the bounds.
+/// The way in which a path's steps treat values beyond the path's bounds.
 enum class How : std::uint8_t {
-  bounded,     ///< nothing can overflow
-  fits,        ///< nothing can overflow, and exact sums are binary32 numbers
-  parts,       ///< nothing can overflow, and parts_limit holds
-  guarded,     ///< an overflow is detected afterwards
-  saturating,  ///< an overflow saturates
+  bounded,     ///< no result can overflow
+  fits,        ///< no result can overflow, and exact sums are binary32 numbers
+  parts,       ///< no result can overflow, and sums are below parts_limit
+  guarded,     ///< overflows are detected afterwards
+  saturating,  ///< overflows saturate
 };
 constexpr bool is_guarded(How how) { return how == How::guarded || how == How::saturating; }
 
-/// Facts on a tile's products that its operands show.
+/// Facts about a tile's products that follow from the tile's operands.
 enum class ProductKind : std::uint8_t {
   any,
   exact,   ///< binary32 numbers; sums of exact products often are, too
   narrow,  ///< numbers of the products' format, which need no rounding
-  few,     ///< of so few bits that split_short rounds them
+  few,     ///< numbers of so few bits that split_short can round them
 };
 
 // --- limits --------------------------------------------------------------------------------------
 
-/// A bound of the sum of p (FastPlan) over `count` products whose |a||b| sum to sum_ab; Inf where
-/// an operand of b is NaN or so large that its product with a magnet's factor may not be finite,
-/// NaN where one of a is.
+/// Returns a bound of the sum of p (see FastPlan) over `count` products, whose magnitudes |a||b|
+/// sum to sum_ab. Returns infinity if an operand of b is NaN, or too large for the steps (above
+/// 2^100). Returns NaN if an operand of a is NaN.
 CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int count,
                                       float largest_b) {
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
 }
-/// The most that s * of_sum + c * of_compensation may be before products whose p sum to
-/// `products`; negative: no sum is small enough.
+/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) for which products can be
+/// added whose p sum to `products`. A negative result means that no sum is small enough.
 CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
   return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
 }
-/// The size below which sums remain binary32 numbers after each of such exact products, whose least
-/// last bit is least_bit.
+/// Returns a limit on the sums' size. Below the limit, a sum remains a binary32 number after the
+/// addition of each exact product. `products` is the sum of the products' p (see FastPlan), and
+/// least_bit is a power of two that divides each product.
 CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float least_bit) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
   return 0x1p24F * last - products * plan.of_products;
 }
 
-/// Returns whether split_fma_in_parts (veltkamp_rounding.h) adds products of `bits` significant
+/// Returns whether split_fma_in_parts (veltkamp_rounding.h) can add products of `bits` significant
 /// bits.
 CPD_FN constexpr bool adds_in_parts(const FastPlan& plan, int bits) {
   return bits + plan.man_sum <= 22;
 }
-/// The size below which it adds such products to sums; negative: no sum is small enough.
+/// Returns the limit on the size of sums to which split_fma_in_parts can add products whose p (see
+/// FastPlan) sum to `products`. A negative result means that no sum is small enough.
 CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * plan.of_products : -1.0F;
@@ -148,50 +159,54 @@ CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
 
 // --- the bounds of Veltkamp's roundings ----------------------------------------------------------
 
-/// The bound of values below which magnets, 2^(23 - man) times them, are finite.
+/// The bound below which the magnet of every value is finite. The magnet is 2^(23 - man) times the
+/// value; adding and subtracting it rounds the value.
 constexpr float kMostWithMagnets = 0x1p100F;
 
-/// Returns whether magnets (veltkamp_rounding.h) round into a format: it has the grid below 2^emin,
-/// and the least magnet is a binary32 number.
+/// Returns whether magnets (numbers whose addition rounds, veltkamp_rounding.h) can round into a
+/// format. The format must have subnormals, zero and signs, and the least magnet must be a binary32
+/// number.
 constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
 }
 
-/// Returns whether overflow gives the largest finite value.
+/// Returns whether an overflow gives the largest finite value.
 constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }
 
-/// Returns whether the terms of a sum may be added by Veltkamp's roundings: to nearest-even, in a
-/// format of at most 11 significant bits that takes magnets.
+/// Returns whether Veltkamp's roundings can add the terms of a sum. The mode must be nearest-even.
+/// The format must have at most 11 significant bits, and takes_magnets must hold for it.
 constexpr bool takes_veltkamp(const TermsAsked& asked) {
   return asked.round.mode == Rounding::nearest_even && asked.format != kFp32 &&
          takes_magnets(asked.format, asked.round) && asked.format.precision() <= 11;
 }
-/// Returns whether they may also be added in a format without mantissa.
+/// Returns whether integer operations for formats without mantissa bits (powers of two) can round
+/// the sums: takes_veltkamp holds, and the format has no mantissa bits and keeps -0.
 constexpr bool takes_powers(const TermsAsked& asked) {
   return takes_veltkamp(asked) && asked.format.man == 0 && asked.round.keeps_negative_zero;
 }
 
-/// The largest binary32 number that rounding to nearest, to man + 1 significant bits, takes to
-/// `max`.
+/// Returns the largest binary32 number that rounding to nearest, to man + 1 significant bits, maps
+/// to `max`.
 constexpr float most_rounded_to(float max, int man) {
   const auto pattern = std::bit_cast<std::uint32_t>(max);
   const auto binade = std::bit_cast<float>(pattern & 0x7F800000U);
   const float tie = max + binade * static_cast<float>(Format::power_of_two(-man - 1));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
-/// The largest sum before its rounding that magnets round to a number of the format.
+/// Returns the largest sum before its rounding that is rounded to a finite number of the format.
+/// Veltkamp's roundings are only used up to this sum.
 constexpr float limit_of(const TermsAsked& asked) {
   const float max = asked.round.max_value;
   return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;
 }
 
-/// Sets the coefficients of s, c and the products in a bound of every intermediate of `steps` steps
-/// of Kahan's sum, where each rounding errs by at most `e` of its result. A product counts most
-/// where it comes first.
+/// Bounds every intermediate of `steps` steps of Kahan's sum, where each rounding errs by at most
+/// `e` times its result. Sets the coefficients of s, c and the products in that bound (see
+/// FastPlan). A product contributes most to the bound if it is the first one.
 constexpr void bound_kahan(FastPlan& plan, double e) {
   const auto up = [e](double x) { return x * (1 + e); };
   double bound[3] = {};
@@ -216,7 +231,7 @@ constexpr void bound_kahan(FastPlan& plan, double e) {
   plan.of_products = static_cast<float>(bound[2]);
 }
 
-/// Sets the bounds of a sum whose every step is one of Veltkamp's roundings.
+/// Sets the bounds of a sum of products if every step is one of Veltkamp's roundings.
 constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
   const auto& [scheme, product, exact_products, sum, options, product_plan, sum_plan] = asked;
   plan.guarded = sum.man == 0 || (!exact_products && product.man == 0);
@@ -225,7 +240,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
   plan.keeps_negative_zero = sum_plan.keeps_negative_zero;
   plan.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  // A subnormal one would cost every bound a microcode assist.
+  // With a subnormal product_least, each computation of a bound would cost a microcode assist.
   plan.product_least =
       static_cast<float>(plan.product_quantum < 0x1p-120 ? 0x1p-120 : plan.product_quantum);
   plan.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
@@ -234,10 +249,11 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
       static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
   plan.steps = kRangeGroup;
   if (scheme == Scheme::sequential) {
-    // A rounded sum is at most as far from the exact one as the old sum is.
+    // A rounded sum is at most as far from the exact sum as the old sum is: the old sum is a number
+    // of the format, and rounding takes the nearest one.
     plan.of_products = 2;
   } else if (scheme == Scheme::pairwise) {
-    // A group is three levels deep.
+    // A group of kRangeGroup products is a tree of three levels.
     const double up = 1 + half_place;
     plan.of_products = static_cast<float>(up * up * up);
   } else {

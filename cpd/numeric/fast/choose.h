@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses the fast path of a sum: the first row of paths.def that applies and is on.
+// Chooses the fast path of a sum: the first path in paths.def that takes the sum and is switched
+// on.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -16,7 +17,8 @@
 
 namespace cpd {
 
-/// Calls run.operator()<Path>() with the class of a path of sums; returns false for none.
+/// Calls run.operator()<Path>() with the class of the fast path. Returns false if `path` is not a
+/// path of sums.
 template <class Run>
 CPD_FN constexpr bool with_path(FastPath path, Run run) {
   switch (path) {
@@ -30,7 +32,8 @@ CPD_FN constexpr bool with_path(FastPath path, Run run) {
   }
 }
 
-/// The path of a sum, ProductsAsked or TermsAsked, among those that are on.
+/// Returns the fast path of a sum among the paths that are on. `asked` is a ProductsAsked or a
+/// TermsAsked.
 template <class Asked>
 constexpr FastChoice choose_path(const Asked& asked, FastPaths on) {
   FastChoice choice;
@@ -47,7 +50,7 @@ constexpr FastChoice choose_path(const Asked& asked, FastPaths on) {
   return choice;
 }
 
-/// The path of a sum of products and its bounds.
+/// Returns the fast path of a sum of products, and the path's bounds.
 constexpr FastPlan make_fast_plan(const ProductsAsked& asked, FastPaths on) {
   FastPlan plan;
   plan.path = choose_path(asked, on).path;

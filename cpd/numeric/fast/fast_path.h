@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names and sets of the fast paths (paths.def). A fast path gives the general path's bits in fewer
-// operations, for the values within its bounds.
+// The names of the fast paths (paths.def), and sets of fast paths. For values within its bounds, a
+// fast path gives the bits of the general path with fewer operations.
 #pragma once
 
 #include <cstdint>
 
 namespace cpd {
 
-/// A fast path by its row in paths.def; none: the general path.
+/// A fast path, one for each row of paths.def; `none` is the general path.
 enum class FastPath : std::uint8_t {
   none,
 #define CPD_FAST_SUM(name, Path) name,
@@ -17,7 +17,7 @@ enum class FastPath : std::uint8_t {
 #include "cpd/numeric/fast/paths.def"
 };
 
-/// The paths' names, each at its enumerator's place.
+/// The names of the fast paths. Index a name by its FastPath enumerator.
 inline constexpr const char* kFastPathNames[] = {
     "general",
 #define CPD_FAST_SUM(name, Path) #name,
@@ -27,7 +27,7 @@ inline constexpr const char* kFastPathNames[] = {
 };
 inline constexpr int kFastPaths = sizeof(kFastPathNames) / sizeof(kFastPathNames[0]);
 
-/// A set of fast paths; by default all.
+/// A set of fast paths. The default set contains all fast paths.
 class FastPaths {
  public:
   [[nodiscard]] constexpr bool has(FastPath path) const { return (off_ >> place(path) & 1) == 0; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `half_lanes`: the steps of `veltkamp` in lanes of 16 bits, twice as many at a time, in
-// formats of at most 4 (fp16) or 3 (bf16) significant bits. The bounds are veltkamp's. Its loop is
-// kernels/cuda/gemm_halves.h. (On a CPU, AVX-512 FP16's lanes were 1.2 times as fast as binary32's:
+// The fast path `half_lanes`: does the steps of the path `veltkamp` in lanes of 16 bits, twice as
+// many for each instruction. The formats have at most 4 (fp16 lanes) or 3 (bf16 lanes) significant
+// bits. The bounds are the bounds of `veltkamp`. The loop is in kernels/cuda/gemm_halves.h. (On a
+// CPU, the fp16 lanes of AVX-512 were only 1.2 times as fast as binary32 lanes:
 // benchmarks/GEMM.md.)
 #pragma once
 
@@ -17,9 +18,11 @@ constexpr Format format_of(Half half) {
 }
 
 struct HalfLanes {
-  /// The lanes in which a sequential sum by `veltkamp` is exact, up to the plan's limits: a sum
-  /// rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the magnets, and
-  /// what it has no normal numbers for is at most half a product's least spacing.
+  /// Returns the type of 16-bit lanes in which a sequential sum by `veltkamp` is exact up to the
+  /// plan's limits. The lanes must meet three conditions. They hold 2p + 2 bits, for then a sum of
+  /// two numbers of p bits may be rounded twice (Figueroa 1995). They hold the magnets (the numbers
+  /// whose addition rounds). Values below the lanes' least normal number are at most half the
+  /// products' least spacing.
   static constexpr Half lanes_of(const FastPlan& plan, const ProductsAsked& asked) {
     const bool fits = plan.path == FastPath::veltkamp && asked.scheme == Scheme::sequential;
     if (!fits || plan.guarded) return Half::none;

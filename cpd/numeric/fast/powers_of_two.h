@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `powers_of_two`: sums of terms to nearest-even in formats without mantissa, whose terms
-// are numbers of the format or of a coarser one. A tie goes to the even code (split_power in
-// veltkamp_rounding.h). Operations of a step: the addition and 6 of integers.
+// The fast path `powers_of_two`: rounds sums of terms to nearest-even in formats without mantissa
+// bits. The terms are numbers of the format or of a coarser format. A tie goes to the even code
+// (split_power in veltkamp_rounding.h). A step takes one addition and 6 integer operations.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `powers_of_two_exact`: sums of any terms to nearest-even in formats without mantissa. A
-// sum with a term is rounded to odd, then by a magnet of the right parity (with_magnet in
-// veltkamp_rounding.h); Kahan's other sums are as in powers_of_two.h.
+// The fast path `powers_of_two_exact`: rounds sums of any terms to nearest-even in formats without
+// mantissa bits. A sum that involves a term is first rounded to odd and then rounded by the
+// addition of a magnet, a large number of the right parity (with_magnet in veltkamp_rounding.h).
+// The other sums of Kahan's algorithm are rounded as in powers_of_two.h.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -30,7 +31,7 @@ class TermSteps<PowersOfTwoExact, V> {
       : magnets_(into.man, into.quantum, into.keeps_negative_zero, 0),
         flip_(flip_of<V>(into.quantum)) {}
   CPD_FN V rounded(V t) const { return split_power(t, flip_); }
-  /// Rounds a sum that was rounded to odd.
+  /// Rounds a sum that was already rounded to odd.
   CPD_FN V rounded_odd(V t) const { return with_magnet(t, magnets_); }
 
  private:

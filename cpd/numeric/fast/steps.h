@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of a fast path, which its file specializes for the class that paths.def names. Kernels
-// run them in their tiles and folds; V is one number or the lanes of an instruction set.
+// The interface of a fast path's steps. Each path's file specializes these templates for the class
+// that paths.def names. Kernels call the steps in their loops over tiles and ordered sums. V is one
+// number or the lanes of an instruction set.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace cpd {
 
-/// The format of an ordered sum of terms, as a path's steps take it.
+/// The format into which a fast path rounds the ordered sum of terms.
 struct RoundedInto {
   int man = 0;
   double quantum = 0;  ///< least spacing
@@ -21,34 +22,40 @@ struct RoundedInto {
 
 inline namespace CPD_ISA {
 
-/// The operands of a step, with fixed_log(a) and fixed_log(b) + magnet where the plan takes_logs.
+/// The operands a and b of a step. If the plan takes_logs, log_a is fixed_log(a), and log_b is
+/// fixed_log(b) plus a constant (log_magnet).
 template <class V>
 struct LogOperands {
   V a, b;
   Signed<V> log_a, log_b;
 };
-/// The operands of a step, with b times the format's factor.
+/// The operands a and b of a step; factor_b is b times the format's factor.
 template <class V>
 struct FactorOperands {
   V a, b, factor_b;
 };
 
-/// The largest magnitudes that guarded steps have rounded to.
+/// The largest magnitudes that guarded steps (steps with a check for overflow) have given. The
+/// caller compares them with the limits afterwards.
 template <class V>
 struct Seen {
   V product{}, sum{};
 };
 
-/// Steps of a sum of products within the bounds of a FastPlan, from which they are constructed:
-///   add_product<how, products>(x, s, seen): s + a * b, the product rounded unless it is exact;
-///   add_kahan<how, products>(x, sum, lost, seen): the same in some independent sums of Kahan's;
-///   product<how, products>(x, seen), sum<how>(t, seen): the roundings of a pairwise sum.
-/// Paths with kAddsExact have the first alone. x is LogOperands or FactorOperands.
+/// Steps of a sum of products within the bounds of a FastPlan. The steps are constructed from that
+/// plan:
+/// - add_product<how, products>(x, s, seen) returns s + a * b, with the product rounded unless it
+///   is exact;
+/// - add_kahan<how, products>(x, sum, lost, seen) does such a step in several independent Kahan
+///   sums;
+/// - product<how, products>(x, seen) and sum<how>(t, seen) are the roundings of a pairwise sum.
+/// A path with kAddsExact has only add_product. x is LogOperands or FactorOperands.
 template <class Path, class V>
 class ProductSteps;
 
-/// Steps of an ordered sum of terms: rounded(t) is the sum t of two numbers of the format rounded;
-/// with kAnyTerms, rounded_odd(t) a sum with any term that was rounded to odd.
+/// Steps of an ordered sum of terms. rounded(t) rounds t, the sum of two numbers of the format. If
+/// kAnyTerms, the path also has rounded_odd(t): t is a sum with a term of any value, and t was
+/// already rounded to odd.
 template <class Path, class V>
 class TermSteps;
 

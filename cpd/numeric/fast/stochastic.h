@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `stochastic`: stochastic roundings, variant A with N bits: the first N bits below the
-// format's last place are added to the random integer R < 2^N, and what is then below the last
-// place is dropped. So a number may first be truncated to p + N bits or more, and to multiples of
-// 2^-N spacings.
+// The fast path `stochastic`: stochastic rounding, variant A with N random bits. Variant A adds the
+// random integer R < 2^N to the first N bits below the format's last place, and then drops all bits
+// below the last place. Later bits have no effect. So a number may first be truncated to p + N bits
+// or more, or to multiples of 2^-N spacings.
 //
-// Sums and products are truncated: a CPU's environment must round toward zero (environment.h), a
-// CUDA thread's instructions do. Overflow and its consequences (Inf, NaN) are handled; the caller
-// ensures that operands are finite.
+// Sums and products are truncated: on a CPU, the environment must round toward zero
+// (environment.h); a CUDA thread uses instructions that round toward zero. The path handles
+// overflow and its consequences (Inf, NaN). The caller ensures that operands are finite.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -17,9 +17,10 @@
 
 namespace cpd {
 
-/// The number of R's low bits that have no effect, if binary32 then suffices, else 0. Where sums
-/// have at most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that
-/// R's last N - N' bits have no effect; so for exact products.
+/// Returns the number of low bits of R that have no effect, if binary32 suffices without them; else
+/// 0. If a sum has at most 22 bits from the largest value to the least spacing, p + N' = 22 bits
+/// are all its bits. Then the last N - N' bits of R have no effect. This holds for exact products
+/// too.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -33,7 +34,7 @@ struct TruncatedStochastic {
   static constexpr bool kTakesProducts = true;
   static constexpr bool kAnyValues = false;
   static constexpr bool kAddsExact = false;
-  static constexpr bool kStochastic = true;  ///< the kernels' loops make random integers, too
+  static constexpr bool kStochastic = true;  ///< the kernels' loops also generate random integers
 
   static constexpr NoPath applies(const ProductsAsked& asked) {
     if (asked.options.mode != Rounding::stochastic) return NoPath::other;
@@ -54,7 +55,7 @@ struct TruncatedStochastic {
     plan.sum = stochastic_format(sum, sum_plan);
     const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
     plan.on_grid = sum.man > 0 && (exact_products || same_grid);
-    // A tree's first product is unrounded: binary64 holds it exactly.
+    // The first product of a pairwise sum is not rounded, but only binary64 holds an exact product.
     const bool alone = exact_products && scheme == Scheme::pairwise;
     const double most = Format::power_of_two(100);
     const int bits = sum_plan.random_bits;
@@ -65,7 +66,8 @@ struct TruncatedStochastic {
     if (!exact_products && product == sum && plan.on_grid) {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
-    // A step's values are at most (1 + 8 * 2^-man) times the old ones and the product together.
+    // After a step, values are at most (1 + 8 * 2^-man) times the old values and the product
+    // together.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);
@@ -76,18 +78,18 @@ struct TruncatedStochastic {
 
 inline namespace CPD_ISA {
 
-/// The constants of one format in all lanes.
+/// The constants with which numbers are rounded stochastically into one format, in all lanes.
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
-  int shift;     ///< by which R meets the first N bits that a number on the grid drops
-  U kept;        ///< mask of the bits of such a number that are not dropped
+  int shift;     ///< shifts R to the first N bits that a number on the grid drops
+  U kept;        ///< masks the bits of such a number that are not dropped
   V factor;      ///< 2^(mantissa - man - N)
   V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
-  U kept_units;  ///< mask of the bits that are not dropped of a multiple of 2^-N spacings
+  U kept_units;  ///< masks the bits that a multiple of 2^-N spacings does not drop
   V max;
-  V overflow;  ///< what takes the place of larger numbers
-  U sign;      ///< -0 where the format has it, else +0
+  V overflow;  ///< replaces larger numbers
+  U sign;      ///< -0 if the format has -0, else +0
 
   CPD_FN SplitStochastic(const StochasticFormat& format, int random_bits) {
     using S = Scalar<V>;
@@ -105,8 +107,8 @@ struct SplitStochastic {
   }
 };
 
-/// x, a NaN among which has bits to which an integer below 2^22 can be added without a carry into
-/// the sign. A CPU's NaN has, 7FC00000; a GPU's is 7FFFFFFF.
+/// Returns x; a NaN in x gets bits to which an integer below 2^22 can be added without a carry into
+/// the sign. A CPU's NaN, 7FC00000, already has such bits; a GPU's NaN is 7FFFFFFF.
 template <class V>
 CPD_FN V with_low_nan(V x) {
 #if defined(__CUDA_ARCH__)
@@ -117,8 +119,8 @@ CPD_FN V with_low_nan(V x) {
 #endif
 }
 
-/// t rounded by a shift, an addition and a mask of integers; t is a multiple of the least spacing,
-/// truncated to p + N bits or more, Inf, or (man > 0) NaN.
+/// Returns t rounded by a shift, an addition and a mask of integers. t is a multiple of the least
+/// spacing that was truncated to p + N bits or more, or Inf, or (if man > 0) NaN.
 template <bool kMayOverflow, class V>
 CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
@@ -127,10 +129,11 @@ CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
-/// t rounded, for any t truncated to p + N bits or more, by 3 floating-point operations: 1.5 * 2^j
-/// of t's sign, j so that its last place is 2^-N of t's, stays in its binade when t is added. In
-/// binary32, where 2^j may not be finite, t is then beyond 2^100 and max. Inf and NaN are added to
-/// `least`, and stay. kMayBeNan: of a sum; a product of finite operands is no NaN.
+/// Returns t rounded, in 3 floating-point operations, for any t that was truncated to p + N bits or
+/// more. The function adds m = 1.5 * 2^j with t's sign, where j is chosen such that the last place
+/// of m is 2^-N of t's last place. m + t stays in the binade of m. In binary32, 2^j may not be
+/// finite, but only for t beyond 2^100 and beyond max. Inf and NaN are added to `least`, and remain
+/// Inf and NaN. kMayBeNan: t may be NaN, as a sum may; a product of finite operands is never NaN.
 template <bool kMayOverflow, bool kMayBeNan = true, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
@@ -145,9 +148,10 @@ CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
-/// A step of a sequential sum: s + a * b, the product rounded by the first draw, unless it is
-/// exact, and the sum by the last. Rounded products are multiples of the sum's least spacing;
-/// kProductsFit: they are at most the format's max.
+/// Does a step of a sequential sum, s + a * b. draw(i) returns random integer i of the step. The
+/// first one rounds the product, unless the product is exact; the last one rounds the sum. Rounded
+/// products are multiples of the sum's least spacing. kProductsFit: products are at most the
+/// format's max.
 template <bool kExactProducts, bool kProductsFit, class V, class Draw>
 CPD_FN V stochastic_step(V a, V b, V s, Draw draw, const SplitStochastic<V>& product,
                          const SplitStochastic<V>& sum) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats into which stochastic.h rounds stochastic sums, as the constants that it needs.
+// The constants of a format that stochastic.h needs to round stochastic sums into the format.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ struct StochasticFormat {
   std::int32_t man = 0;
   double quantum = 0;  ///< least spacing
   double max = 0;
-  double overflow = 0;  ///< what takes the place of larger numbers
+  double overflow = 0;  ///< replaces larger numbers
   bool has_negative_zero = true;
 };
 
-/// Returns whether stochastic.h rounds into a format: a grid down to zero, with signs.
+/// Returns whether stochastic.h can round into a format. The format must have signs and a zero, and
+/// subnormals unless it has no mantissa bits.
 constexpr bool splits_stochastic(const Format& format) {
   return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
 }
@@ -31,9 +32,10 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Returns whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings,
-/// their least magnet, and the least spacing as a normal number (unless the format has binary32's
-/// own exponents).
+/// Returns whether binary32 suffices for a format and N = random_bits. Binary32 must hold 2^-N
+/// least spacings, and magnets (numbers whose addition rounds) that have p + N bits after their two
+/// leading bits. The least spacing must be a normal number, unless the format has binary32's own
+/// exponents.
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&

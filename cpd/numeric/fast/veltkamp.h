@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `veltkamp`: products and sums to nearest-even in formats of at most 11 significant bits,
-// by Veltkamp's splitting (veltkamp_rounding.h has the proofs and sources). A sum of two numbers of
-// p bits, rounded in binary32 to 24 >= 2p + 2, may be rounded again (Figueroa 1995). Sums of
-// multiples of the sum's least spacing need no rounding below 2^emin, so that no product may be
-// finer. Operations of a step: 7 in order, 3 where products need no rounding, 16 in Kahan's sum.
+// The fast path `veltkamp`: rounds products and sums to nearest-even, in formats of p <= 11
+// significant bits, by Veltkamp's splitting (veltkamp_rounding.h has the proofs and sources). A sum
+// of two numbers of p bits may be rounded in binary32 first and then rounded to p bits, because 24
+// >= 2p + 2 (Figueroa 1995). A sum of multiples of the sum's least spacing needs no rounding below
+// 2^emin, so no product may have a finer spacing. A step of an ordered sum takes 7 operations, or 3
+// if products need no rounding; a step of Kahan's sum takes 16.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -56,12 +57,12 @@ class ProductSteps<Veltkamp, V> {
         guarded_product_(plan.man_product, plan.product_quantum, true, plan.product_limit),
         guarded_sum_(plan.man_sum, plan.sum_quantum, plan.keeps_negative_zero, plan.limit) {}
 
-  /// Added to fixed_log(b) for LogOperands.
+  /// The integer to add to fixed_log(b) for LogOperands.
   template <How kHow>
   [[nodiscard]] CPD_FN std::int32_t log_magnet() const {
     return is_guarded(kHow) ? guarded_product_.log_magnet : product_.magnet;
   }
-  /// By which b is multiplied for FactorOperands.
+  /// The factor by which b is multiplied for FactorOperands.
   [[nodiscard]] CPD_FN V factor() const { return product_.factor; }
 
   template <How kHow, ProductKind kProducts>

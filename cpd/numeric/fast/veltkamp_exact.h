@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The path `veltkamp_exact`: sums to nearest-even of exact products, or of any terms, in formats of
-// at most 11 significant bits, in order. The exact sum is formed in binary32 where its last bit is
-// known to fit, else rounded to odd first, or in two parts, and then rounded by a magnet
-// (veltkamp_rounding.h counts the operations of each). Where products are narrow, a step is one
-// fused operation and the two of `split`.
+// The fast path `veltkamp_exact`: adds exact products, or any terms, in order and rounds each sum
+// to nearest-even, in formats of at most 11 significant bits. If the last bit of the exact sum is
+// known to fit binary32, the sum is formed in binary32. Else the sum is first rounded to odd, or
+// formed in two parts. The addition of a magnet, a large number, then rounds the sum
+// (veltkamp_rounding.h counts the operations). If products are narrow (numbers of the products'
+// format), a step is one fused multiply-add and the two operations of `split`.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"
@@ -16,7 +17,7 @@ namespace cpd {
 struct VeltkampExact {
   static constexpr bool kTakesProducts = true;
   static constexpr bool kAnyValues = false;
-  static constexpr bool kAddsExact = true;  ///< a product and a sum, rounded once together
+  static constexpr bool kAddsExact = true;  ///< a product and a sum are rounded once together
   static constexpr bool kStochastic = false;
 
   static constexpr NoPath applies(const ProductsAsked& asked) {

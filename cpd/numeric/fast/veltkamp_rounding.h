@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Roundings to p = man + 1 bits in few operations, without an upper bound of the exponent and
-// without special values. The caller ensures that nothing overflows (FastPlan), that operands are
-// finite, and that
-// no sum is -0 (a product -0 becomes +0, which changes no sum but -0).
+// Rounds to p = man + 1 bits in few operations, as if the exponent had no upper bound, and without
+// special values. The caller ensures that nothing overflows (FastPlan), that operands are finite,
+// and that no sum is -0. A product -0 becomes +0, which changes only sums that would be -0.
 //
-// Veltkamp's splitting (Dekker 1971; Boldo 2006): with K = 2^k, k = 23 - man, u = K t - t, rounded
-// to nearest even in binary32, has its last place where t's p bits end, so that K t - u is t
-// rounded: 1 multiplication and 1 fused operation. Ties: then t has p + 1 bits, K t is an even
-// multiple of u's last place, and u even means t's rounding even. K t - t may fall into the binade
-// below, where u's last place is half as large: only for t within 2^-k of a power of two, which is
-// what t is rounded to there too, as k >= man + 2 (p <= 11). In lanes of 16 bits
-// (kernels/cuda/halves.h) the same holds with their fractions' bits in place of 23: p <= 4 in fp16,
-// p <= 3 in bf16.
+// Veltkamp's splitting (Dekker 1971; Boldo 2006) uses K = 2^k with k = 23 - man. Let u = K t - t,
+// rounded to nearest even in binary32. The last place of u is where t's p bits end. So K t - u is t
+// rounded, in 1 multiplication and 1 fused multiply-add.
 //
-// A number below 2^emin is rounded at the format's least spacing instead: u = M - t with a magnet M
-// of at least 1.5 * 2^23 spacings. Sums of two numbers of the format are multiples of its least
-// spacing, so that they need no M.
+// Ties: if t is a tie, t has p + 1 bits and K t is an even multiple of the last place of u. Hence
+// an even u gives an even result.
+//
+// Binades: K t - t may fall into the binade below K t, where the last place of u is half as large.
+// This happens only if t is within 2^-k of a power of two. Both places then round t to that power
+// of two, because k >= man + 2 (p <= 11).
+//
+// In lanes of 16 bits (kernels/cuda/halves.h), the same holds with the number of their fraction
+// bits in place of 23, for p <= 4 in fp16 and p <= 3 in bf16.
+//
+// A number below 2^emin is rounded at the format's least spacing instead: u = M - t, where the
+// magnet M is at least 1.5 * 2^23 spacings. Sums of two numbers of the format need no such magnet,
+// because they are multiples of the format's least spacing.
 #pragma once
 
 #include "cpd/numeric/fast/steps.h"
@@ -25,15 +29,15 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The constants of one format in all lanes.
+/// The constants with which numbers are rounded into one format, in all lanes.
 template <class V>
 struct SplitFormat {
   V factor;             ///< K
   V less_factor;        ///< 1 - K
   V least;              ///< 1.5 * 2^23 spacings
   V least_normal;       ///< 1.5 * 2^emin
-  V sign;               ///< -0 where the format has it, else +0
-  std::int32_t magnet;  ///< added to two fixed_logs gives the pattern of K |a * b|, roughly
+  V sign;               ///< -0 if the format has -0, else +0
+  std::int32_t magnet;  ///< added to two fixed_logs, gives roughly the pattern of K |a * b|
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
@@ -47,28 +51,30 @@ struct SplitFormat {
   }
 };
 
-/// t rounded by Veltkamp's splitting, 2 operations; t is zero or a multiple of the least spacing. t
-/// in binary32 may itself be a rounded sum of two numbers of p <= 11 bits (Figueroa 1995).
+/// Returns t rounded by Veltkamp's splitting in 2 operations. t must be zero or a multiple of the
+/// least spacing. In binary32, t may itself be a rounded sum of two numbers of p <= 11 bits
+/// (Figueroa 1995).
 template <class V>
 CPD_FN V split(V t, const SplitFormat<V>& format) {
   return fma(t, format.factor, t * format.less_factor);
 }
 
-/// t rounded, for t of few bits: at most Lanes<V>::mantissa of them, or below the lanes' 2^emin any
-/// if that is at most half the least spacing. A zero is +0. The magnet is positive for either sign:
-/// where t < 0 takes u = M - t to the binade above, M, of t's bits, is a multiple of twice its last
-/// place, and t is within 2^-k of a power of two, to which it is rounded there too.
-/// larger_magnitude, 2 fused operations.
+/// Returns t rounded, for t of few bits, in larger_magnitude and 2 fused multiply-adds. t has at
+/// most Lanes<V>::mantissa bits. Below the lanes' 2^emin, t may have any bits, if 2^emin is at most
+/// half the least spacing. A zero result is +0. The magnet M (a large number whose addition rounds)
+/// is positive for either sign of t. If t < 0, u = M - t may reach the binade above M. Then M,
+/// which has t's bits, is still a multiple of twice its last place, and t is within 2^-k of a power
+/// of two, to which both binades round t.
 template <class V>
 CPD_FN V split_short(V t, const SplitFormat<V>& format) {
   const V m = larger_magnitude(t, format.least_normal);
   return fma(m, format.factor, negative_fma(m, format.factor, t));
 }
 
-/// a * b rounded once for any finite operands; factor_b = b * K. The fused operation rounds the
-/// exact product at M's last place, and M = a * b * K needs only the right binade. Where that
-/// product was rounded up to a power of two, so is a * b. 1 multiplication, at_least, 1 fused
-/// operation, 1 subtraction.
+/// Returns a * b rounded once, for any finite operands; factor_b = b * K. The fused multiply-add
+/// rounds the exact product at the last place of the magnet M = a * b * K. Only the binade of M
+/// matters. If M was rounded up to a power of two, a * b is also rounded up to one. Takes 1
+/// multiplication, at_least, 1 fused multiply-add and 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);
@@ -76,8 +82,9 @@ CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   return m - u;
 }
 
-/// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; -64 * 2^23 for zero. x is finite.
-/// log2(1 + f) is approximated by f + f (1 - f) c(f) with a cubic c, fitted to the largest error.
+/// Returns log2|x| * 2^23 as an even integer, with an error of at most 2^-15.9 * 2^23; -64 * 2^23
+/// if x is zero. x must be finite. log2(1 + f) is approximated by f + f (1 - f) c(f) with a cubic c
+/// that minimizes the largest error.
 template <class V>
 CPD_FN Signed<V> fixed_log(V x) {
   using U = Unsigned<V>;
@@ -99,19 +106,21 @@ CPD_FN Signed<V> fixed_log(V x) {
   return select(magnitude == U{}, splat<I>(-(1 << 29)), log & splat<I>(-2));
 }
 
-/// a * b rounded once, in binary32, with the magnet's binade from logarithms instead of a product:
-/// log_a is fixed_log(a), log_b is fixed_log(b) + magnet. 2 integer operations, 1 fused operation,
-/// 1 subtraction. An even pattern is a multiple of twice its last place, so that M - a * b is exact
-/// to the grid for either sign. Near a power of two, where the sum of the logarithms (to within
-/// 2^-14.9) may miss the binade, and where M - a * b may leave M's, both grids round a * b to that
-/// power, which is within 2^-12 of it, as man <= 10.
+/// Returns a * b rounded once, in binary32. The magnet M gets its binade from logarithms instead of
+/// a product: log_a is fixed_log(a), and log_b is fixed_log(b) + magnet. Takes 2 integer
+/// operations, 1 fused multiply-add and 1 subtraction. The pattern of M is even, so M is a multiple
+/// of twice its last place, and M - a * b is exact to the grid for either sign of a * b. Two things
+/// can go wrong near a power of two: the sum of the logarithms (correct to within 2^-14.9) may miss
+/// the binade, and M - a * b may leave the binade of M. In both cases a * b is within 2^-12 of the
+/// power of two, and both grids round a * b to that power, as man <= 10.
 template <class V>
 CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
   const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
   return m - negative_fma(a, b, m);
 }
 
-/// M / K: |t| with an even pattern, or the least normal number's. AND, max of integers.
+/// Returns M / K for a magnet M (a large number whose addition rounds): |t| with an even pattern,
+/// but at least the least normal number. Takes AND and max of integers.
 template <class V>
 CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
   using I = Signed<V>;
@@ -119,10 +128,11 @@ CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
   return bits_as<V>(max(even, bits_as<I>(format.least_normal)));
 }
 
-/// t rounded, for any t of 24 bits or rounded to odd; a zero keeps t's sign where the format has
-/// -0. M has t's sign, so that M - t stays in its binade; or it is positive and even, a multiple of
-/// twice its last place, for either sign of t (split_short). 2 fused operations, at_least,
-/// with_sign_of; or 2 fused operations, AND, max, with_sign_of.
+/// Returns t rounded, for any t that has 24 bits or was rounded to odd. A zero result keeps t's
+/// sign if the format has -0. If the lanes have a signed maximum, the magnet M has t's sign, so M -
+/// t stays in the binade of M. Else M is positive and even, a multiple of twice its last place, for
+/// either sign of t (see split_short). Takes 2 fused multiply-adds, at_least and with_sign_of; or 2
+/// fused multiply-adds, AND, max and with_sign_of.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   if constexpr (kHasSignedMaximum<V>) {
@@ -136,10 +146,11 @@ CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   }
 }
 
-/// t rounded to nearest into a format of powers of two (man = 0); t is zero, which keeps its sign,
-/// or at least the least of them. A tie, 1.5 * 2^j, goes to the even code: up where 2^j has an odd
-/// one, as the least number, code 1, has. `flip` is 1 where that one's exponent field is even, else
-/// 0. Shift, XOR, AND, 2 additions, AND of integers.
+/// Returns t rounded to nearest into a format of powers of two (man = 0). t is zero, which keeps
+/// its sign, or at least the least power of the format. A tie, 1.5 * 2^j, goes to the even code: up
+/// if 2^j has an odd code. The least power has code 1, which is odd. `flip` is 1 if the exponent
+/// field of the least power is even, else 0. Takes a shift, XOR, AND, 2 additions and AND of
+/// integers.
 template <class V>
 CPD_FN V split_power(V t, Unsigned<V> flip) {
   using U = Unsigned<V>;
@@ -150,13 +161,14 @@ CPD_FN V split_power(V t, Unsigned<V> flip) {
   return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
 }
 
-/// The `flip` of split_power for a format whose least number is `quantum`.
+/// Returns the `flip` of split_power for a format whose least positive number is `quantum`.
 template <class V>
 CPD_FN Unsigned<V> flip_of(double quantum) {
   return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));
 }
 
-/// s + a * b rounded once. Unless kFits (the sum is a binary32 number), it is rounded to odd first.
+/// Returns s + a * b rounded once. kFits: the sum is a binary32 number. If not kFits, the sum is
+/// first rounded to odd.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   if constexpr (kFits) {
@@ -166,12 +178,16 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   }
 }
 
-/// s + a * b rounded once, for the format's numbers s and products within adds_in_parts and
-/// parts_limit (bounds.h). A magnet M rounds M - s - a * b at the sum's spacing g: s is exactly
-/// M - part + lost, and `lost` goes with the product. It is not 0 only where s has bits below g, so
-/// that |a * b| is at least about g / 2 and |lost| at most g: a * b + lost is below 4 |a * b| and
-/// so a binary32 number. s exceeds M only where the sum is 0, by the bits that cancellation leaves;
-/// then M - s is exact. 2 fused operations, the magnet by 3, 5 subtractions, with_sign_of.
+/// Returns s + a * b rounded once. s is a number of the format, and the products are within
+/// adds_in_parts and parts_limit (bounds.h).
+///
+/// A magnet M rounds M - s - a * b at the sum's spacing g. `part` is M - s rounded, and `lost` is
+/// its error: s is exactly M - part + lost. `lost` is added to the product. `lost` is not 0 only if
+/// s has bits below g. Then |a * b| is at least about g / 2, and |lost| is at most g. So a * b +
+/// lost is below 4 |a * b|, and so a binary32 number.
+///
+/// s exceeds M only if the sum is 0 up to the bits that cancellation leaves; then M - s is exact.
+/// Takes 2 fused multiply-adds, the magnet's 3 operations, 5 subtractions and with_sign_of.
 template <class V>
 CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
   const V t = fma(a, b, s);
@@ -182,8 +198,9 @@ CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
   return with_sign_of(magnet - u, t, format.sign);
 }
 
-/// accumulate_kahan of kSums independent, finite sums, interleaved to hide latency: 4 additions and
-/// 4 roundings each (Dekker's FastTwoSum is the last 3). round(t) is t rounded.
+/// Does a step of accumulate_kahan in kSums independent, finite sums. The sums are interleaved to
+/// hide latency. Each sum takes 4 additions and 4 roundings; the last 3 are Dekker's FastTwoSum.
+/// round(t) returns t rounded.
 template <int kSums, class V, class Round>
 CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
   V y[kSums];
@@ -203,19 +220,20 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// The constants of roundings that record the largest result, by which the caller checks afterwards
-/// whether one left the format, or, with kSaturates, limit it to the largest value; man = 0 too. A
-/// rounding is (t + M) - M, 2 additions, with M = 1.5 * 2^23 spacings of t's binade; with man = 0
-/// M's last bit is the parity of the binade's number, so that an even sum is an even code.
+/// The constants of guarded roundings (roundings with a check for overflow), for man = 0 too. A
+/// guarded rounding either records the largest result, by which the caller checks afterwards
+/// whether a result left the format; or, with kSaturates, limits the result to the largest value.
+/// The rounding is (t + M) - M, 2 additions, where M is 1.5 * 2^23 spacings of t's binade. If man =
+/// 0, the last bit of M is the parity of the binade's number, so that an even sum is an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
-  I least;                  ///< the least magnet's pattern, parity aside
-  I magnet;                 ///< added to t's exponent field gives the magnet's pattern
-  I middle;                 ///< the magnet's fraction, parity aside: that of 1.5
-  std::int32_t log_magnet;  ///< added to two fixed_logs gives it
+  I least;                  ///< the least magnet's pattern, without the parity
+  I magnet;                 ///< added to t's exponent field, gives the magnet's pattern
+  I middle;                 ///< the magnet's fraction (the fraction of 1.5), without the parity
+  std::int32_t log_magnet;  ///< added to two fixed_logs, gives the magnet's pattern
   I parity;                 ///< 1 for man = 0, else 0
-  V sign;                   ///< -0 where the format has it, else +0
+  V sign;                   ///< -0 if the format has -0, else +0
   V most;                   ///< the largest result with kSaturates
 
   CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float saturates_at) {
@@ -233,7 +251,8 @@ struct GuardedFormat {
     most = splat<V>(saturates_at);
   }
 
-  /// The magnet with a pattern, its parity corrected where man = 0.
+  /// Returns the magnet (the number M of a guarded rounding) that has this pattern, with the parity
+  /// corrected if man = 0.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
@@ -250,16 +269,17 @@ CPD_FN Signed<V> exponent_pattern(V t) {
   return bits_as<Signed<V>>(t) & splat<Signed<V>>(Pattern<V>::infinity);
 }
 
-/// split as a guarded rounding.
+/// Rounds t as `split` does, with a check for overflow (a guarded rounding).
 template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// split_product as a guarded rounding; log_b is fixed_log(b) + log_magnet. The logarithms tell the
-/// magnet's binade alone: an odd magnet is no multiple of twice its last place, so that M - a * b
-/// must not leave its binade, as it does not with M = 1.5 * 2^j.
+/// Returns a * b rounded as by split_product, with a check for overflow (a guarded rounding). log_b
+/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of the magnet M. M is 1.5
+/// * 2^j, so that M - a * b stays in the binade of M. It must stay in that binade, because an odd
+/// magnet is not a multiple of twice its last place.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -270,7 +290,7 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// split_any by a guarded rounding's magnet.
+/// Rounds t as split_any does, with the magnet M of a guarded rounding.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;
@@ -278,7 +298,7 @@ CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   const V m = format(max((Signed<V>)pattern, format.least));
   return with_sign_of((t + m) - m, t, format.sign);
 }
-/// split_fma as a guarded rounding.
+/// Returns s + a * b rounded as by split_fma, with a check for overflow (a guarded rounding).
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   return format.template guard<kSaturates>(with_magnet(fma_to_odd(a, b, s), format), largest);

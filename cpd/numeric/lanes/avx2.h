@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The primitives of generic.h for AVX2 with FMA: 8 lanes of binary32, 4 of binary64. Empty where a
-// source is not compiled for AVX2.
+// The primitives of generic.h for AVX2 with FMA: 8 lanes of binary32 or 4 of binary64. The header
+// is empty if the compiler does not target AVX2.
 #pragma once
 
 #if defined(__AVX2__) && !defined(__CUDACC__)
@@ -76,7 +76,8 @@ CPD_FN std::int32_t largest_lane(I32x8 x) {
   return _mm_cvtsi128_si32(one);
 }
 
-// VBLENDVPS looks at a lane's sign; VPBLENDVB, at each byte's, takes some CPUs twice as long.
+// Selects by VBLENDVPS, which reads a lane's sign. VPBLENDVB reads the sign of each byte and takes
+// twice as long on some CPUs.
 template <>
 CPD_FN U32x8 select(I32x8 mask, U32x8 a, U32x8 b) {
   return bits_as<U32x8>(mask ? bits_as<F32x8>(a) : bits_as<F32x8>(b));
@@ -112,7 +113,8 @@ CPD_FN U64x4 shift_right(U64x4 a, U64x4 count) {
   return bits_as<U64x4>(_mm256_srlv_epi64(bits_as<__m256i>(a), bits_as<__m256i>(count)));
 }
 
-// One count for all lanes: VPSLLVD and VPSRLVD take some CPUs two to four times as long.
+// Shifts all lanes by one count. VPSLLVD and VPSRLVD, with a count for each lane, take two to four
+// times as long on some CPUs.
 template <>
 CPD_FN U32x8 shift_left(U32x8 a, int count) {
   return bits_as<U32x8>(_mm256_sll_epi32(bits_as<__m256i>(a), _mm_cvtsi32_si128(count)));
@@ -122,13 +124,14 @@ CPD_FN U32x8 shift_right(U32x8 a, int count) {
   return bits_as<U32x8>(_mm256_srl_epi32(bits_as<__m256i>(a), _mm_cvtsi32_si128(count)));
 }
 
-// The shuffle leaves the ports of shifts and multiplications free.
+// A shuffle moves the high half down, because it does not use the ports that shifts and
+// multiplications need.
 template <>
 CPD_FN U64x4 high_half(U64x4 a) {
   return bits_as<U64x4>(_mm256_shuffle_epi32(bits_as<__m256i>(a), 0xF5));
 }
-// The statement without instructions keeps the compiler from forming (x ^ a) ^ b, which is later by
-// an operation.
+// The empty asm statement keeps the compiler from computing (x ^ a) ^ b, whose result is ready one
+// operation later.
 template <>
 CPD_FN U64x4 xor_last(U64x4 x, U64x4 a, U64x4 b) {
   U64x4 known = a ^ b;
@@ -164,7 +167,8 @@ CPD_FN F64x4 swap_lanes(F64x4 x) {
   return bits_as<F64x4>(_mm256_permute4x64_pd(v, 0x4E));
 }
 
-/// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.
+/// Returns the CRC-32C remainder after one more byte (crc_byte) or eight more bytes (crc_word).
+/// Bits are reflected, and nothing is inverted.
 CPD_FN std::uint32_t crc_byte(std::uint32_t crc, std::uint8_t byte) {
   return _mm_crc32_u8(crc, byte);
 }
@@ -257,7 +261,8 @@ CPD_FN F64x4 fma(F64x4 a, F64x4 b, F64x4 c) {
   return bits_as<F64x4>(
       _mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
 }
-// If a is one scalar in all lanes, a compiler negates it and broadcasts it a second time.
+// Computes c - a * b by one instruction. From fma(-a, b, c), a compiler would negate and broadcast
+// a second time an `a` that is one scalar in all lanes.
 template <>
 CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
   return bits_as<F32x8>(
@@ -273,7 +278,7 @@ CPD_FN F64x4 square_root(F64x4 x) {
   return bits_as<F64x4>(_mm256_sqrt_pd(bits_as<__m256d>(x)));
 }
 
-// maxps gives its second operand where the first is NaN.
+// maxps returns its second operand if the first operand is NaN.
 template <>
 CPD_FN F32x8 at_least(F32x8 x, F32x8 least) {
   const __m256 sign = _mm256_set1_ps(-0.0F);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The primitives of generic.h for AVX-512 (F, BW, DQ, VL): 16 lanes of binary32, 8 of binary64, in
-// addition to AVX2's. Empty where a source is not compiled for AVX-512.
+// The primitives of generic.h for AVX-512 (F, BW, DQ, VL): 16 lanes of binary32 or 8 of binary64,
+// in addition to the lanes of AVX2. The header is empty if the compiler does not target AVX-512.
 #pragma once
 
 #if defined(__AVX512F__) && !defined(__CUDACC__)
@@ -136,7 +136,7 @@ CPD_FN void fence_streaming<F32x16>() {
   _mm_sfence();
 }
 
-// One instruction each; GCC 12 converts two halves and inserts one into the other.
+// Each conversion is one instruction. GCC 12 would convert two 256-bit parts and join them.
 template <>
 CPD_FN F64x8 convert<F64x8, F32x8>(F32x8 x) {
   return bits_as<F64x8>(_mm512_cvtps_pd(bits_as<__m256>(x)));
@@ -281,7 +281,8 @@ CPD_FN F64x8 at_most(F64x8 x, F64x8 most, F64x8 instead) {
                                                        _mm512_set1_epi64(INT64_MIN),
                                                        bits_as<__m512i>(instead), kMergeBits));
 }
-// Float operations: compilers keep sums that change between float and integer types in memory.
+// Uses float operations, because compilers keep sums in memory if they change between float and
+// integer types.
 template <>
 CPD_FN F32x16 with_sign_of(F32x16 x, F32x16 t, F32x16 sign) {
   return bits_as<F32x16>(

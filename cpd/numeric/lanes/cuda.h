@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The primitives of generic.h for a CUDA thread; empty in other sources. The host's half of a CUDA
-// source runs no kernel.
+// The primitives of generic.h for a CUDA thread. The header is empty in other sources. The host
+// compilation of a CUDA source runs no kernel.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -36,17 +36,17 @@ template <>
 CPD_FN float fma_toward_zero(float a, float b, float c) {
   return __fmaf_rz(a, b, c);
 }
-/// One instruction from sm_90 on.
+/// Takes one instruction from sm_90 on.
 template <>
 CPD_FN std::uint32_t larger_of_sum(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   return __viaddmax_s16x2(a, b, c);
 }
-/// One instruction.
+/// Takes one instruction.
 template <>
 CPD_FN float larger_magnitude(float x, float y) {
   return fmaxf(fabsf(x), fabsf(y));
 }
-/// Two instructions; fmaxf returns the number where the other operand is NaN.
+/// Takes two instructions. If one operand of fmaxf is NaN, fmaxf returns the other operand.
 template <>
 CPD_FN float at_least(float x, float least) {
   return copysignf(fmaxf(fabsf(x), least), x);

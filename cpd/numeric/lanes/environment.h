@@ -8,10 +8,10 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Sets this thread's floating-point environment to the default (nearest-even, subnormals kept)
-/// while alive, so that the program's flags, such as flush-to-zero, do not change results. The
-/// arithmetic belongs in a function that is not inlined, since compilers move operations across the
-/// constructor.
+/// Sets this thread's floating-point environment to the default (nearest-even, subnormals
+/// preserved) for the lifetime of the object. So the program's flags, such as flush-to-zero, do not
+/// change results. Put the arithmetic into a function that is not inlined, because compilers move
+/// operations across the constructor.
 class Environment {
  public:
   /// Selects the default environment with rounding toward zero.
@@ -23,7 +23,8 @@ class Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  /// Returns whether this thread's environment is the default one, signaled exceptions aside.
+  /// Returns whether this thread's environment is the default environment. Flags of exceptions that
+  /// have occurred are ignored.
   CPD_FN static bool is_current() { return (get() & ~kSignals) == kDefault; }
 
  private:
@@ -37,7 +38,7 @@ class Environment {
 #elif defined(__aarch64__)
   static constexpr std::uint64_t kDefault = 0;  // FPCR
   static constexpr std::uint64_t kTowardZero = 0xC00000;
-  static constexpr std::uint64_t kSignals = 0;  // they are in FPSR
+  static constexpr std::uint64_t kSignals = 0;  // the flags of exceptions are in FPSR
   CPD_FN static std::uint64_t get() {
     std::uint64_t value;
     __asm__ volatile("mrs %0, fpcr" : "=r"(value));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The primitives of lanes.h for any lane type. A float lane type is `float`, `double`, or a vector
-// of them; it has an unsigned and a signed integer type of the same shape. Kernels use only
-// + - * & | ^ << >> < > == and these primitives. A primitive that is deleted, or restricted to
-// scalars, here has a definition for vectors in each instruction set's file.
+// of floats or doubles. It has an unsigned and a signed integer type of the same shape. Kernels use
+// only + - * & | ^ << >> < > == and these primitives. If a primitive is deleted or restricted to
+// scalars in this file, each instruction set's file defines it for vectors.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ inline namespace CPD_ISA {
 
 // --- types ---------------------------------------------------------------------------------------
 
-/// The traits of a float lane type V: its integer types, the number of lanes, the layout of a lane.
+/// The traits of a float lane type V: its integer types, its number of lanes and the layout of a
+/// lane.
 template <class V>
 struct Lanes;
 
@@ -40,7 +41,7 @@ using Signed = typename Lanes<V>::I;
 template <class V>
 using Scalar = typename Lanes<V>::Scalar;
 
-/// True if T is a vector (else a scalar).
+/// True if T is a vector, false if T is a scalar.
 template <class T>
 constexpr bool kIsVector = requires(T x) { x[0]; };
 
@@ -54,7 +55,7 @@ struct ElementOf<T, true> {
   using type = __typeof__(T{}[0] + T{}[0]);
 };
 
-/// The vectors of 32-bit elements with as many lanes as the float lane type V.
+/// The vector types of 32-bit elements that have as many lanes as the float lane type V.
 template <class V>
 struct Narrow {
   using F32 = float;
@@ -62,7 +63,8 @@ struct Narrow {
   using I32 = std::int32_t;
 };
 
-/// The 64-bit lanes that hold the 32-bit lanes of U in pairs (of one lane: that lane, widened).
+/// A type of 64-bit lanes. Each lane holds a pair of the 32-bit lanes of U. A single lane is
+/// widened to 64 bits.
 template <class U>
 struct SplitLanes {
   using type = std::uint64_t;
@@ -72,20 +74,20 @@ using SplitOf = typename SplitLanes<U>::type;
 
 // --- bits and masks ------------------------------------------------------------------------------
 
-/// The bits of x as another type of the same shape.
+/// Returns the bits of x as another type of the same shape.
 template <class To, class From>
 CPD_FN constexpr To bits_as(From x) {
   return __builtin_bit_cast(To, x);
 }
 
-/// x in every lane.
+/// Returns a vector with x in every lane.
 template <class T, class S>
 CPD_FN constexpr T splat(S x) {
   using Element = typename ElementOf<T>::type;
   return static_cast<Element>(x) - T{};
 }
 
-/// 0, 1, 2, … from the first lane on.
+/// Returns a vector whose lanes are 0, 1, 2, … from the first lane on.
 template <class U>
 CPD_FN constexpr U iota() {
   U x{};
@@ -95,18 +97,18 @@ CPD_FN constexpr U iota() {
   return x;
 }
 
-/// 2^k in binary64, -1022 <= k <= 1023.
+/// Returns 2^k in binary64, for -1022 <= k <= 1023.
 CPD_FN constexpr double exact_power(int k) {
   return bits_as<double>(static_cast<std::uint64_t>(k + 1023) << 52);
 }
 
-/// a where the mask (a comparison's result) is set, else b.
+/// Returns a where the mask (the result of a comparison) is set, else b.
 template <class Mask, class T>
 CPD_FN constexpr T select(Mask mask, T a, T b) {
   return mask ? a : b;
 }
 
-/// x - 1 where the mask is set, else x.
+/// Returns x - 1 where the mask is set, else x.
 template <class U, class Mask>
 CPD_FN constexpr U less_one(U x, Mask mask) {
   if constexpr (kIsVector<Mask>) {
@@ -116,7 +118,7 @@ CPD_FN constexpr U less_one(U x, Mask mask) {
   }
 }
 
-/// A mask without the lanes of another.
+/// Returns `mask` without the lanes that are set in `other`.
 template <class Mask>
 CPD_FN constexpr Mask without(Mask mask, Mask other) {
   if constexpr (kIsVector<Mask>) {
@@ -129,10 +131,11 @@ CPD_FN constexpr Mask without(Mask mask, Mask other) {
 /// Returns whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
 CPD_FN constexpr bool any(bool mask) { return mask; }
 
-/// A mask of 32-bit lanes as one bit a lane; the first lane's is the lowest.
+/// Returns a mask of 32-bit lanes as an integer with one bit for each lane. The first lane is the
+/// lowest bit.
 CPD_FN constexpr std::uint32_t mask_bits(bool mask) { return mask ? 1 : 0; }
 
-/// max: the larger of two signed integers, lane by lane; min: the smaller.
+/// max returns the larger of two signed integers, lane by lane; min returns the smaller.
 template <class I>
 CPD_FN constexpr I max(I a, I b) {
   return select(a > b, a, b);
@@ -142,11 +145,12 @@ CPD_FN constexpr I min(I a, I b) {
   return select(a < b, a, b);
 }
 
-/// The largest of the lanes of 32-bit integers.
+/// Returns the largest of the lanes of 32-bit integers.
 CPD_FN constexpr std::int32_t largest_lane(std::int32_t x) { return x; }
 
-/// a << count and a >> count lane by lane. A count of the lane's width or more gives 0: C++'s
-/// operators leave that undefined, x86's vector shifts do it.
+/// shift_left returns a << count and shift_right returns a >> count, lane by lane. A count of the
+/// lane's width or more gives 0, as in x86's vector shifts. C++'s operators leave that case
+/// undefined.
 template <class U>
 CPD_FN constexpr U shift_left(U a, U count) {
   static_assert(!kIsVector<U>);
@@ -158,8 +162,8 @@ CPD_FN constexpr U shift_right(U a, U count) {
   return count < 8 * sizeof(U) ? a >> count : U{};
 }
 
-/// a << count and a >> count with one count for all lanes, below the lane's width. (AVX-512 takes a
-/// count from a vector with one operation, from a scalar with two.)
+/// Shifts all lanes by one count, which must be below the lane's width. (AVX-512 needs one
+/// operation for a count from a vector, but two for a count from a scalar.)
 template <class U>
 CPD_FN constexpr U shift_left(U a, int count) {
   if constexpr (kIsVector<U>) return shift_left(a, splat<U>(count));
@@ -171,18 +175,19 @@ CPD_FN constexpr U shift_right(U a, int count) {
   return a >> count;
 }
 
-/// The high half of each 64-bit lane in its low half; the high half is unspecified.
+/// Returns the high half of each 64-bit lane, moved to the low half. The high half of the result is
+/// unspecified.
 template <class Split>
 CPD_FN constexpr Split high_half(Split x) {
   return x >> 32;
 }
-/// x ^ a ^ b, of which x is known last.
+/// Returns x ^ a ^ b. Use xor_last if x is computed later than a and b: it computes a ^ b first.
 template <class U>
 CPD_FN constexpr U xor_last(U x, U a, U b) {
   return x ^ a ^ b;
 }
-/// low_lanes: the even lanes of x in the low halves of 64-bit lanes; high_lanes: the odd ones. The
-/// high halves are unspecified.
+/// low_lanes returns the even lanes of x in the low halves of 64-bit lanes, and high_lanes returns
+/// the odd lanes. The high halves of the results are unspecified.
 template <class U>
 CPD_FN constexpr SplitOf<U> low_lanes(U x) {
   if constexpr (sizeof(U) > 4) {
@@ -195,7 +200,8 @@ template <class U>
 CPD_FN constexpr SplitOf<U> high_lanes(U x) {
   return high_half(low_lanes(x));
 }
-/// Returns 32-bit lanes: even ones from the low halves of `even`, odd ones from those in `odd`.
+/// Returns 32-bit lanes: the even lanes are the low halves of `even`, and the odd lanes are the low
+/// halves of `odd`.
 template <class U>
 CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
   if constexpr (sizeof(U) > 4) {
@@ -205,19 +211,20 @@ CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
   }
 }
 
-/// The 64-bit product of each lane's low half with b.
+/// Returns the 64-bit product of b and the low half of each lane.
 template <class Split>
 CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
   static_assert(!kIsVector<Split>);
   return (a & 0xFFFFFFFFU) * b;
 }
 
-/// x with lane l replaced by lane l ^ kDistance, a power of two below the number of lanes.
+/// Returns x with lanes l and l ^ kDistance exchanged. kDistance is a power of two below the number
+/// of lanes.
 template <int kDistance, class V>
 V swap_lanes(V x) = delete;
 
-/// The larger of a + b and c in each half of 32-bit words, as signed integers of 16 bits; the sums
-/// do not overflow.
+/// Adds and compares the two 16-bit halves of each 32-bit word as signed integers: returns the
+/// larger of a + b and c in each half. The sums must not overflow.
 template <class U>
 CPD_FN constexpr U larger_of_sum(U a, U b, U c) {
   static_assert(!kIsVector<U> && sizeof(U) == 4);
@@ -230,7 +237,7 @@ CPD_FN constexpr U larger_of_sum(U a, U b, U c) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// load: a T from memory of any alignment; store: a T to it.
+/// load reads a T from memory of any alignment, and store writes a T to such memory.
 template <class T, class S>
 CPD_FN T load(const S* from) {
   T x;
@@ -242,19 +249,21 @@ CPD_FN void store(S* to, T x) {
   __builtin_memcpy(to, &x, sizeof(T));
 }
 
-/// A non-temporal store where T is a vector (then `to` is aligned to sizeof(T)), else store().
+/// Stores x with a non-temporal store if T is a vector; `to` must then be aligned to sizeof(T). If
+/// T is a scalar, the function is store().
 template <class T, class S>
 CPD_FN void store_streaming(S* to, T x) {
   static_assert(!kIsVector<T>);
   store(to, x);
 }
-/// Orders streaming stores of V before later accesses.
+/// Orders the streaming stores of V before later memory accesses.
 template <class V>
 CPD_FN void fence_streaming() {
   static_assert(!kIsVector<V>);
 }
 
-/// x with each lane converted to To's element type (exact in all uses here).
+/// Returns x with each lane converted to the element type of To. The conversion is exact in all
+/// uses in CPD.
 template <class To, class From>
 CPD_FN constexpr To convert(From x) {
   if constexpr (kIsVector<To>) {
@@ -264,8 +273,8 @@ CPD_FN constexpr To convert(From x) {
   }
 }
 
-/// load_f32: lanes of V from binary32 numbers in memory; store_f32: to them (exact where the lanes
-/// hold binary32 values).
+/// load_f32 loads lanes of V from binary32 numbers in memory. store_f32 stores lanes as binary32
+/// numbers, exactly if the lanes hold binary32 values.
 template <class V>
 CPD_FN V load_f32(const float* from) {
   return convert<V>(load<typename Narrow<V>::F32>(from));
@@ -274,7 +283,8 @@ template <class V>
 CPD_FN void store_f32(float* to, V x) {
   store(to, convert<typename Narrow<V>::F32>(x));
 }
-/// load_u32: V's unsigned lanes from 32-bit integers in memory; store_u32: to them.
+/// load_u32 loads the unsigned lanes of V from 32-bit integers in memory, and store_u32 stores such
+/// lanes.
 template <class V>
 CPD_FN Unsigned<V> load_u32(const std::uint32_t* from) {
   return convert<Unsigned<V>>(load<typename Narrow<V>::U32>(from));
@@ -283,7 +293,7 @@ template <class V>
 CPD_FN void store_u32(std::uint32_t* to, Unsigned<V> x) {
   store(to, convert<typename Narrow<V>::U32>(x));
 }
-/// V's signed lanes from signed 32-bit integers in memory.
+/// Loads the signed lanes of V from signed 32-bit integers in memory.
 template <class V>
 CPD_FN Signed<V> load_i32(const std::int32_t* from) {
   return convert<Signed<V>>(load<typename Narrow<V>::I32>(from));
@@ -291,7 +301,7 @@ CPD_FN Signed<V> load_i32(const std::int32_t* from) {
 
 // --- arithmetic ----------------------------------------------------------------------------------
 
-/// x rounded to an integer toward zero, in binary64 lanes; Inf and NaN are unchanged.
+/// Returns x rounded to an integer toward zero, in binary64 lanes. Inf and NaN are unchanged.
 template <class V>
 CPD_FN constexpr V truncate(V x) {
   static_assert(Lanes<V>::mantissa == 52);
@@ -299,7 +309,7 @@ CPD_FN constexpr V truncate(V x) {
   return has_fraction ? static_cast<double>(static_cast<std::int64_t>(x)) : x;
 }
 
-/// a * b + c rounded once to nearest even.
+/// Returns a * b + c rounded once to nearest even.
 template <class V>
 CPD_FN V fma(V a, V b, V c) {
   if constexpr (sizeof(V) == 4) {
@@ -309,13 +319,13 @@ CPD_FN V fma(V a, V b, V c) {
   }
 }
 
-/// c - a * b rounded once to nearest even.
+/// Returns c - a * b rounded once to nearest even.
 template <class V>
 CPD_FN V negative_fma(V a, V b, V c) {
   return fma(-a, b, c);
 }
 
-/// The square root rounded once to nearest even.
+/// Returns the square root of x rounded once to nearest even.
 template <class V>
 CPD_FN V square_root(V x) {
   if constexpr (sizeof(V) == 4) {
@@ -325,17 +335,19 @@ CPD_FN V square_root(V x) {
   }
 }
 
-/// True if an fma of V rounded in a direction (fma_toward) is one instruction.
+/// True if a fused multiply-add of V that rounds in a given direction (fma_toward) is one
+/// instruction.
 template <class V>
 constexpr bool kHasDirectedRounding = false;
 
 enum class Toward : std::uint8_t { zero, down, up };
 
-/// a * b + c rounded once in the direction, where kHasDirectedRounding<V>. CUDA: binary32 alone.
+/// Returns a * b + c rounded once in the direction `toward`. Defined only if
+/// kHasDirectedRounding<V>; in CUDA, only for binary32.
 template <Toward toward, class V>
 V fma_toward(V a, V b, V c) = delete;
 
-/// The larger of |x| and |y|; neither is NaN.
+/// Returns the larger of |x| and |y|. Neither x nor y may be NaN.
 template <class V>
 CPD_FN V larger_magnitude(V x, V y) {
   using U = Unsigned<V>;
@@ -345,11 +357,12 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// True if at_least takes at most one instruction more than a maximum does.
+/// True if at_least takes at most one instruction more than a maximum takes.
 template <class V>
 constexpr bool kHasSignedMaximum = false;
 
-/// x where |x| > least, else (also for NaN) `least` with x's sign; least > 0.
+/// Returns x if |x| > least, else `least` with the sign of x, also if x is NaN. `least` must be
+/// above 0.
 template <class V>
 CPD_FN V at_least(V x, V least) {
   using U = Unsigned<V>;
@@ -360,7 +373,8 @@ CPD_FN V at_least(V x, V least) {
   return bits_as<V>(larger | (bits_as<U>(x) & ~magnitude));
 }
 
-/// x where |x| <= most or x is NaN, else `instead`, which is not negative, with x's sign.
+/// Returns x if |x| <= most or x is NaN, else `instead` with the sign of x. `instead` must not be
+/// negative.
 template <class V>
 CPD_FN V at_most(V x, V most, V instead) {
   using U = Unsigned<V>;
@@ -371,14 +385,15 @@ CPD_FN V at_most(V x, V most, V instead) {
   return select(size > most, with_sign, x);
 }
 
-/// (x & mask) | set, lane by lane.
+/// Returns (x & mask) | set, lane by lane.
 template <class U>
 CPD_FN U merge_bits(U x, U mask, U set) {
   return (x & mask) | set;
 }
 
-/// a + b, a * b and a * b + c in an environment that rounds toward zero (environment.h); in a CUDA
-/// thread by instructions that do, in any.
+/// Return a + b, a * b and a * b + c rounded toward zero. On a CPU, the environment must round
+/// toward zero (environment.h). A CUDA thread uses instructions that round toward zero in any
+/// environment.
 template <class V>
 CPD_FN V add_toward_zero(V a, V b) {
   return a + b;
@@ -392,7 +407,8 @@ CPD_FN V fma_toward_zero(V a, V b, V c) {
   return fma(a, b, c);
 }
 
-/// x where |x| < most, else `most` with x's sign; most > 0, x is not NaN.
+/// Returns x if |x| < most, else `most` with the sign of x. `most` must be above 0, and x must not
+/// be NaN.
 template <class V>
 CPD_FN V clamped(V x, V most) {
   using U = Unsigned<V>;
@@ -403,21 +419,21 @@ CPD_FN V clamped(V x, V most) {
   return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
 }
 
-/// x with t's sign bit or-ed in where `sign` is -0; x itself where `sign` is +0.
+/// Returns x with t's sign bit or-ed in if `sign` is -0; returns x itself if `sign` is +0.
 template <class V>
 CPD_FN V with_sign_of(V x, V t, V sign) {
   using U = Unsigned<V>;
   return bits_as<V>(bits_as<U>(x) | (bits_as<U>(t) & bits_as<U>(sign)));
 }
 
-/// a where its last bit is 1, else b.
+/// Returns a if its last bit is 1, else b.
 template <class V>
 CPD_FN V odd_one(V a, V b) {
   using U = Unsigned<V>;
   return select((bits_as<U>(a) & splat<U>(1)) != U{}, a, b);
 }
 
-/// Returns whether every lane is at most `limit`; false where one is NaN.
+/// Returns whether every lane is at most `limit`. Returns false if a lane is NaN.
 template <class V>
 CPD_FN bool all_at_most(V x, Scalar<V> limit) {
   return x <= limit;
@@ -425,34 +441,36 @@ CPD_FN bool all_at_most(V x, Scalar<V> limit) {
 
 // --- vectors of 32-bit integers only -------------------------------------------------------------
 
-/// Returns the vector with lane l = x[from[l]]. from[l] is below the number of lanes.
+/// Returns a vector whose lane l is x[from[l]]. Each from[l] must be below the number of lanes.
 template <class U>
 U permute(U x, U from) = delete;
 /// Returns the even-numbered words of a, then the even-numbered words of b.
 template <class U>
 U even_words(U a, U b) = delete;
-/// x with the first word of each pair (a, b) replaced by a | b << bits; 0 < bits < 32.
+/// Returns x with the first word of each pair (a, b) replaced by a | b << bits, where 0 < bits <
+/// 32.
 template <class U>
 U merge_pairs(U x, int bits) = delete;
 
-/// Stores the low 16, 8 or 4 bits of each lane contiguously, without gaps; with 4 (store_nibbles),
-/// the other bits of x are 0.
+/// Stores the low 16, 8 or 4 bits of each lane contiguously, without gaps. For store_nibbles (4
+/// bits), the other bits of x must be 0.
 template <class U>
 void store_halves(std::uint8_t* to, U x) = delete;
 template <class U>
 void store_bytes(std::uint8_t* to, U x) = delete;
 template <class U>
 void store_nibbles(std::uint8_t* to, U x) = delete;
-/// Loads one 16-bit word, or one byte, into each lane, zero-extended.
+/// Load one 16-bit word (load_halves) or one byte (load_bytes) into each lane, zero-extended.
 template <class U>
 U load_halves(const std::uint8_t* from) = delete;
 template <class U>
 U load_bytes(const std::uint8_t* from) = delete;
 
-/// True if U has gather_bytes.
+/// True if gather_bytes is defined for U.
 template <class U>
 constexpr bool kGathersBytes = false;
-/// Returns lanes of four of the 16 bytes at each `from`. The bytes of `places` are their indices.
+/// Returns lanes of four bytes each, gathered from the 16 bytes at `from`. Each byte of `places` is
+/// the index of one byte.
 template <class U>
 U gather_bytes(const std::uint8_t* from, U places) = delete;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Macros that declare every function that a kernel calls. CPD_ISA is a namespace for each ISA, so
-// that no object compiled with ISA flags exports code that an older CPU could link to. CPD_FN is
-// forced inline. CPD_CALL is never inlined: one copy serves all loops that call it, each call for a
-// few hundred values, so that its cost is negligible.
+// Macros that declare every function that a kernel calls. CPD_ISA is a separate namespace for each
+// instruction set (ISA). So no object that is compiled with an ISA's flags exports code to which an
+// older CPU could link. CPD_FN forces a function inline. CPD_CALL keeps a function from being
+// inlined: all loops share one copy. Each call processes a few hundred values, so the cost of a
+// call is negligible.
 #pragma once
 
 #if defined(__CUDACC__)

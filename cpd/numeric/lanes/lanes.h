@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lanes: the number types that the kernels are written over, and their primitives. One source
-// serves a CPU register of 1, 4, 8 or 16 lanes and a CUDA thread: generic.h defines each primitive,
-// an instruction set's file specializes those for which a compiler does not find the instruction
-// (README.md lists them). Tests compare both bit by bit. Intrinsics are in these files alone.
+// Lanes: the number types over which the kernels are written, and the primitives of these types.
+// One kernel source serves a CPU register of 1, 4, 8 or 16 lanes and a CUDA thread. generic.h
+// defines each primitive. An instruction set's file specializes the primitives for which a compiler
+// does not find the right instruction (README.md lists them). Tests compare the generic and the
+// specialized primitives bit by bit. Intrinsics appear only in these files.
 #pragma once
 
 #include "cpd/numeric/lanes/avx2.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The primitives of generic.h for aarch64's Advanced SIMD and CRC instructions: 4 lanes of
-// binary32, 2 of binary64. Empty where a source is not compiled as the ISA `neon`: every aarch64
-// has these registers, so that no macro of the compiler distinguishes these kernels from the scalar
-// ones.
+// The primitives of generic.h for aarch64's Advanced SIMD and CRC instructions: 4 lanes of binary32
+// or 2 of binary64. The header is empty unless a source is compiled for the ISA `neon` (CPD_NEON).
+// Every aarch64 CPU has these registers, so no compiler macro distinguishes these kernels from the
+// scalar kernels.
 #pragma once
 
 #if defined(CPD_NEON) && !defined(__CUDACC__)
@@ -85,7 +85,8 @@ CPD_FN I32x4 min(I32x4 a, I32x4 b) {
   return bits_as<I32x4>(vminq_s32(bits_as<int32x4_t>(a), bits_as<int32x4_t>(b)));
 }
 
-// USHL reads a lane's count from its lowest byte, as a signed number; negative ones shift right.
+// Limits shift counts to the lane's width. USHL reads a lane's count from the lane's lowest byte as
+// a signed number, and a negative count shifts right.
 template <class U>
 CPD_FN U clipped_count(U count) {
   constexpr unsigned kWidth = 8 * sizeof(count[0]);
@@ -166,7 +167,8 @@ CPD_FN F64x2 swap_lanes(F64x2 x) {
   return bits_as<F64x2>(vextq_f64(v, v, 1));
 }
 
-/// The CRC-32C remainder (bits reflected, nothing inverted) after one more byte, or eight.
+/// Returns the CRC-32C remainder after one more byte (crc_byte) or eight more bytes (crc_word).
+/// Bits are reflected, and nothing is inverted.
 CPD_FN std::uint32_t crc_byte(std::uint32_t crc, std::uint8_t byte) { return __crc32cb(crc, byte); }
 CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
   return __crc32cd(crc, word);
@@ -174,7 +176,8 @@ CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Ordinary stores: Advanced SIMD has no non-temporal store of a single register.
+// Streaming stores are ordinary stores, because Advanced SIMD has no non-temporal store of a single
+// register.
 template <class S>
 CPD_FN void store_streaming(S* to, F32x2 x) {
   store(to, x);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dense packing: code i takes bits i * n … i * n + n - 1 of the stream, least significant bit
-// first, byte by byte. round.h defines what a code means.
+// Packs codes densely: code i of n bits takes bits i * n … i * n + n - 1 of the stream, with the
+// least significant bit first, byte by byte. round.h defines the value of a code.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -11,8 +11,8 @@ inline namespace CPD_ISA {
 
 constexpr int kCodesPerGroup = 8;  ///< eight codes of any width end on a byte
 
-/// Writes `count` <= 8 codes of `bits` bits, ceil(count * bits / 8) bytes; spare bits are 0. The
-/// definition of packing.
+/// Writes `count` <= 8 codes of `bits` bits to ceil(count * bits / 8) bytes. Unused bits of the
+/// last byte are 0. This function is the definition of packing.
 CPD_FN constexpr void pack_group(const std::uint32_t* codes, int count, int bits,
                                  std::uint8_t* packed) {
   std::uint64_t pending = 0;
@@ -29,8 +29,8 @@ CPD_FN constexpr void pack_group(const std::uint32_t* codes, int count, int bits
   if (filled > 0) *packed = static_cast<std::uint8_t>(pending);
 }
 
-/// Reads `count` <= 8 codes of `bits` bits as pack_group wrote them, and no byte after the last
-/// code's.
+/// Reads `count` <= 8 codes of `bits` bits as pack_group wrote them. Reads no byte after the last
+/// code's bytes.
 CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bits,
                                    std::uint32_t* codes) {
   std::uint64_t pending = 0;
@@ -47,18 +47,19 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
   }
 }
 
-/// Bytes after a packed block that a Packer may overwrite and an Unpacker may read.
+/// The number of bytes after a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks, a multiple of 32 lanes of codes at a time, as pack_group does. U: 32-bit
-/// lanes.
+/// Packs whole blocks as pack_group does. The number of codes of a block is a multiple of 32 times
+/// the number of lanes. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
-/// Unpacks whole blocks, a multiple of 32 lanes of codes at a time. U: 32-bit lanes.
+/// Unpacks whole blocks. The number of codes of a block is a multiple of 32 times the number of
+/// lanes. U: a vector of 32-bit lanes.
 template <class U>
 class Unpacker;
 
-/// Packs group by group, without vectors.
+/// Packs codes in groups of eight, without vectors.
 template <>
 class Packer<std::uint32_t> {
  public:
@@ -86,11 +87,11 @@ class Unpacker<std::uint32_t> {
   int bits_;
 };
 
-/// Packs with vectors: neighbors are merged, a | b << n, until a piece has 8 or 16 … 32 bits.
-/// Pieces of 8 and 16 bits (and codes of 4) are stored as bytes and 16-bit words; else every output
-/// word is the OR of at most three pieces, each moved by one permutation and one shift. U: 4, 8 or
-/// 16 lanes of 32 bits. Four pieces of an odd number of bits do not end on a byte, so that their
-/// codes are packed group by group.
+/// Packs codes of n bits with vectors of 4, 8 or 16 lanes U of 32 bits. Neighbors are merged, a | b
+/// << n, until a merged word has 8 or 16 … 32 bits. Merged words of 8 and 16 bits (and codes of 4
+/// bits) are stored as bytes and 16-bit words. Otherwise every output word is the OR of at most
+/// three merged words, each moved by one permutation and one shift. With 4 lanes, four merged words
+/// of an odd number of bits do not end on a byte; such codes are packed group by group.
 template <class U>
 class Packer {
  public:
@@ -106,7 +107,8 @@ class Packer {
     }
   }
 
-  /// codes: `count` of them, overwritten; packed: count * bits / 8 bytes and kPackSlack more.
+  /// `codes` holds `count` codes and is overwritten. `packed` receives count * bits / 8 bytes;
+  /// kPackSlack more bytes must be writable.
   CPD_CALL void pack(std::uint32_t* codes, int count, std::uint8_t* packed) const {
     if (bits_ == 4) return narrow<store_nibbles<U>>(codes, count, 4, packed);
     if constexpr (kLanes == 4) {
@@ -144,11 +146,12 @@ class Packer {
   U right_ = {}, left1_ = {}, left2_ = {};
 };
 
-/// Unpacks with vectors: code j of n bits begins in word floor(j n / 32) at bit j n mod 32, so that
-/// each lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
-/// codes of up to 16 bits fill at most 16 bytes, where bytes may be gathered: each lane takes the
-/// four from byte floor(j n / 8) on, and one shift. Four codes of an odd number of bits do not end
-/// on a byte, and are unpacked group by group.
+/// Unpacks with vectors. Code j of n bits begins in word floor(j n / 32) at bit j n mod 32, so each
+/// lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
+/// codes of less than 16 bits fill at most 16 bytes, from which some instruction sets can gather
+/// bytes: each lane then takes the four bytes from byte floor(j n / 8) on, and one shift. With 4
+/// lanes, four codes of an odd number of bits do not end on a byte; such codes are unpacked group
+/// by group.
 template <class U>
 class Unpacker {
  public:
@@ -165,7 +168,7 @@ class Unpacker {
     }
   }
 
-  /// packed: count * bits / 8 bytes, readable kPackSlack bytes further.
+  /// Reads count * bits / 8 bytes of `packed`; kPackSlack more bytes must be readable.
   CPD_FN void unpack(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
     if (bits_ == 8) return widen<load_bytes<U>>(packed, count, codes);
     if (bits_ == 16) return widen<load_halves<U>>(packed, count, codes);
@@ -188,7 +191,8 @@ class Unpacker {
  private:
   static constexpr int kLanes = sizeof(U) / 4;
 
-  /// Stores the codes of each vector, which are the low bits of read(its first byte).
+  /// Stores the codes of each vector. The codes are the low bits of the lanes that read(address of
+  /// the vector's first byte) returns.
   template <class Read>
   CPD_FN void each(const std::uint8_t* packed, int count, std::uint32_t* codes, Read read) const {
     for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact operations on binary32 values, delivered in binary64 rounded to odd: the result holds so
-// many more bits than any format that rounding it once more equals rounding the exact value once.
+// Exact operations on binary32 values, whose results are binary64 numbers rounded to odd. Such a
+// result has many more bits than any format. So rounding the result once more gives what rounding
+// the exact value once would give.
 //
-// Round-to-odd in 53 bits followed by any rounding that looks at no more than 51 bits is exact
-// (Boldo and Melquiond 2008, theorem 1 asks for two spare bits). The formats' kernel looks at
-// 24 + N + 2 <= 50 bits. Binary32 operands keep every intermediate within 2^-298 … 2^257, far from
-// binary64's own limits.
+// Rounding to odd in 53 bits, followed by any rounding that reads at most 51 bits, is exact (Boldo
+// and Melquiond 2008, theorem 1 requires two spare bits). The kernel that rounds into formats reads
+// 24 + N + 2 <= 50 bits. With binary32 operands, every intermediate is within 2^-298 … 2^257, far
+// from binary64's own limits.
 #pragma once
 
 #include "cpd/numeric/round/round.h"
@@ -14,7 +15,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// 2^exponent, which must be a normal number of V.
+/// Returns 2^exponent, which must be a normal number of V.
 template <class V>
 CPD_FN constexpr V power_of_two(Signed<V> exponent) {
   using P = Pattern<V>;
@@ -23,17 +24,17 @@ CPD_FN constexpr V power_of_two(Signed<V> exponent) {
   return bits_as<V>((Unsigned<V>)(exponent + splat<I>(kBias)) << P::mantissa);
 }
 
-/// a + b - s, exactly, where s is the sum rounded to nearest: Knuth's TwoSum (TAOCP 4.2.2, theorem
-/// B), for any order of magnitudes. 5 additions; with that of s, 6.
+/// Returns a + b - s exactly, where s is a + b rounded to nearest. This is Knuth's TwoSum (TAOCP
+/// 4.2.2, theorem B), for any order of magnitudes. Takes 5 additions, or 6 with the addition for s.
 template <class V>
 CPD_FN constexpr V error_of_sum(V a, V b, V s) {
   const V b_part = s - a;
   return (a - (s - b_part)) + (b - b_part);
 }
 
-/// s + error rounded to odd, where s is that sum rounded to nearest: cut, and its last bit set,
-/// where the error is not zero. A NaN `error`, which an infinite s has, counts as zero. 8
-/// operations on bits and comparisons.
+/// Returns s + error rounded to odd. s must be that sum rounded to nearest. If the error is not
+/// zero, s is truncated and its last bit is set. A NaN `error`, which occurs if s is infinite,
+/// counts as zero. Takes 8 operations on bits and comparisons.
 template <class V>
 CPD_FN constexpr V toward_odd(V s, V error) {
   using U = Unsigned<V>;
@@ -46,15 +47,16 @@ CPD_FN constexpr V toward_odd(V s, V error) {
   return bits_as<V>(cut | select(inexact, one, U{}));
 }
 
-/// a + b in V, rounded to odd; Inf and NaN as addition in V gives them. 6 additions and toward_odd.
+/// Returns a + b in V, rounded to odd. Inf and NaN result as from an addition in V. Takes 6
+/// additions and toward_odd.
 template <class V>
 CPD_FN constexpr V add_to_odd(V a, V b) {
   const V s = a + b;
   return toward_odd(s, error_of_sum(a, b, s));
 }
 
-/// a + b rounded to odd, with IEEE 754's sign of an exact zero sum (6.3): where the sum will be
-/// rounded `down`, -0 unless both are +0.
+/// Returns a + b rounded to odd, with IEEE 754's sign of an exact zero sum (6.3). If `down` (the
+/// sum will be rounded down), an exact zero sum is -0 unless both operands are +0.
 template <class V>
 CPD_FN constexpr V exact_sum(V a, V b, bool down) {
   const V s = add_to_odd(a, b);
@@ -64,10 +66,13 @@ CPD_FN constexpr V exact_sum(V a, V b, bool down) {
   return select(s == V{}, bits_as<V>(sign), s);
 }
 
-/// a * b + c in V, rounded to odd, where it is not NaN. Rounded down and up, an inexact sum gives
-/// one odd and one even number, beyond V's numbers the greatest one: 2 fused operations and a
-/// selection. Lanes without directed rounding need a * b to be exact in V, and give infinity beyond
-/// its numbers: 1 multiplication and add_to_odd.
+/// Returns a * b + c in V, rounded to odd; the exact result must not be NaN. An inexact sum,
+/// rounded once down and once up, gives one odd and one even number, and the odd number is the
+/// result. Beyond V's range the greatest number results. Takes 2 fused multiply-adds and a
+/// selection.
+///
+/// Lanes without directed rounding need a * b to be exact in V, and give infinity beyond V's range.
+/// They take 1 multiplication and add_to_odd.
 template <class V>
 CPD_FN V fma_to_odd(V a, V b, V c) {
   if constexpr (kHasDirectedRounding<V>) {
@@ -77,9 +82,10 @@ CPD_FN V fma_to_odd(V a, V b, V c) {
   }
 }
 
-/// x / y, and the root of x, rounded to odd, where their remainders are numbers of V: those of
-/// quotients and roots rounded to nearest are (Boldo and Daumas 2003), unless they end below the
-/// least number of V. *rest is set to the remainder, NaN where the result is infinite or NaN.
+/// quotient_to_odd returns x / y and root_to_odd the square root of x, rounded to odd. The
+/// remainders must be numbers of V. Remainders of quotients and roots rounded to nearest are
+/// numbers of V (Boldo and Daumas 2003), unless they have bits below the least number of V. Sets
+/// *rest to the remainder, or to NaN if the result is infinite or NaN.
 template <class V>
 CPD_FN V quotient_to_odd(V x, V y, V* rest) {
   using U = Unsigned<V>;
@@ -95,7 +101,8 @@ CPD_FN V root_to_odd(V x, V* rest) {
   return toward_odd(root, *rest);
 }
 
-/// a * b for binary32 values in binary64: exact, 48 bits at most. 1 multiplication.
+/// Returns a * b for binary32 values in binary64. The product is exact, as it has at most 48 bits.
+/// Takes 1 multiplication.
 template <class V>
 CPD_FN constexpr V exact_product(V a, V b) {
   static_assert(Lanes<V>::mantissa == 52);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations on any binary64 values whose results round as the exact ones do, in every format, mode
-// and variant.
+// Operations on any binary64 values. Their results round into every format, in every mode and
+// variant, exactly as the exact results do.
 //
-// Where the exact result is within 2^-900 … 2^1023 the function returns it rounded to odd: 53 bits,
-// of which a rounding uses 24 + 24 + 2 (exact.h). Elsewhere binary64 may underflow or overflow, but
-// only this affects a rounding: below 2^-900 a result is not zero, has a sign, and is below every
-// bit that counts (2^-149 is the least spacing, 2^-174 the last bit that a random integer meets);
-// above 2^1000 it is finite and beyond every format (2^128). So all numbers of its sign in that
-// range round alike.
+// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd. It
+// has 53 bits; a rounding reads 24 + 24 + 2 of them (exact.h).
+//
+// Outside that range, binary64 may underflow or overflow. There a rounding depends only on the sign
+// and on the following facts. A result below 2^-900 is not zero and lies below every bit that a
+// rounding reads: 2^-149 is the least spacing, and 2^-174 the last bit that a random integer meets.
+// A result above 2^1000 is finite and beyond every format (2^128). So all numbers of one sign in
+// one of these ranges round alike, and the function may return any of them.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
@@ -26,7 +28,7 @@ CPD_FN constexpr V magnitude(V x) {
   using U = Unsigned<V>;
   return bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
 }
-/// The number `size` > 0 with x's sign.
+/// Returns the number `size` > 0 with the sign of x.
 template <class V>
 CPD_FN constexpr V sized(double size, V x) {
   using U = Unsigned<V>;
@@ -46,8 +48,9 @@ CPD_FN constexpr auto are_finite(V a, V b) {
   return first & second;
 }
 
-/// a + b, to be rounded once; `down` as in exact_sum. TwoSum does not underflow. Where a step of it
-/// overflows although the sum does not, the sum is near 2^1024, and its last bit does not count.
+/// Returns a number that rounds as a + b does; `down` as in exact_sum. TwoSum does not underflow. A
+/// step of TwoSum can overflow although the sum does not. The sum is then near 2^1024, and its last
+/// bit has no effect on the rounding.
 template <class V>
 CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
   const V s = exact_sum(a, b, down);
@@ -56,9 +59,9 @@ CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
   return select(overflowed, sized(kGreatest, s), s);
 }
 
-/// a * b, to be rounded once, by TwoProd: 1 multiplication and 1 fused operation. The error of a
-/// product of at least 2^-900 is a multiple of 2^-1006, and so a binary64 number that the fused
-/// operation gives (Boldo and Daumas 2003).
+/// Returns a number that rounds as a * b does, by TwoProd: 1 multiplication and 1 fused
+/// multiply-add. If the product is at least 2^-900, its error is a multiple of 2^-1006. The error
+/// is then a binary64 number, and the fused multiply-add returns it (Boldo and Daumas 2003).
 template <class V>
 CPD_FN V product_as_seen(V a, V b) {
   const V p = a * b;
@@ -69,10 +72,10 @@ CPD_FN V product_as_seen(V a, V b) {
   return select(hidden, sized(kLeastSeen, p), select(overflowed, sized(kGreatest, p), seen));
 }
 
-/// p + e + z rounded to odd, where p + e is a product and its error. (Boldo and Melquiond 2008,
-/// figure 4, with their last rounding to odd as well: the last addend is odd where it is not exact,
-/// and at most a few ulp of p + z, so that no number lies between the two.) 24 additions: two
-/// TwoSums and two sums to odd.
+/// Returns p + e + z rounded to odd, where p + e is a product and its error. The algorithm is
+/// figure 4 of Boldo and Melquiond 2008, except that the last rounding is also to odd. An inexact
+/// last addend is odd and at most a few ulp of p + z, so no number lies between the addend and its
+/// exact value. Takes 24 additions: two TwoSums and two sums to odd.
 template <class V>
 CPD_FN constexpr V fused_sum(V p, V e, V z) {
   const V low = e + z;
@@ -80,13 +83,15 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
   return add_to_odd(high, add_to_odd(error_of_sum(e, z, low), error_of_sum(p, low, high)));
 }
 
-/// a * b + z, to be rounded once; `down` as in exact_sum.
+/// Returns a number that rounds as a * b + z does; `down` as in exact_sum.
 ///
-/// A product below 2^-900 cannot be split into p + e. Next to a z of 2^-700 or more only its sign
-/// counts; else all is scaled up by 2^600, where of a product below 2^-600 again only the sign
-/// counts (z, if not zero, is 2^-474 or more), and of the result only the sign. A product or z
-/// above 2^1000 is scaled down by 2^1100, exactly where the two may cancel; a sum that is not zero
-/// stays above 2^890, and only its sign counts.
+/// A product below 2^-900 cannot be split into p + e. If |z| is 2^-700 or more, only the product's
+/// sign has an effect. Else product and z are scaled up by 2^600. If the scaled product is below
+/// 2^-600, again only its sign has an effect, because a nonzero z is then 2^-474 or more. Of the
+/// scaled result, only the sign has an effect.
+///
+/// A product or z above 2^1000 is scaled down by 2^1100, exactly if product and z may cancel. A
+/// nonzero sum then stays above 2^890, and only its sign has an effect.
 template <class V>
 CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   using U = Unsigned<V>;
@@ -107,7 +112,8 @@ CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
                         z * scale_z * scale_z);
 
   const V seen = select(tiny & !beside, sized(kLeastSeen, s), select(huge, sized(kGreatest, s), s));
-  // The sign of an exact zero sum (IEEE 754, 6.3): the terms' common sign, else - rounding down.
+  // The sign of an exact zero sum (IEEE 754, 6.3) is the common sign of the terms. If the signs
+  // differ, the zero is -0 when rounding down, else +0.
   const U signs_of[2] = {bits_as<U>(whole), bits_as<U>(z)};
   const U sign = down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
   const V zero = bits_as<V>(sign & splat<U>(Pattern<V>::sign));
@@ -116,7 +122,7 @@ CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   return select(finite, select(s == V{}, zero, seen), fma(a, b, z));
 }
 
-/// a + b of any binary64 values, rounded once into the plan's format.
+/// Returns a + b of any binary64 values, rounded once into the plan's format.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum64(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   return round<R>(sum_as_seen(a, b, R::is_down(plan)), random, plan);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The exceptions of a rounding as comparisons.
+// Determines the exceptions of a rounding by comparisons with limits.
 //
-// Of an inexact rounding only the number's magnitude decides whether it underflows, and whether it
-// overflows: it does so below one magnitude, or from one on, which depend on format, mode and sign.
-// A random integer moves them: between the least and the greatest of these magnitudes, and for
-// infinities and NaN, soft_float.h tells.
+// The limits on the magnitude depend on format, mode and sign. An inexact rounding underflows below
+// one limit and overflows from another limit on. In stochastic modes, each limit moves with the
+// random integer between a least and a greatest magnitude. Between the two, and for infinities and
+// NaN, soft_float.h determines the exceptions.
 #pragma once
 
 #include "cpd/numeric/lanes/isa.h"
@@ -13,8 +13,9 @@
 
 namespace cpd {
 
-/// Inexact numbers of one sign, by magnitude: below tiny_below they underflow, from normal_from on
-/// they do not; from over_from on they overflow, below fits_below they do not.
+/// Limits on the magnitude of inexact numbers of one sign. Numbers below tiny_below underflow, and
+/// numbers from normal_from on do not. Numbers from over_from on overflow, and numbers below
+/// fits_below do not.
 template <class T>
 struct SignLimits {
   T tiny_below = 0, normal_from = 0, fits_below = 0, over_from = 0;
@@ -24,10 +25,10 @@ struct FlagLimits {
   SignLimits<T> positive, negative;
 };
 
-/// In place of exceptions: the limits leave them open.
+/// Returned in place of exceptions if the limits do not determine the exceptions.
 constexpr int kOpen = 128;
 
-/// The exceptions of rounding x to y, or kOpen.
+/// Returns the exceptions of rounding x to y, or kOpen.
 template <class T>
 CPD_FN constexpr int flags_of(const FlagLimits<T>& limits, T x, T y) {
   constexpr T kLargest = sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023);
@@ -37,7 +38,7 @@ CPD_FN constexpr int flags_of(const FlagLimits<T>& limits, T x, T y) {
   const bool may_be_tiny = (x < up.normal_from) & (x > -down.normal_from) & !is_tiny;
   const bool may_overflow = ((x >= up.fits_below) | (x <= -down.fits_below)) & !overflows;
   const bool is_finite = (x <= kLargest) & (x >= -kLargest);
-  // Without a choice compilers make vectors of it.
+  // Computes all conditions without branches, so that compilers vectorize the loop.
   const int flags = soft::kInexact | is_tiny * soft::kUnderflow | overflows * soft::kOverflow |
                     (may_be_tiny | may_overflow) * kOpen;
   return (x != y) * flags | !is_finite * kOpen;

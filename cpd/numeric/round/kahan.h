@@ -6,9 +6,9 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A step of Kahan's sum (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b), a sum
-/// rounded once, is called 4 times, in this order; the last 3 are Dekker's FastTwoSum (1971). Where
-/// t is infinite or NaN, c is +0, so that Inf - Inf never enters.
+/// Does one step of Kahan's sum (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. Calls add(a,
+/// b), a sum rounded once, 4 times in this order. The last 3 additions are Dekker's FastTwoSum
+/// (1971). If t is infinite or NaN, c becomes +0, so that no later step computes Inf - Inf.
 template <class V, class Add>
 CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
   using U = Unsigned<V>;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots of binary32 values in binary64, rounded to odd, so that a further
-// rounding gives the exact result rounded once (exact.h). The remainder of a quotient or a root
-// rounded to nearest is a binary64 number (Boldo and Daumas 2003), so that each difference below is
-// exact: an upper part of 26 bits leaves a lower one of at most 26 and a sign, whose products with
-// 24 or 26 bits have 52.
+// Quotients and square roots of binary32 values in binary64, rounded to odd. Rounding such a result
+// once more gives the exact result rounded once (exact.h). The remainder of a quotient or a root
+// rounded to nearest is a binary64 number (Boldo and Daumas 2003), so each difference below is
+// exact. Each value is split into an upper part of 26 bits and a lower part of at most 26 bits and
+// a sign. Their products with 24 or 26 bits have at most 52 bits.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// exact.h's toward_odd for scalars, without branches, which random signs would make mispredicted.
+/// Does the same as toward_odd (exact.h) for scalars, without branches. Random signs would make the
+/// CPU mispredict branches.
 CPD_FN double moved_to_odd(double s, double error) {
   const auto bits = bits_as<std::uint64_t>(s);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);
@@ -22,13 +23,13 @@ CPD_FN double moved_to_odd(double s, double error) {
   return bits_as<double>(bits + (inexact & ~bits & 1) * (1 - 2 * differ));
 }
 
-/// x rounded to 26 significant bits by 2 operations on its pattern; x is not infinite.
+/// Returns x rounded to 26 significant bits by 2 operations on its pattern. x must not be infinite.
 CPD_FN double upper_part(double x) {
   constexpr std::uint64_t kLow = (std::uint64_t{1} << 27) - 1;
   return bits_as<double>((bits_as<std::uint64_t>(x) + (kLow >> 1) + 1) & ~kLow);
 }
 
-/// x / y rounded to odd: 1 division, 2 multiplications, 3 subtractions, without FMA.
+/// Returns x / y rounded to odd in 1 division, 2 multiplications and 3 subtractions, without FMA.
 CPD_FN double quotient_to_odd(double x, double y) {
   const double q = x / y;
   const double upper = upper_part(q);
@@ -36,7 +37,8 @@ CPD_FN double quotient_to_odd(double x, double y) {
   return moved_to_odd(q, y < 0 ? -rest : rest);
 }
 
-/// The square root of x rounded to odd: 1 root, 4 multiplications, 4 subtractions, without FMA.
+/// Returns the square root of x rounded to odd in 1 root, 4 multiplications and 4 subtractions,
+/// without FMA.
 CPD_FN double root_to_odd(double x) {
   const double root = std::sqrt(x);
   const double upper = upper_part(root);

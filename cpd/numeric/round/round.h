@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rounding kernel, once, for every format, mode and lane type.
+// The rounding kernel: one source for every format, mode and lane type.
 //
-// A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
-// sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
-// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbors
-// differ by one across binades, so a carry needs no care, 'even' means an even code also for man =
-// 0, and overflow is code > max_code ('round first, then test'). The code is then turned into a
-// value (cast) or packed as it is (encode).
+// A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: the low `cut`
+// bits of sig are the discarded fraction nu, and the other bits are the significand on the grid.
+// The result is a magnitude *code* (format.h) on the grid continued upward without bound. Codes of
+// neighbors differ by one, also across binades. So a carry needs no special case, and "even" means
+// an even code, also for man = 0. Overflow is code > max_code ("round first, then test"). The code
+// is then converted to a value (cast) or packed as it is (encode).
 //
-// Exact for every binary32 x where plan.wide is false, and for every binary64 x whose rounding lies
-// in the formats' range (always: their grids lie within 2^-149 … 2^128). The caller has set the
-// default floating-point environment: no flush to zero, nearest-even.
+// The kernel is exact for every binary32 x if plan.wide is false. It is exact for every binary64 x
+// whose rounding lies in the formats' range, which is always the case, because the formats' grids
+// lie within 2^-149 … 2^128. The caller must have set the default floating-point environment: no
+// flush to zero, nearest-even.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -20,7 +21,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Bit patterns of one lane of V.
+/// The bit patterns of one lane of V: masks of its fields, and special values.
 template <class V>
 struct Pattern {
   using U = typename ElementOf<Unsigned<V>>::type;
@@ -43,39 +44,37 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
-/// Returns whether a plan of that form is simple (round_plan.h).
+/// Returns whether plans of this form are simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
 
-/// In a Rule: any mode but nearest-even and stochastic; the plan holds the mode at run time. One
-/// loop serves these five, with predictable branches. (It has the value of one of them, since nvcc
-/// accepts only enumerators as template arguments.)
+/// The mode of a Rule for all modes but nearest-even and stochastic; the plan holds the actual
+/// mode. (kOtherMode has the value of one of these modes, as nvcc accepts only enumerators here.)
 constexpr Rounding kOtherMode = Rounding::to_odd;
 
-/// The mode and the form of a plan as compile-time constants, so that the common formats' loops
-/// have neither branches nor unneeded operations.
+/// The mode and form of a plan as compile-time constants, for loops without needless branches.
 template <Rounding kMode, Form kForm = Form::general>
 struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// The format is signed, with zero, subnormals and, unless `integer`, -0; overflow is not NaN.
+  /// True for signed formats with zero, subnormals and -0 (unless `integer`), without NaN overflow.
   static constexpr bool simple = is_simple(kForm) || integer;
-  /// True if binary32 addition does the rounding.
+  /// True if an addition of binary32 numbers rounds.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
                                (integer && kMode == Rounding::nearest_even);
 
   CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
     return kMode == kOtherMode ? plan.mode : kMode;
   }
-  /// Returns whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
+  /// Returns whether x + y = 0 is -0 if the signs of x and y differ (IEEE 754, 6.3).
   CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
     return mode_of(plan) == Rounding::down;
   }
 };
 
-/// Calls run.operator()<mode>() with nearest_even, stochastic or kOtherMode.
+/// Calls run.operator()<mode>() with nearest_even, stochastic or, for any other mode, kOtherMode.
 template <class Run>
 CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   if (mode == Rounding::nearest_even) {
@@ -87,13 +86,13 @@ CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   }
 }
 
-/// Returns whether overflow in a mode may give the largest finite value under policy `ieee`.
+/// Returns whether an overflow in this mode may give the largest finite value (Overflow::ieee).
 CPD_FN constexpr bool may_clip(Rounding mode) {
   return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
          mode != Rounding::nearest_away;
 }
 
-/// Calls run.operator()<Rule<mode, form>>() with one of the forms that the mode has.
+/// Calls run.operator()<Rule<mode, form>>() with the rule of a form that the mode has.
 template <Rounding mode, class Run>
 CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
@@ -115,7 +114,7 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   run.template operator()<Rule<mode, Form::simple>>();
 }
 
-/// Calls run.operator()<Rule<…>>() with the rule that decodes the plan's codes.
+/// Calls run.operator()<Rule<…>>() with the rule by which the plan's codes are decoded.
 template <class Run>
 CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
   constexpr Rounding kAny = Rounding::nearest_even;
@@ -125,9 +124,9 @@ CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<kAny, Form::simple>>();
 }
 
-/// sig / 2^cut rounded to an integer, nearest-even, where the code of quotient q is even if q +
-/// parity is. For cut > mantissa + 1 sig / 2^cut is below one half and the result 0, also where cut
-/// exceeds the lane's width.
+/// Returns sig / 2^cut rounded to an integer, nearest-even. The code of quotient q is even if q +
+/// parity is even. For cut > mantissa + 1, sig / 2^cut is below one half and the result is 0, also
+/// if cut exceeds the lane's width.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
                                                  Unsigned<V> parity) {
@@ -137,10 +136,11 @@ CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cu
   return shift_right((sig << 1) + (shift_left(one, cut) - one) + odd, cut + one);
 }
 
-/// sig / 2^cut rounded stochastically to its floor or ceiling by the integer R in [0, 2^N).
-/// Variants A and B compare the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them
-/// first; the sum of those bits and R carries into the quotient exactly where the rule rounds away.
-/// Where the fraction has fewer bits than R, R's low bits have no effect and are dropped.
+/// Rounds sig / 2^cut stochastically to its floor or ceiling, by the integer R in [0, 2^N). Variant
+/// A compares the first N bits of the fraction with R, variant B the first N + 1 bits with 2R + 1,
+/// and variant C the fraction rounded to N bits with R. The sum of these bits and R carries into
+/// the quotient exactly if the rule rounds away. If the fraction has fewer bits than R, the low
+/// bits of R have no effect and are dropped.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, Unsigned<V> random,
                                                const RoundPlan& plan) {
@@ -156,7 +156,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// sig / 2^cut rounded to an integer by the rule's mode; parity as in divide_nearest_even.
+/// Returns sig / 2^cut rounded by the rule's mode; `parity` as in divide_nearest_even.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
@@ -169,7 +169,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   } else {
     const Rounding mode = plan.mode;
     const U one = splat<U>(1);
-    // Beyond mantissa + 2 nothing changes, and the sums below cannot overflow.
+    // A larger cut gives the same result. The limit keeps the sums below from overflowing.
     const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
     const U ceiling = (one << cut) - one;
     if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
@@ -182,25 +182,25 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// True if V is rounded by short_code and short_magnitude, the rule's short form.
+/// True if short_code and short_magnitude, the rule's short form, round numbers of type V.
 template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
 
-/// The addition that rounds: |x| + 2^(e + cut), e the exponent of the binade (at least emin), has
-/// the format's last place, so that one nearest-even addition of binary32 rounds |x| to the grid.
-/// For man = 0, whose binades' first codes are alternately odd and even, that code's parity is
-/// added to both, so that an even sum is an even code. |x| is first limited to 2^(emax + 2), which
-/// overflows the format as well, so that the sum is finite.
+/// The addition that rounds. Let e be the exponent of the binade of |x|, at least emin. |x| + 2^(e
+/// + cut) has the format's last place, so one nearest-even addition of binary32 rounds |x| to the
+/// grid. If man = 0, the first codes of successive binades are alternately odd and even. That
+/// parity is then added to the addend's last bit, so that an even sum is an even code. |x| is first
+/// limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
 template <class V>
 struct GridSum {
-  Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
-  Unsigned<V> above;      ///< the binade's pattern less 2^emin's
+  Unsigned<V> unit, sum;  ///< patterns of the addend and of the sum
+  Unsigned<V> above;      ///< the binade's pattern minus the pattern of 2^emin
 };
 
-/// Rounds |x| + unit in the plan's direction: up, down or toward zero. `a` is the pattern of |x|,
-/// and `sum` is the nearest-even sum. A sum on the wrong side of |x| moves by one last bit of its
-/// pattern.
+/// Rounds |x| + unit, the sum of add_grid_unit, in the plan's direction: up, down or toward zero.
+/// `a` is the pattern of |x|, and `sum` is the nearest-even sum. A sum on the wrong side of |x|
+/// moves by one last bit of its pattern.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> directed_sum(V x, Signed<V> a, Unsigned<V> sum, Unsigned<V> unit,
                                           const RoundPlan& plan) {
@@ -233,10 +233,10 @@ CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   return {unit, directed_sum<R>(x, a, sum, unit, plan), above};
 }
 
-/// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern plus an integer that
-/// carries into the format's last place exactly where x rounds away; the caller drops the `cut`
-/// bits below. Stochastic: R is added to the N bits that follow the last place; where there are
-/// fewer, its low bits have no effect.
+/// Returns the pattern of |x| plus an integer that carries into the format's last place exactly if
+/// x rounds away. The caller drops the `cut` bits below. For Form::in_place and normal numbers of
+/// Form::scaled. In stochastic modes, R is added to the N bits after the last place; if there are
+/// fewer bits, the low bits of R have no effect.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -251,8 +251,9 @@ CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const Roun
   }
 }
 
-/// For Form::scaled: whether |x| is below 2^emin, and its code there. |x| in multiples of 2^-N
-/// least spacings, cut to an integer, ends with the N bits to which R is added.
+/// The result of round_below, for Form::scaled: whether |x| is below 2^emin, and the code of |x| if
+/// it is. |x| in multiples of 2^-N least spacings, truncated to an integer, ends with the N bits to
+/// which R is added.
 template <class V>
 struct Below {
   decltype(Signed<V>{} < Signed<V>{}) is_below;
@@ -268,14 +269,14 @@ CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& 
   return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
 }
 
-/// The magnitude code of x rounded by the rule's short form: of binary32 operations, one addition
-/// where the form `adds`; none for `in_place`; one multiplication for `scaled`.
+/// Returns the magnitude code of x, rounded by the rule's short form. Of binary32 operations, a
+/// form that `adds` takes one addition, `in_place` none, and `scaled` one multiplication.
 template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   if constexpr (R::adds) {
-    const GridSum<V> s = add_grid_unit<R>(x, plan);  // the sum's pattern counts the places
+    const GridSum<V> s = add_grid_unit<R>(x, plan);  // the sum's pattern counts codes
     return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
   } else {
     const U code = shift_right(carried_pattern<R>(x, random, plan), plan.grid32.cut);
@@ -293,7 +294,7 @@ template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   if constexpr (R::adds) {
-    // Both are multiples of the sum's last place; their difference, at most 2^(e + 1), is exact.
+    // The difference is exact: a multiple of the sum's last place that is at most 2^(e + 1).
     const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {
@@ -306,7 +307,7 @@ CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& pla
   }
 }
 
-/// The magnitude code of x, rounded. Inf and NaN give a code above max_code.
+/// Returns the magnitude code of x, rounded. Inf and NaN give a code above max_code.
 template <class R, class V>
 CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (kIsShort<R, V>) return short_code<R>(x, random, plan);
@@ -317,19 +318,19 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const Grid& grid = grid_of<V>(plan);
   const U u = bits_as<U>(x);
   const U a = u & splat<U>(P::magnitude);
-  // Exponents are kept at their place in the pattern. Subnormals of V have that of field 1.
+  // Exponents remain at their place in the pattern. V's subnormals get the exponent of field 1.
   const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
   const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
   const U sig = (a - (U)exponent) + splat<U>(P::implicit);
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // The code that significand 0 of this binade would have.
+  // The code of significand 0 in this binade, if significand 0 existed.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals the grid below 2^emin is {0, 2^emin}: one bit, weight 2^man codes.
+      // Without subnormals, the grid below 2^emin is {0, 2^emin}: one bit, worth 2^man codes.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -339,7 +340,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   return (I)(base + divide<R, V>(sig, cut, base, (I)u < I{}, random, plan));
 }
 
-/// The value of a finite magnitude code; a code above max_code gives an unspecified value.
+/// Returns the value of a finite magnitude code. A code above max_code gives an unspecified value.
 template <class R, class V>
 CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -348,8 +349,8 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
   const U significand = shift_left((U)code, grid.cut);
-  // With binary32's own exponents that is the pattern. (The subtraction below would take some CPUs
-  // a hundred cycles where its result is subnormal.)
+  // The shifted code already is the pattern if the format has binary32's own exponents. (The
+  // subtraction below would take some CPUs a hundred cycles if its result is subnormal.)
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return bits_as<V>(significand);
   }
@@ -357,21 +358,21 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // 2^emin + subnormal shares the exponent of 2^emin, and the difference is exact.
+  // 2^emin and 2^emin + subnormal have equal exponents, so the difference is exact.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
 
-/// Which results of rounding x its magnitude code does not give.
+/// The special results of rounding x, which the magnitude code does not determine.
 template <class Mask>
 struct Outcome {
-  Mask overflowed;  ///< takes the policy's overflow value, unless it is `clipped`
-  Mask clipped;     ///< takes the largest finite value
+  Mask overflowed;  ///< the result is the policy's overflow value, unless it is `clipped`
+  Mask clipped;     ///< the result is the largest finite value
   Mask nan;
 };
 
-/// The Outcome for x with a magnitude code, or another integer that grows with the result; above
-/// `most` it overflows.
+/// Returns the Outcome for x. `code` is the magnitude code, or another integer that grows with the
+/// result; a code above `most` overflows.
 template <class R, class V>
 CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -398,8 +399,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
-/// The largest finite magnitude of x's sign, as a code or value: `most`, or in lopsided formats
-/// `below` where x is negative.
+/// Returns the largest finite magnitude with x's sign: `most`, or `below` if lopsided and x < 0.
 template <class R, class T, class V>
 CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -409,7 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of overflow: `over`, or `largest` in lopsided formats.
+/// Returns the result of an overflow: `largest` in lopsided formats, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -418,13 +418,13 @@ CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   return over;
 }
 
-/// Returns whether codes are two's complement.
+/// Returns whether the codes of the plan's format are two's complement.
 template <class R>
 CPD_FN constexpr bool has_complements(const RoundPlan& plan) {
   return R::integer || (!R::simple && plan.complement);
 }
 
-/// The two's complement code of a magnitude code.
+/// Returns the two's complement code of a magnitude code with the sign of x.
 template <class V>
 CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -434,8 +434,8 @@ CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan&
   return (((U)code ^ negative) - negative) & splat<U>(mask);
 }
 
-/// The magnitude with the sign in the format: -0 only where the format has it; in unsigned formats
-/// a negative number that does not round to zero becomes `negative`.
+/// Returns the magnitude with its sign in the format. -0 results only if the format has -0. In
+/// unsigned formats, a negative number that does not round to zero becomes `negative`.
 template <class R, class U, class Mask>
 CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
                              const RoundPlan& plan) {
@@ -450,7 +450,7 @@ CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negativ
   }
 }
 
-/// Returns the result for a negative x in an unsigned format, if it does not round to zero: NaN or
+/// Returns the result for a negative x that does not round to zero in an unsigned format: NaN or
 /// the least value.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least,
@@ -466,8 +466,8 @@ CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least
   return nan;
 }
 
-/// Returns whether x rounds to zero. In e8m0, which has no zero, only x = 0 counts, and `code`
-/// becomes the least code.
+/// Returns whether x rounds to zero. In e8m0, which has no zero, this holds only for x = 0, and
+/// `code` is raised to the least code.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -481,14 +481,14 @@ CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   return rounds_to_zero;
 }
 
-/// x rounded once into the plan's format, as a value of V.
+/// Returns x rounded once into the plan's format, as a value of V.
 template <class R, class V>
 CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
   V y{};
-  I size{};  // the magnitude code, or a short form's value's pattern
+  I size{};  // the magnitude code, or in a short form the value's pattern
   const V largest = largest_of<R>(x, splat<V>(plan.max_value), splat<V>(-plan.lowest_value), plan);
   I most = splat<I>(plan.max_code);
   if constexpr (kIsShort<R, V>) {
@@ -511,8 +511,8 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   return bits_as<V>(select(outcome.nan, nan, bits));
 }
 
-/// x rounded once into the plan's format, as its code (sign bit included). A NaN that has no code
-/// gives 0; the caller looks for those before.
+/// Returns x rounded once into the plan's format, as its code with the sign bit. A NaN gives 0 if
+/// the format has no NaN code; the caller must check for such NaNs first.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -534,8 +534,8 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   return select(outcome.nan, nan, whole);
 }
 
-/// The value of a two's complement code, of which the least also has one where rounding never gives
-/// it.
+/// Returns the value of a two's complement code. The least code has a value even if rounding never
+/// gives that code.
 template <class R, class V>
 CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -551,7 +551,7 @@ CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan)
   return bits_as<V>(value | (negative & splat<U>(P::sign)));
 }
 
-/// The value of a whole code; every bit pattern of plan.bits bits has one.
+/// Returns the value of a whole code. Every bit pattern of plan.bits bits has a value.
 template <class R, class V>
 CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -575,14 +575,14 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
     sign = select(value == U{}, U{}, sign);
   }
   U result = select(nan, splat<U>(P::quiet_nan), value | sign);
-  if (plan.has_inf) {  // its code lies above max_code too
+  if (plan.has_inf) {  // the code of Inf is above max_code too
     result = select(code == splat<I>(plan.inf_code), splat<U>(P::infinity) | sign, result);
   }
   return bits_as<V>(result);
 }
 
-/// round, round_to_whole_code and value_of_code for callers that know the mode, or nothing, of the
-/// plan at compile time.
+/// round, round_to_whole_code and value_of_code for callers that know only the mode, or nothing,
+/// about the plan at compile time.
 template <Rounding mode, class V>
 CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   return round<Rule<mode>>(x, random, plan);

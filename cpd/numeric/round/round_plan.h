@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plan of a rounding: a format and its rounding options as the constants that the kernels
-// need, and which form of the rounding is exact. RoundPlan is an aggregate of numbers that every
-// ISA's object and the GPU read.
+// The plan of a rounding: a format and its rounding options as the constants that the kernels need,
+// and the fastest form of the rounding that is exact. RoundPlan is an aggregate of numbers, which
+// the objects of every ISA and the GPU read.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,17 @@
 
 namespace cpd {
 
-/// A format's grid in terms of binary32's or binary64's fields.
+/// The grid of a format in terms of the fields of binary32 or binary64.
 struct Grid {
   std::int32_t emin_field = 0;  ///< biased exponent field of 2^emin
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// The properties of a plan that are known when a kernel is compiled.
+/// The form of a plan: properties that are known when a kernel is compiled, for faster loops.
 enum class Form : std::uint8_t {
-  general,   ///< nothing
+  general,   ///< no known properties
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even or directed, and binary32 addition does the rounding
-             ///< (round.h)
+  addition,  ///< simple, nearest-even or directed; a binary32 addition rounds (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
   general_addition,  ///< general, with zero and subnormals; rounds as `addition` does
@@ -44,7 +43,7 @@ struct RoundPlan {
   Grid grid32, grid64;
   bool wide = false;  ///< the grid leaves binary32's normal range: round from binary64
   Form form = Form::simple;
-  bool plain = true;         ///< signed, with -0: the sign bit is kept
+  bool plain = true;         ///< signed, with -0: the sign bit is preserved
   bool complement = false;   ///< codes are two's complement
   bool is_lopsided = false;  ///< one more code lies below zero than above (int_full)
   bool flush = false;        ///< no subnormals
@@ -54,9 +53,11 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbor above the largest value
-  bool negative_is_nan = false;      ///< unsigned: a negative number becomes NaN, else the least
-  bool clips_negative = false;       ///< … but a finite one becomes the least value
+  /// True if an overflow that is rounded to odd gives Inf, the odd neighbor of the largest value.
+  bool odd_overflow_is_inf = false;
+  /// For unsigned formats: true if a negative number becomes NaN, false if the least value.
+  bool negative_is_nan = false;
+  bool clips_negative = false;  ///< … but a finite one becomes the least value
 
   std::int32_t man = 23;
   std::int32_t bits = 32;
@@ -65,32 +66,34 @@ struct RoundPlan {
   std::int32_t min_normal_code = 0;
   std::int32_t overflow_code = 0;  ///< magnitude code, unless overflow_is_nan
   std::uint32_t nan_code = 0;      ///< whole code
-  /// Forms that add: the binary32 pattern of 2^(emax + 2), which overflows the format and whose sum
-  /// with the grid's unit is finite.
+  /// For forms that round by addition: the binary32 pattern of 2^(emax + 2). This number overflows
+  /// the format, and its sum with the grid's unit is finite.
   std::int32_t beyond = 0;
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
-  /// Form::scaled, and Form::integer if stochastic: values whose patterns are below `scaled_below`
-  /// are multiplied by to_units = 2^(man + N - emin), their codes by from_units = 2^(emin - man).
+  /// For Form::scaled, and for Form::integer if stochastic. Values whose patterns are below
+  /// `scaled_below` are multiplied by to_units = 2^(man + N - emin), and their codes by from_units
+  /// = 2^(emin - man).
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
   float overflow_value = 0;
-  float lowest_value = 0;             ///< the least finite value; in unsigned formats that
-                                      ///< saturate, what a negative number becomes
+  /// The least finite value. In unsigned formats that saturate, a negative number becomes this
+  /// value.
+  float lowest_value = 0;
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
-  bool scale_up_in_binary32 = false;  ///< where shift > 0
-  bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
+  bool scale_up_in_binary32 = false;  ///< the same, for shift > 0 only
+  bool scale_down_to_odd = false;  ///< the same, for shift < 0 only, rounded to odd (scaled_to_odd)
 };
 
-/// Returns whether binary32 addition does the rounding.
+/// Returns whether the plan's form rounds by an addition of binary32.
 CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
   return plan.form == Form::addition || plan.form == Form::general_addition ||
          (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
 }
 
-/// Returns whether binary32 addition may do the rounding: to nearest-even, or from there one place
-/// back.
+/// Returns whether a binary32 addition can round in this mode: to nearest-even, or in a directed
+/// mode by a correction of one last place.
 constexpr bool rounds_by_addition(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::toward_zero || mode == Rounding::up ||
          mode == Rounding::down;
@@ -100,42 +103,43 @@ constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
 }
 
-/// Returns whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended
-/// formats, whose largest value has an even code and Inf the odd one above it.
+/// Returns whether a finite overflow that is rounded to odd gives Inf. This holds in P3109's signed
+/// extended formats: their largest value has an even code, and Inf has the odd code above it.
 constexpr bool odd_overflow_is_inf(const Format& format, Rounding mode) {
   return mode == Rounding::to_odd && format.encoding == Encoding::p3109 && format.is_signed;
 }
 
-/// Returns whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward
-/// zero and up.
+/// Returns whether a finite negative number gives 0 instead of NaN. This holds in P3109's unsigned
+/// formats in the modes toward zero and up.
 constexpr bool clips_negative(const Format& format, Rounding mode) {
   return format.is_p3109() && !format.is_signed &&
          (mode == Rounding::toward_zero || mode == Rounding::up);
 }
 
-/// The exponent of the binade of the largest value; where that is zero (e1m0), of the binade below
-/// 2^emin, the first number that overflows. Twice the next binade's power of two overflows.
+/// Returns the exponent of the binade of the largest value. If the largest value is zero (e1m0),
+/// returns emin - 1, because 2^emin is then the first number that overflows. Twice the next
+/// binade's power of two overflows.
 constexpr int top_exponent(const Format& format) {
   return format.max() > 0 ? format.emax() : format.emin() - 1;
 }
 
-/// Why a rounding has no shorter form than `simple` or `general`.
+/// The reason why a rounding has no shorter form than `simple` or `general`.
 enum class NoForm : std::uint8_t {
   has_one,
   wide,            ///< the format leaves binary32's normal range
   mode,            ///< the rounding mode
   variant,         ///< variant B or C of stochastic rounding
   special_values,  ///< zero, subnormals, -0 or overflow are not as in IEEE 754's formats
-  exponents,       ///< binary32's exponents, with this mode or these special values
+  exponents,       ///< the format has binary32's exponents, but this mode or special values
   random_bits,     ///< more random bits than an int32 has beside the mantissa
-  range,           ///< its largest value or its mantissa leaves an addition no room
+  range,           ///< the largest value or the mantissa does not fit a binary32 addition
 };
 struct FormChoice {
   Form form = Form::general;
   NoForm why = NoForm::has_one;
 };
 
-/// The form of a plan, whose other fields are set.
+/// Returns the form of a plan. All other fields of the plan must be set.
 constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
@@ -149,7 +153,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
     if (plan.variant != Variant::A) return any(NoForm::variant);
     if (!(simple || integer)) return any(NoForm::special_values);
     if (own_exponents) return simple ? FormChoice{Form::in_place} : any(NoForm::exponents);
-    // 2^emin in multiples of 2^-N least spacings is an int32, the factor a normal binary32 number.
+    // As a multiple of 2^-N least spacings, 2^emin is an int32, and the factor is a normal binary32
+    // number.
     const int looked_at = format.man + plan.random_bits;
     if (looked_at > 30 || looked_at - format.emin() > 127) return any(NoForm::random_bits);
     return {integer ? Form::integer : Form::scaled};
@@ -158,7 +163,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   if (!has_all) return any(NoForm::special_values);
   const bool even = plan.mode == Rounding::nearest_even;
   if (own_exponents) return simple && even ? FormChoice{Form::in_place} : any(NoForm::exponents);
-  // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit after its leading bit.
+  // 2^(top + 2) * 2^cut must be a binary32 value, and its significand must hold man + 2 bits after
+  // the leading bit.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) {
     return any(NoForm::range);
   }
@@ -215,16 +221,17 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
   if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
-  // A product below 2^-126 loses bits, but is so far below the spacing that nearest gives zero and
-  // stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
-  // beyond every format whose max is below 2^127.
+  // A product below 2^-126 loses bits. But such a product is so far below the spacing that rounding
+  // to nearest gives zero, and stochastic rounding (which reads at most 25 bits of the fraction)
+  // never rounds up. A product that overflows is beyond every format whose max is below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;
-  // Scaled up, a product is exact or at least 2^128, beyond every format's max.
+  // A product with a scale above 1 is exact, or at least 2^128 and so beyond every format's max.
   plan.scale_up_in_binary32 =
       !plan.wide && (is_nearest(plan.mode) || plan.mode == Rounding::stochastic);
-  // Scaled down to odd, two bits below the format's last place decide every rounding to nearest.
+  // If a product with a scale below 1 is rounded to odd, two bits below the format's last place
+  // decide every rounding to nearest.
   plan.scale_down_to_odd =
       !plan.wide && is_nearest(plan.mode) && format.min_quantum_exponent() >= -147;
   return plan;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact operations on binary32 values, delivered in binary32 rounded to odd, where its 24 bits are
-// enough (rounds_from_odd): as exact.h does in binary64, in half the lanes' width and without its
-// conversions. What binary32 cannot tell is noted (Doubt), and the caller takes exact.h there.
+// Exact operations on binary32 values, whose results are binary32 numbers rounded to odd. They
+// apply if 24 bits are enough (rounds_from_odd). exact.h does the same in binary64; here lanes are
+// half as wide and need no conversions. A `Doubt` records the lanes whose result binary32 cannot
+// determine, and the caller uses exact.h for these lanes.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
@@ -10,9 +11,9 @@
 
 namespace cpd {
 
-/// Returns whether the plan's rounding of a binary32 number rounded to odd is that of the exact
-/// number: to nearest, where the significand's last place and half of it are two bits above the odd
-/// one (Boldo and Melquiond 2008); stochastic A, which cuts after N bits below the last place.
+/// Returns whether the plan rounds a binary32 number that was rounded to odd as it rounds the exact
+/// number. This needs two bits above the odd last bit (Boldo and Melquiond 2008): to nearest, the
+/// significand's last place and half of it. Stochastic variant A reads N bits below the last place.
 constexpr bool rounds_from_odd(const RoundPlan& plan) {
   if (plan.wide) return false;
   if (plan.mode == Rounding::nearest_even) return plan.man <= 21;
@@ -20,8 +21,8 @@ constexpr bool rounds_from_odd(const RoundPlan& plan) {
          plan.man + plan.random_bits <= 22;
 }
 
-/// Returns whether the plan's rounding tells numbers below 2^-101 from zero: products there lose
-/// bits.
+/// Returns whether the plan's rounding distinguishes numbers below 2^-101 from zero. Products in
+/// that range lose bits.
 constexpr bool sees_small(const RoundPlan& plan) {
   const int looked_at = plan.mode == Rounding::stochastic ? plan.random_bits : 1;
   return plan.grid32.emin_field - 127 - plan.man - looked_at < -100;
@@ -29,8 +30,8 @@ constexpr bool sees_small(const RoundPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<Rule<…>>() with the rule of a plan that rounds_from_odd: one of the shorter
-/// forms, or the general.
+/// Calls run.operator()<Rule<…>>() with the rule of a plan for which rounds_from_odd holds: the
+/// rule of one of the shorter forms, or the general rule.
 template <class Run>
 CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   using enum Rounding;
@@ -48,7 +49,8 @@ CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<nearest_even, Form::general>>();
 }
 
-/// Calls run.operator()<op>(); with kAny, for the operations that binary64 operands have.
+/// Calls run.operator()<op>(). With kAny, only the operations that binary64 operands have: add, mul
+/// and fma.
 template <bool kAny = false, class Run>
 CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
   using soft::Operation;
@@ -61,25 +63,26 @@ CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
   run.template operator()<Operation::fma>();
 }
 
-/// Causes of an uncertain result of operation_to_odd: an infinity or a NaN, a product that is no
-/// binary32 number, a number so small that an error may be none, or so large that the exact one may
-/// be beyond binary32's.
+/// The causes of an uncertain result of operation_to_odd: an infinity or a NaN; a product that is
+/// not a binary32 number; a number so small that its error may be lost; a number so large that the
+/// exact result may be beyond binary32's range.
 template <class V>
 class Doubt {
  public:
-  /// Sees a result or its error.
+  /// Records the error of a product. An error that is not zero leaves the lane in doubt.
   CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
-  /// Sees the error of a product, which is to be zero.
+  /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
+  /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
-  /// Sees a product, or what is divided: an exact zero, or a number whose error, 2^-47 of it, is a
-  /// multiple of binary32's least number.
+  /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
+  /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
   template <class Mask>
   CPD_FN void see_size(V x, Mask is_zero) {
     const V size = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
     small_ |= select(is_zero, I{}, (I)(size < splat<V>(0x1p-102F)));
   }
 
-  /// The lanes in doubt, as a mask.
+  /// Returns a mask of the lanes whose result is in doubt.
   [[nodiscard]] CPD_FN auto lanes() const {
     return (nan_ != nan_) | ((inexact_ | (U)small_) != U{});
   }
@@ -94,10 +97,10 @@ class Doubt {
   I small_{};
 };
 
-/// x op y (op z) rounded to odd; any result where it leaves a doubt. kSmall: products below 2^-101,
-/// too, are to be told from zero (sees_small). Operations besides those that see: 10 for a product,
-/// 14 for a sum, 16 for both, with directed rounding 4 for a sum and for both; 12 for a quotient,
-/// 10 for a root.
+/// Returns x op y (op z) rounded to odd, or any number if the result is in doubt. kSmall: products
+/// below 2^-101 must be distinguished from zero too (sees_small). Without the operations that
+/// record doubts, a product takes 10 operations, a sum 14, a fused multiply-add 16, a quotient 12
+/// and a root 10. With directed rounding, a sum and a fused multiply-add take 4.
 template <soft::Operation op, bool kSmall, class V>
 CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
   using soft::Operation;
@@ -113,13 +116,13 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
     doubt.see(rest);
     doubt.see_size(x, x == V{});
     return quotient;
-  } else if constexpr (op == Operation::sqrt) {  // in no doubt of NaN and Inf
+  } else if constexpr (op == Operation::sqrt) {  // NaN and Inf leave no doubt
     V rest;
     doubt.see_size(x, x == V{});
     return root_to_odd(x, &rest);
   } else if constexpr (kHasDirectedRounding<V>) {
     const V sum = op == Operation::add ? fma_to_odd(x, splat<V>(1.0F), y) : fma_to_odd(x, y, z);
-    doubt.see(sum + sum);  // one beyond the greatest number is that number here, which is odd
+    doubt.see(sum + sum);  // beyond the range, sum is the greatest number, and sum + sum is Inf
     return sum;
   } else {
     V first = x;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Floating-point arithmetic in integers (host only): an exact operation on binary64 operands, one
-// rounding into any format, and the exceptions that IEEE 754-2019 (clause 7) has for it.
+// rounding into any format, and the exceptions that IEEE 754-2019 (clause 7) defines.
 //
-// An exact result is sign * (significand + s) * 2^exponent with 128 bits of significand, bit 127
-// set, and 0 <= s < 1, of which `sticky` records whether s > 0. Sums, products and fused products
-// are exact unless an operand lies wholly below bit 0; quotients have 128 bits, roots 96. A
-// rounding uses 53 bits of a format, 24 that a random integer meets and two more, so that it rounds
-// the exact result. Nothing here reads or changes the floating-point environment.
+// An exact result is sign * (significand + s) * 2^exponent. The significand has 128 bits with bit
+// 127 set, 0 <= s < 1, and `sticky` records whether s > 0. Sums, products and fused products are
+// exact unless an operand lies wholly below bit 0. Quotients have 128 bits, roots 96. A rounding
+// uses 53 bits of a format, 24 bits that a random integer meets, and two more bits, so it rounds
+// the exact result. No function of this file reads or changes the floating-point environment.
 //
-// Whether a number rounds away is decided by round.h's rule; this file finds the neighbors of a
-// number and what follows from the format's range. Formats wider than binary32 leave round.h no
-// lane to round in. Lanes of 128 bits took 17 to 21 ns a number for value and exceptions, for any
-// format; what stands here takes 10 to 15 ns (one thread of an Intel Xeon, g++ 12).
+// round.h's rule decides whether a number rounds away. This file finds a number's neighbors and
+// applies the limits of the format's range. round.h has no lanes for formats wider than binary32.
+// Lanes of 128 bits would take 17 to 21 ns a number for value and exceptions, in any format; the
+// code in this file takes 10 to 15 ns (one thread of an Intel Xeon, g++ 12).
 #pragma once
 
 #include <bit>
@@ -29,15 +29,15 @@ namespace cpd::soft {
 
 __extension__ using Wide = unsigned __int128;
 
-/// An exact number, an infinity or NaN.
+/// An exact number, an infinity or a NaN.
 struct Number {
   enum class Kind : std::uint8_t { zero, finite, infinite, nan };
   Kind kind = Kind::zero;
   bool negative = false;
   bool sticky = false;
-  std::uint8_t flags = 0;  ///< what the operation itself has raised: kInvalid or kDivideByZero
+  std::uint8_t flags = 0;  ///< the exceptions of the operation itself: kInvalid or kDivideByZero
   int exponent = 0;
-  Wide significand = 0;  ///< of finite ones: bit 127 is set
+  Wide significand = 0;  ///< for finite numbers: bit 127 is set
 
   [[nodiscard]] bool is(Kind other) const { return kind == other; }
 };
@@ -49,7 +49,8 @@ inline Number infinity(bool negative, std::uint8_t flags = 0) {
 }
 inline Number nan(std::uint8_t flags = 0) { return {.kind = Kind::nan, .flags = flags}; }
 
-/// (significand + s) * 2^exponent, s > 0 where `sticky`; significand > 0.
+/// Returns (significand + s) * 2^exponent, where s > 0 if `sticky`. The significand must be above
+/// 0.
 inline Number finite(bool negative, Wide significand, int exponent, bool sticky = false) {
   const auto high = static_cast<std::uint64_t>(significand >> 64);
   const int up = high != 0 ? std::countl_zero(high)
@@ -61,7 +62,7 @@ inline Number finite(bool negative, Wide significand, int exponent, bool sticky 
           .significand = significand << up};
 }
 
-/// The value of a binary64 number.
+/// Returns a binary64 number as a Number.
 inline Number number(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const bool negative = (bits >> 63) != 0;
@@ -79,7 +80,7 @@ inline Number number(double x) {
 
 namespace detail {
 
-/// Shifts significand right by `count` bits; sets `sticky` where a bit that was set is lost.
+/// Shifts the significand right by `count` bits. Sets `sticky` if a set bit is lost.
 inline void lower(Wide& significand, int count, bool& sticky) {
   if (count == 0) return;
   const Wide out = count < 128 ? significand << (128 - count) : significand;
@@ -87,8 +88,8 @@ inline void lower(Wide& significand, int count, bool& sticky) {
   significand = count < 128 ? significand >> count : 0;
 }
 
-/// |a| + |b|, or where `subtracts` |a| - |b|, of finite numbers with a's sign; |a| >= 2^127 *
-/// 2^b.exponent; neither is sticky.
+/// Returns |a| + |b|, or |a| - |b| if `subtracts`, with a's sign. Both numbers must be finite and
+/// not sticky, and |a| >= 2^127 * 2^b.exponent.
 inline Number aligned(const Number& a, const Number& b, bool subtracts, bool cancels_to_minus) {
   Wide x = a.significand >> 1;  // a free bit for a carry; the operands' low bits are zero
   Wide y = b.significand >> 1;
@@ -100,8 +101,9 @@ inline Number aligned(const Number& a, const Number& b, bool subtracts, bool can
   return finite(a.negative, x - y - (sticky ? 1 : 0), a.exponent + 1, sticky);
 }
 
-/// Replaces the integer root and remainder of n by those of n * 2^64: one step of Zimmermann's
-/// recursion (Karatsuba Square Root, 1999), the digits that follow being zero. Needs root >= 2^31.
+/// Replaces the integer root and remainder of n by the root and remainder of n * 2^64. This is one
+/// step of Zimmermann's recursion (Karatsuba Square Root, 1999) with zeros as the next digits.
+/// Needs root >= 2^31.
 inline void extend_root(Wide& root, Wide& rest) {
   const Wide quotient = (rest << 31) / root;
   const Wide left = ((rest << 31) - quotient * root) << 33;
@@ -117,11 +119,12 @@ inline void extend_root(Wide& root, Wide& rest) {
 
 }  // namespace detail
 
-/// a + b of binary64 numbers or products of two. Operands that cancel give +0, or -0 where
-/// `cancels_to_minus` (IEEE 754, 6.3: rounding down).
+/// Returns a + b. Each operand is a binary64 number or a product of two binary64 numbers. Operands
+/// that cancel give +0, or -0 if `cancels_to_minus` (IEEE 754, 6.3: rounding down).
 inline Number add(const Number& a, const Number& b, bool cancels_to_minus) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) {
-    // A NaN operand next to an invalid product raises nothing.
+    // An operand that was NaN from the start raises nothing, even if the other operand is an
+    // invalid product.
     const bool given = (a.is(Kind::nan) && a.flags == 0) || (b.is(Kind::nan) && b.flags == 0);
     return nan(given ? 0 : kInvalid);
   }
@@ -137,7 +140,7 @@ inline Number add(const Number& a, const Number& b, bool cancels_to_minus) {
                                   : detail::aligned(b, a, differ, cancels_to_minus);
 }
 
-/// a * b of binary64 numbers, exact.
+/// Returns the exact product a * b of binary64 numbers.
 inline Number mul(const Number& a, const Number& b) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
   const bool negative = a.negative != b.negative;
@@ -145,18 +148,18 @@ inline Number mul(const Number& a, const Number& b) {
     return a.is(Kind::zero) || b.is(Kind::zero) ? nan(kInvalid) : infinity(negative);
   }
   if (a.is(Kind::zero) || b.is(Kind::zero)) return zero(negative);
-  // Significands of 53 bits are in the upper 64; their product fills 127 or 128.
+  // The 53-bit significands are in the upper 64 bits. Their product has 127 or 128 bits.
   const auto x = static_cast<std::uint64_t>(a.significand >> 64);
   const auto y = static_cast<std::uint64_t>(b.significand >> 64);
   return finite(negative, Wide{x} * y, a.exponent + b.exponent + 128);
 }
 
-/// a * b + c of binary64 numbers, exact but for `sticky`.
+/// Returns a * b + c of binary64 numbers, exact up to `sticky`.
 inline Number fma(const Number& a, const Number& b, const Number& c, bool cancels_to_minus) {
   return add(mul(a, b), c, cancels_to_minus);
 }
 
-/// a / b of binary64 numbers, to 127 bits at least.
+/// Returns a / b of binary64 numbers, to at least 127 bits and `sticky`.
 inline Number div(const Number& a, const Number& b) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
   const bool negative = a.negative != b.negative;
@@ -174,7 +177,7 @@ inline Number div(const Number& a, const Number& b) {
   return finite(negative, Wide{high} << 64 | low, a.exponent - b.exponent - 127, rest);
 }
 
-/// The square root of a binary64 number, to 96 bits and `sticky`; -0 for -0.
+/// Returns the square root of a binary64 number, to 96 bits and `sticky`. The root of -0 is -0.
 inline Number sqrt(const Number& a) {
   if (a.is(Kind::nan) || a.is(Kind::zero)) return a;
   if (a.negative) return nan(kInvalid);
@@ -197,9 +200,9 @@ inline Number sqrt(const Number& a) {
 
 // ---- rounding -----------------------------------------------------------------------------------
 
-/// A format and its rounding as constants.
+/// A target format and its rounding options, as constants.
 struct Target {
-  RoundPlan plan;  ///< the mode, the variant and the number of random bits alone
+  RoundPlan plan;  ///< only the mode, the variant and the number of random bits are used
   Tininess tininess = Tininess::after;
   bool saturates = false;
   bool subnormals = true;
@@ -207,11 +210,11 @@ struct Target {
   bool overflows_to_nan = false;
   bool odd_overflow_is_inf = false, clips_negative = false;  ///< round_plan.h
   bool is_signed = true, has_negative_zero = true;
-  bool is_integer = false;  ///< one spacing throughout, and underflow is never raised
+  bool is_integer = false;  ///< one spacing for all values; underflow is never raised
   int man = 23;
   int emin = -126;
   std::uint64_t max = 0;     ///< pattern of the largest finite value
-  std::uint64_t lowest = 0;  ///< pattern of the least value; signed: of its magnitude
+  std::uint64_t lowest = 0;  ///< pattern of the least value, or if signed of its magnitude
 
   [[nodiscard]] std::uint64_t largest(bool negative) const {
     return negative && is_signed ? lowest : max;
@@ -255,7 +258,8 @@ constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
 constexpr std::uint64_t kNan = 0x7FF8000000000000;
 constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
 
-/// A magnitude cut at a bit: the integer above, in units of that bit, and the 128 bits below.
+/// A magnitude that is cut at a bit: the integer above the cut, in units of that bit, and the 128
+/// bits below the cut.
 struct Cut {
   std::uint64_t units = 0;
   Wide fraction = 0;
@@ -263,7 +267,7 @@ struct Cut {
   [[nodiscard]] bool is_inexact() const { return fraction != 0 || sticky; }
 };
 
-/// x cut at bit `count` >= 75 of its significand.
+/// Returns x cut at bit `count` >= 75 of its significand.
 inline Cut cut_at(const Number& x, int count) {
   Cut cut{.sticky = x.sticky};
   if (count < 128) {
@@ -276,9 +280,9 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Returns whether an inexact magnitude rounds to the code above, by round.h's rule. The rule
-/// divides by 2^52 the last bit of the code below (`odd`) and a fraction of 52 bits, rounded to
-/// odd.
+/// Returns whether an inexact magnitude rounds to the code above, by round.h's rule. The rule is
+/// applied to a number of the code's last bit (`odd`) and a fraction of 52 bits rounded to odd,
+/// divided by 2^52.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   constexpr int kBits = 52;
@@ -303,8 +307,8 @@ inline bool is_inward(Rounding mode, bool negative) {
          mode == (negative ? Rounding::up : Rounding::down);
 }
 
-/// Returns the result of overflow and of infinite results, with the exceptions `exact` where that
-/// is an infinity, else `other`.
+/// Returns the result of an overflow or an infinite result. The exceptions are `exact` if the
+/// result is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -312,25 +316,25 @@ inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std
                              : with_sign(to.largest(negative), negative, other);
 }
 
-/// Returns the result in an unsigned format for a negative value, finite or not, that does not
-/// round to zero.
+/// Returns the result in an unsigned format for a negative value that does not round to zero.
+/// `finite`: the value is finite.
 inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
   if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
   return with_sign(to.lowest, false, flags);
 }
 
-/// log2 of |x|, rounded down.
+/// Returns log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Returns whether the code of a significand of `units` spacings in a binade is odd, in a format
-/// without an upper bound.
+/// Returns whether a significand of `units` spacings in a binade has an odd code. The format is
+/// taken without an upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;
   return odd_binade != to.has_zero;  // 2^emin has code 1, or 0 without zero
 }
 
-/// The exceptions of an inexact result, overflow aside.
+/// Returns the exceptions of an inexact result, except overflow.
 inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const Target& to) {
   const int binade = detail::binade(x);
   if (to.is_integer || binade >= to.emin) return kInexact;
@@ -344,12 +348,14 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  const bool below = binade < to.emin + (to.is_integer ? 2 : 0);  // the first spacing
-  if (!to.has_zero && (below || x.negative)) {  // e8m0 takes its least value for all that is less
+  // True if x is in the range of the least spacing.
+  const bool below = binade < to.emin + (to.is_integer ? 2 : 0);
+  if (!to.has_zero && (below || x.negative)) {  // e8m0 rounds all lesser numbers to its least value
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }
-  // The exponent of the spacing. Without subnormals the grid below 2^emin is {0, 2^emin}.
+  // The exponent of the spacing to which x is rounded. Without subnormals, the grid below 2^emin is
+  // {0, 2^emin}.
   const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
   const Cut cut = cut_at(x, place - x.exponent);
   std::uint64_t units = cut.units;
@@ -370,8 +376,8 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
   return infinite(x.negative, to, flags, flags);
 }
 
-/// An infinite result rounded: without exceptions where the format has infinities. A division by
-/// zero raises its own exception alone.
+/// Rounds an infinite result. The result raises no exception if the format has infinities. A
+/// division by zero raises only its own exception.
 inline Rounded round_infinity(const Number& x, const Target& to) {
   const bool by_zero = x.flags != 0;
   const std::uint8_t other = by_zero ? x.flags : std::uint8_t{kOverflow | kInexact};
@@ -382,7 +388,7 @@ inline Rounded round_infinity(const Number& x, const Target& to) {
 
 }  // namespace detail
 
-/// An exact result rounded once into a format. `random`: R < 2^N of a stochastic mode.
+/// Returns an exact result rounded once into a format. `random`: R < 2^N for a stochastic mode.
 inline Rounded round(const Number& x, const Target& to, std::uint32_t random = 0) {
   switch (x.kind) {
     case Kind::nan:
@@ -400,7 +406,7 @@ inline Rounded round(const Number& x, const Target& to, std::uint32_t random = 0
 
 // ---- operation and rounding ---------------------------------------------------------------------
 
-/// The exact result of an operation that will be rounded by `mode`.
+/// Returns the exact result of an operation that will be rounded by `mode`.
 inline Number exact(Operation operation, double x, double y, double z, Rounding mode) {
   const bool down = mode == Rounding::down;
   switch (operation) {
@@ -420,8 +426,8 @@ inline Number exact(Operation operation, double x, double y, double z, Rounding 
   return sqrt(number(x));
 }
 
-/// The exact result of an operation, rounded once. Operands that the operation does not take are
-/// ignored.
+/// Returns the exact result of an operation, rounded once. Ignores operands that the operation does
+/// not take.
 inline Rounded compute(Operation operation, double x, double y, double z, const Target& to,
                        std::uint32_t random = 0) {
   return round(exact(operation, x, y, z, to.plan.mode), to, random);

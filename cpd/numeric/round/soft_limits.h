@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The limits of flag_limits.h of a format and a mode, found by roundings (host only).
+// Finds the limits of flag_limits.h for a format and a mode, by test roundings (host only).
 #pragma once
 
 #include <bit>
@@ -14,15 +14,16 @@ namespace cpd::soft {
 
 namespace detail {
 
-/// The least T from which on inexact magnitudes of a sign all raise `flag`, or where `ends`, no
-/// longer do: by bisection over T's patterns, since there is one such change.
+/// Returns the least T from which on all inexact magnitudes of a sign raise `flag`, or, if `ends`,
+/// no longer raise it. There is only one such change, so the function bisects over the patterns of
+/// T.
 template <class T>
 T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::uint32_t random) {
   using U = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   const auto flags_at = [&](U pattern, bool sticky) {
     Number x = number(std::bit_cast<T>(pattern));
     x.negative = negative;
-    x.sticky = sticky;  // the numbers just above, which are inexact in every format
+    x.sticky = sticky;  // stands for the numbers just above, which are inexact in every format
     return round(x, to, random).flags;
   };
   const auto is_beyond = [&](std::uint8_t flags) { return ((flags & flag) != 0) != ends; };
@@ -40,7 +41,7 @@ T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::u
 
 template <class T>
 SignLimits<T> sign_limits(const Target& to, bool negative) {
-  // The greatest random integer rounds away soonest.
+  // The greatest random integer rounds away from the smallest magnitude on.
   const std::uint32_t most =
       to.plan.mode == Rounding::stochastic ? (1U << to.plan.random_bits) - 1 : 0;
   return {limit_of<T>(to, negative, kUnderflow, true, most),
@@ -51,10 +52,11 @@ SignLimits<T> sign_limits(const Target& to, bool negative) {
 
 }  // namespace detail
 
-/// Returns whether a format has flag_limits.
+/// Returns whether flag_limits can compute the limits of a format.
 inline bool has_flag_limits(const Target& to) { return to.is_signed && to.has_zero; }
 
-/// The limits for numbers of T (float or double), which double may hold rounded to odd.
+/// Returns the limits for numbers of T (float or double). A double may hold a number rounded to
+/// odd.
 template <class T>
 FlagLimits<T> flag_limits(const Target& to) {
   return {detail::sign_limits<T>(to, false), detail::sign_limits<T>(to, true)};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Hadamard transform (cpd/spec/hadamard.h) and its direction as constants for the kernels.
+// The plan of a Hadamard transform (cpd/spec/hadamard.h) in one direction, as constants for the
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,14 @@
 
 namespace cpd {
 
-/// The constants of a transform.
+/// The constants of a Hadamard transform in one direction.
 struct HadamardPlan {
   std::int32_t size = 16;
   bool to_bf16 = false;
-  double scale = 0.25;  ///< 1 / sqrt(size) to nearest in binary64; also to nearest as a float
-  /// +1 or -1: factors before the stages and after them, of values i, i + size, i + 2 size, …
+  /// 1 / sqrt(size), rounded to nearest in binary64; converted to a float, it is nearest too.
+  double scale = 0.25;
+  /// The signs, +1 or -1, that multiply values before and after the stages of the transform. Entry
+  /// i is for values i, i + size, i + 2 size, ….
   float before[Hadamard::kMostSize]{};
   float after[Hadamard::kMostSize]{};
   RoundPlan bf16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transform of a group (hadamard.h), for every lane type.
+// The Hadamard transform (hadamard.h) of a group of values, for every lane type.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -9,8 +9,9 @@
 
 namespace cpd {
 
-/// Unrolls a loop over a group's values by at most 32, so that few values stay in registers: with
-/// more copies the compiler takes minutes. Without vectors there are too few registers.
+/// Unrolls a loop over a group's values by at most 32. With more copies, the compiler takes
+/// minutes. Without unrolling, few values stay in registers. Without vectors, there are too few
+/// registers, so loops are not unrolled.
 #if defined(__CUDACC__)
 #define CPD_UNROLLED _Pragma("unroll 32")
 #elif defined(__AVX2__) || defined(CPD_NEON)
@@ -21,7 +22,7 @@ namespace cpd {
 
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<size>() for one of the sizes.
+/// Calls run.operator()<size>() with the size of the plan's Hadamard transform as a constant.
 template <class Run>
 CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   switch (plan.size) {
@@ -42,7 +43,8 @@ CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   }
 }
 
-/// The stage between lanes at distance kDistance: a swap, an exclusive-or of signs, an addition.
+/// Does one stage of a Hadamard transform between lanes at distance kDistance: a swap, an
+/// exclusive-or of signs and an addition.
 template <int kDistance, class V>
 CPD_FN V stage_of_lanes(V x) {
   using U = Unsigned<V>;
@@ -51,7 +53,8 @@ CPD_FN V stage_of_lanes(V x) {
   return swap_lanes<kDistance>(x) + bits_as<V>(bits_as<U>(x) ^ second);
 }
 
-/// The stages within x, at distances kDistance, 2 kDistance, … below kEnd lanes.
+/// Does the stages of a Hadamard transform between the lanes of x, at distances kDistance, 2
+/// kDistance, … below kEnd lanes.
 template <int kDistance, int kEnd, class V>
 CPD_FN V stages_of_lanes(V x) {
   if constexpr (kDistance < kEnd) {
@@ -61,7 +64,8 @@ CPD_FN V stages_of_lanes(V x) {
   }
 }
 
-/// The stages between kCount values, at distances kDistance, 2 kDistance, …: kCount additions each.
+/// Does the stages of a Hadamard transform between kCount values, at distances kDistance, 2
+/// kDistance, …. Each stage takes kCount additions.
 template <int kDistance, int kCount, class V>
 CPD_FN void stages_between(V* v) {
   if constexpr (kDistance < kCount) {
@@ -77,15 +81,16 @@ CPD_FN void stages_between(V* v) {
   }
 }
 
-/// The number of V that hold a group: with kAlong its values are neighboring lanes (of several
-/// groups where there are more lanes), else each V holds one value of each of several groups.
+/// The number of vectors V that hold a group of a Hadamard transform. With kAlong, a group's values
+/// are neighboring lanes; a V with more lanes than values holds several groups. Without kAlong,
+/// each V holds one value of each of several groups.
 template <int kSize, bool kAlong, class V>
 constexpr int kHadamardCount = !kAlong                   ? kSize
                                : kSize > Lanes<V>::count ? kSize / Lanes<V>::count
                                                          : 1;
 
-/// Transforms a group in place. V's lanes are of binary64 where plan.to_bf16, else of binary32;
-/// results are binary32 values.
+/// Does the Hadamard transform of a group in place. The lanes of V are binary64 if plan.to_bf16,
+/// else binary32. Results are binary32 values.
 template <int kSize, bool kAlong, class V>
 CPD_FN void hadamard(V* v, const HadamardPlan& plan) {
   constexpr int kCount = kHadamardCount<kSize, kAlong, V>;

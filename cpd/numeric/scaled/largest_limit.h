@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Selects the largest of many values: finds a limit of their magnitudes digit by digit from counts,
-// and computes the residual of a selected value.
+// Selects the largest of many values. A limit of the magnitudes is found digit by digit from
+// counts. Also computes the residual of a selected value.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace cpd {
 
-/// Selects all values above `pattern`, and the first `equals` values, by ascending index, with that
-/// pattern. A pattern is the bits of a magnitude. Patterns ascend with magnitudes; NaN is above
-/// infinity.
+/// A limit that selects all values whose pattern is above `pattern`, and the first `equals` values,
+/// by ascending index, whose pattern equals it. A pattern is the bits of a magnitude. Patterns
+/// ascend with magnitudes; NaN is above infinity.
 struct LargestLimit {
   std::uint32_t pattern = 0;
   std::int64_t equals = 0;
 };
 
-/// The digits by which a limit is found, the highest first: where they begin, and their greatest.
+/// A limit is a pattern that is found digit by digit, the highest digit first. These are the number
+/// of digits, the position of a digit's lowest bit, and the greatest value of a digit.
 constexpr int kPatternDigits = 3;
 constexpr std::uint32_t kMostDigit = 2047;
 constexpr int digit_shift(int digit) { return 20 - 10 * digit; }
@@ -31,14 +32,14 @@ CPD_FN std::uint32_t pattern_of(float x) {
   return bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
 }
 
-/// The limit, widened to select every NaN and infinity.
+/// Returns the limit, changed so that it also selects every NaN and infinity.
 CPD_FN LargestLimit with_non_finite(LargestLimit limit) {
   if (limit.pattern < Pattern<float>::infinity) return limit;
   return {Pattern<float>::infinity, std::numeric_limits<std::int64_t>::max()};
 }
 
-/// Returns the error of a value v that is sent as `sent`: v - sent, rounded once. It is v if `sent`
-/// is not finite, 0 if v is not.
+/// Returns the error of a value v that is sent as `sent`: v - sent, rounded once. The error is v if
+/// `sent` is not finite, and 0 if v is not finite.
 CPD_FN float error_of(float v, float sent) {
   if (!(v - v == 0)) return 0;
   return sent - sent == 0 ? v - sent : v;

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unbiased rounding of a bucket's values to levels at equal distances of its norm: a value takes
-// one of the two neighboring levels by a random integer.
+// Rounds the values of a bucket without bias to levels at equal distances, as fractions of the
+// bucket's norm. A random integer selects one of the two levels next to a value.
 //
-// With s steps, u = v s / norm, R below 2^N and R' = R / 2^N:
-//
-//   signed     level floor(|u| + R') of |v|, with v's sign; s levels above zero (QSGD 3.1)
-//   intervals  end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm], at level
-//              2 * number - s (Grubic et al. 3.2.2); zero is no level, R rounds up in value
-//
-// in exact arithmetic: with f the fraction of |u|, it rounds up where floor(f 2^N) + R >= 2^N, as a
-// stochastic cast (variant A) does. Levels beyond the last are the last. The value of a level is
+// Let s be the number of steps, u = v s / norm, R a random integer below 2^N and R' = R / 2^N. In
+// exact arithmetic, the result is:
+// - signed: level floor(|u| + R') of |v|, with v's sign. There are s levels above zero (QSGD 3.1).
+// - intervals: end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm]. The end
+//   has level 2 * number - s (Grubic et al. 3.2.2). Zero is not a level, and R rounds toward
+//   +infinity.
+// Let f be the fraction of |u|. |u| rounds up if floor(f 2^N) + R >= 2^N, as a stochastic cast
+// (variant A) does. A level beyond the last level becomes the last level. The value of a level is
 // level * norm / s, rounded once.
 //
-// Signed levels may also have other places (LevelSpacing): level j is at place[j] * norm / 256. A
-// value between two is rounded up by the same rule, with the fraction of their distance.
+// The distances of signed levels may also be unequal (LevelSpacing): level j is at place[j] * norm
+// / 256. A value between two levels rounds up by the same rule, with f as the fraction of the
+// levels' distance.
 //
-// Exactness. v s has 40 bits. It is compared with norm times a number of halves of 2^-N steps, of
-// 40 bits without norm's 24; TwoProduct (Dekker 1971; 2 operations with FMA) holds that product in
-// two binary64 numbers. Lanes estimate u + R', and take the exact rule where an integer is within
-// `slack`.
+// Exactness: v s has 40 bits. A comparison decides between two levels: of v s with norm times a
+// whole number of halves of 2^-N steps, which has 40 bits without the norm's 24. TwoProduct (Dekker
+// 1971; 2 operations with FMA) holds that product in two binary64 numbers. Vector lanes estimate u
+// + R', and apply the exact rule if an integer is within `slack` of the estimate.
 #pragma once
 
 #include <cmath>
@@ -30,41 +31,44 @@
 
 namespace cpd {
 
-/// The norm of which a bucket's levels are fractions.
+/// The norm of a bucket. The levels are fractions of the norm.
 enum class LevelNorm : std::uint8_t {
-  largest,    ///< the largest |v|; NaN where a value is NaN or infinite
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums, rounded once; NaN where a value is
-              ///< NaN or infinite, and beyond binary32
-  clipped,    ///< of finite values: the smaller of the largest |v| and c standard deviations
+  largest,  ///< the largest |v|; NaN if a value is NaN or infinite
+  /// The root of the sum of v^2, from the partial sums of Moments, rounded once. NaN if a value is
+  /// NaN or infinite, or if the norm is beyond binary32.
+  euclidean,
+  clipped,  ///< for finite values: the smaller of the largest |v| and c standard deviations
 };
 
-/// Places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+/// The places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
 struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
   std::uint16_t place[kMostSteps + 1] = {};
-  std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
+  /// The last level at or below each position; positions are in units of norm / 256.
+  std::uint8_t below[kUnits] = {};
 };
 
 /// The plan by which values become codes of `bits` bits. The code of a signed level is the level
-/// modulo 2^bits, that of an interval's end its number.
+/// modulo 2^bits. The code of an interval's end is the end's number.
 struct LevelPlan {
   int bits = 0;
-  std::int32_t steps = 0;  ///< s
+  std::int32_t steps = 0;  ///< s, the number of steps
   std::int32_t most = 0;   ///< the last level: s, or without random bits any number below 2^22
   bool intervals = false;
-  /// True if NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
-  /// bucket's norm is NaN.
+  /// True if NaN and infinities have the code 2^(bits - 1), which is not the code of a signed
+  /// level. False: a NaN or infinity makes the norm of its bucket NaN.
   bool has_nan = false;
-  /// N; 0: values are whole multiples of norm = 1, which is one step.
+  /// N, the number of random bits. 0: values are whole multiples of norm = 1, which is one step.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
   std::int64_t bucket = 0;                ///< values that share a norm
   const LevelSpacing* spacing = nullptr;  ///< signed levels' places; null: equal distances
 };
 
-/// Over finite values x and any number `mean`: the sums of x - mean and of its square (each square
-/// exact for a mean of 0), the number of values, and the largest magnitude.
+/// The moments of the finite values x about a number `mean`: the sums of x - mean and of its
+/// square, the number of finite values and the largest magnitude. Each square is exact if `mean` is
+/// 0.
 struct Moments {
   double sum = 0, squares = 0;
   std::int64_t finite = 0;
@@ -73,8 +77,8 @@ struct Moments {
 
 inline namespace CPD_ISA {
 
-/// The number of partial sums of Moments: value i is added to sum i mod 16, in ascending order;
-/// then sum i + 8 is added to sum i, then i + 4, i + 2 and i + 1.
+/// The number of partial sums of Moments. Value i is added to sum i mod 16, in ascending order.
+/// Afterwards sum i + 8 is added to sum i, then sum i + 4, i + 2 and i + 1.
 constexpr int kPartialSums = 16;
 CPD_FN constexpr double add_partial_sums(double* sum) {
   for (int half = kPartialSums / 2; half > 0; half /= 2) {
@@ -83,8 +87,9 @@ CPD_FN constexpr double add_partial_sums(double* sum) {
   return sum[0];
 }
 
-/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: 1 operation and 1 fused
-/// operation give the binary64 number rounded to odd (exact.h), which is rounded again.
+/// Return sqrt(x) and a * b rounded once to binary32; x and a * b must not be negative. An
+/// operation and a fused multiply-add give the binary64 number rounded to odd (exact.h), which is
+/// then rounded to binary32.
 CPD_FN float root_in_binary32(double x) {
   const double root = std::sqrt(x);
   return static_cast<float>(toward_odd(root, fma(-root, root, x)));
@@ -94,16 +99,17 @@ CPD_FN float product_in_binary32(double a, double b) {
   return static_cast<float>(toward_odd(product, fma(a, b, -product)));
 }
 
-/// The population's variance, by moments about a number near the mean. Each of the 5 operations
-/// rounds; 0 where the result would be negative.
+/// Returns the variance of the values as a population, from moments about a number near the mean.
+/// Each of the 5 operations rounds. A result that would be negative is 0.
 CPD_FN constexpr double variance_of(const Moments& about) {
   const auto n = static_cast<double>(about.finite);
   const double squares = about.squares - about.sum * (about.sum / n);
   return squares > 0 ? squares / n : 0;
 }
 
-/// The norm of n values: by their moments about 0, or where it is clipped (c not 0) about the first
-/// finite value, so that equal values have no deviation. An infinite one is NaN.
+/// Returns the norm of n values. The moments are about 0. For a clipped norm (c not 0), they are
+/// about the first finite value, so that the deviation of equal values is 0. A norm that is not
+/// finite becomes NaN.
 CPD_FN float norm_of(LevelNorm norm, double c, const Moments& moments, std::int64_t n) {
   const bool clips = norm == LevelNorm::clipped;
   float found = moments.largest;
@@ -116,14 +122,14 @@ CPD_FN float norm_of(LevelNorm norm, double c, const Moments& moments, std::int6
   return is_number ? found : bits_as<float>(0x7FC00000U);
 }
 
-/// x >= a * b, exactly, by TwoProduct: 1 multiplication and 1 fused operation.
+/// Returns whether x >= a * b, exactly, by TwoProduct: 1 multiplication and 1 fused multiply-add.
 CPD_FN bool is_product_at_most(double a, double b, double x) {
   const double product = a * b;
   return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
 }
 
-/// The level of |v|, or the number of the interval's end of v. v and norm are finite, norm >= 0;
-/// with a norm of 0 it is 0.
+/// Returns the level of |v|, or for intervals the number of the interval's end for v. v and norm
+/// must be finite, and norm >= 0. If norm is 0, the result is 0.
 CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (!(norm > 0)) return 0;
   const double draws = exact_power(plan.random_bits);
@@ -142,7 +148,7 @@ CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::ui
   return level;
 }
 
-/// The level of |v| where levels have places (plan.spacing).
+/// Returns the level of |v| if levels have unequal distances (plan.spacing).
 CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
                                     std::uint32_t random) {
   if (!(norm > 0)) return 0;
@@ -159,10 +165,10 @@ CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
   return is_product_at_most(norm, place, x * draws) ? level + 1 : level;
 }
 
-/// The code of NaN and infinities, 2^(bits - 1).
+/// Returns the code of NaN and infinities, 2^(bits - 1).
 CPD_FN constexpr std::uint32_t no_level(const LevelPlan& plan) { return 1U << (plan.bits - 1); }
 
-/// The code of v, which may be NaN or infinite where the plan has a code for that.
+/// Returns the code of v. v may be NaN or infinite only if the plan has a code for NaN (has_nan).
 CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (plan.has_nan && !(v - v == 0)) return no_level(plan);
   const std::int32_t level = plan.spacing != nullptr ? spaced_level_of(plan, v, norm, random)
@@ -171,9 +177,9 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
 
-/// The codes of values in lanes by an estimate, which reports the few lanes that need level_code's
-/// exact rule: binary64 for any norm; binary32 for 2^-60 <= norm <= 2^60, with kFine for any steps,
-/// else for at most 255.
+/// Computes the codes of values in lanes by an estimate, and reports the few lanes that need the
+/// exact rule of level_code. V is binary64 for any norm, or binary32 for 2^-60 <= norm <= 2^60. In
+/// binary32, kFine serves any number of steps; without kFine there may be at most 255 steps.
 template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
@@ -181,7 +187,8 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// A bucket's step (of intervals: two) as high + low, and its inverse.
+  /// The distance between two levels of a bucket (for intervals, twice the distance), as high +
+  /// low, and its inverse.
   struct Step {
     V inverse, high, low;
   };
@@ -190,9 +197,10 @@ struct LevelLanes {
   I most;
   U mask, none;
 
-  /// A bound of an estimate's error. Without kFine: the roundings of the inverse, the offset, the
-  /// sum and the slack's addition, each at most half an ulp of s + 2. With kFine: the remainder
-  /// above the whole steps errs by 2 times 2^-24 of a step, its quotient and sums by 7 times.
+  /// Returns a bound of the error of an estimated level. Without kFine, there are four roundings:
+  /// of the inverse, the offset, the sum and the addition of the slack. Each errs by at most half
+  /// an ulp of s + 2. With kFine, the remainder above the whole steps errs by 2 times 2^-24 of a
+  /// step, and its quotient and sums by 7 times 2^-24.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -216,7 +224,7 @@ struct LevelLanes {
             splat<V>(static_cast<S>(step - high))};
   }
 
-  /// Stores the codes and returns a mask of the lanes that need level_code.
+  /// Stores the codes, and returns a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
   CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
@@ -229,7 +237,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // 1 more than the number to add to the base, so that it is positive where base is 1 too many.
+      // `more` is 1 above the number to add to `base`. So `more` is positive even if `base` is 1
+      // too large.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -255,7 +264,7 @@ struct LevelLanes {
   }
 
  private:
-  /// `place` limited to the levels' range, so that it converts to an integer.
+  /// Returns `place` limited to the range of the levels, so that `place` converts to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);
@@ -263,8 +272,8 @@ struct LevelLanes {
   }
 };
 
-/// The value of a code of levels that have places; NaN for a code without a level. `norm` is
-/// finite.
+/// Returns the value of a code if levels have unequal distances; NaN for a code without a level.
+/// `norm` must be finite.
 CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
   const int spare = 32 - plan.bits;
   const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
@@ -281,8 +290,8 @@ CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }
 
-/// The values of codes in lanes: of signed levels (NaN for a code without a level) or of the ends
-/// of intervals.
+/// Computes the values of codes in lanes. The codes are signed levels (NaN for a code without a
+/// level) or ends of intervals.
 template <class V>
 struct LevelValues {
   using Value = typename Narrow<V>::F32;
@@ -306,9 +315,10 @@ struct LevelValues {
 
   /// Returns level * norm / s, rounded once, for a finite norm. kSpare: has_spare_codes.
   ///
-  /// level * norm is exact in binary64. One multiplication and two fused operations divide it by s
-  /// in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
-  /// which either has at most 41 bits or differs from every tie by at least 2^-41 of itself.
+  /// level * norm is exact in binary64. One multiplication and two fused multiply-adds divide it by
+  /// s in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
+  /// because the exact quotient has at most 41 bits, or differs from every tie by at least 2^-41 of
+  /// itself.
   template <bool kIntervals, bool kDivides, bool kSpare>
   CPD_FN Value value(U code) const {
     I level;
@@ -317,7 +327,7 @@ struct LevelValues {
     } else {
       level = (I)(code << spare) >> spare;
     }
-    // The sum makes -0 * norm +0.
+    // Adding +0 makes -0 * norm +0.
     const V product = fma(convert<V>(level), norm, V{});
     V result = product;
     if constexpr (kDivides) {
@@ -332,7 +342,8 @@ struct LevelValues {
   }
 };
 
-/// The value of one code, by LevelValues or spaced_value; NaN where the norm is.
+/// Returns the value of one code, by LevelValues or spaced_value. Returns NaN if the norm is NaN or
+/// infinite.
 CPD_FN float level_value(const LevelPlan& plan, std::uint32_t code, float norm) {
   if (!(norm - norm == 0)) return bits_as<float>(0x7FC00000U);
   if (plan.spacing != nullptr) return spaced_value(plan, code, norm);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD (Seide et al. 2014): over a bucket's values v = x + residual, the mean of the values >=
-// 0 (-0 among them) and the mean of the others. A value becomes the mean of its sign.
+// 1-bit SGD (Seide et al. 2014). Let v = x + residual for the values of a bucket. The bucket has
+// two means: of the values v >= 0 (including -0) and of the other values. Each value is replaced by
+// the mean of the values with its sign.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +11,29 @@
 
 namespace cpd {
 
-/// n contiguous values of neighboring buckets.
+/// n contiguous values of neighboring buckets, and the layout of their bits.
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  std::int64_t before = 0;  ///< values of the first bucket that come before these
-  bool words = false;       ///< the bits of each bucket fill 32-bit words, else the bits of all
-                            ///< buckets fill bytes
-  bool streaming = false;   ///< errors are written with non-temporal stores
+  /// The number of values of the first bucket that come before these values.
+  std::int64_t before = 0;
+  /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
+  bool words = false;
+  bool streaming = false;  ///< errors are written with non-temporal stores
 };
 
 inline namespace CPD_ISA {
 
-/// sum + v where the mask is set, else sum, which is not -0: one masked addition in AVX-512, else
-/// a selection of v or 0 and an addition.
+/// Returns sum + v where the mask is set, else sum. `sum` must not be -0. AVX-512 takes one masked
+/// addition; other lanes select v or 0 and add.
 template <class Mask, class V>
 CPD_FN V add_where(Mask mask, V sum, V v) {
   if constexpr (sizeof(V) == 64) return select(mask, sum + v, sum);
   return sum + select(mask, v, V{});
 }
 
-/// The sums of a bucket in each lane: v = x + residual, rounded to binary32, is added in binary64
-/// by ascending index. Sums cannot overflow, so that they are finite where all values are.
+/// The sums of one bucket in each lane. v = x + residual, rounded to binary32, is added in binary64
+/// by ascending index. Sums cannot overflow, so the sums are finite if all values are finite.
 template <class W>
 struct OneBitSums {
   using Count = Signed<W>;
@@ -49,10 +51,10 @@ struct OneBitSums {
   CPD_FN W mean_below(std::int64_t n) const { return mean(below, splat<Count>(n) - positive); }
 
  private:
-  /// Returns sum / count, 0 if count is 0, NaN if a sum is not finite. For counts up to 2^17 it
-  /// rounds to binary32 as the exact quotient does. With m halfway between binary32 numbers, m *
-  /// count is a binary64 number. So a different sum differs from it by at least ulp(m * count), and
-  /// the quotient by more than ulp(m) / 2 from m.
+  /// Returns sum / count; 0 if count is 0; NaN if a sum is not finite. For counts up to 2^17, the
+  /// result rounds to binary32 as the exact quotient does. Proof: let m be halfway between two
+  /// binary32 numbers. Then m * count is a binary64 number. So a sum that is not m * count differs
+  /// from it by at least ulp(m * count), and the quotient differs from m by more than ulp(m) / 2.
   CPD_FN W mean(W sum, Count count) const {
     const W divisor = convert<W>(max(count, splat<Count>(1)));
     const auto is_finite = (above - above == W{}) & (below - below == W{});

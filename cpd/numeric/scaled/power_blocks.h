@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks whose scale is a power of two, cast into bf16 without a multiplication. An element's last
-// digit, under its block's scale, is a power of two, so one addition of binary32 rounds to it
-// (GridSum in round.h), and bf16 holds the result.
+// Casts blocks whose scale is a power of two into bf16 without a multiplication. Under its block's
+// scale, the last digit of an element is worth a power of two. So one addition of binary32 rounds
+// to that digit (GridSum in round.h), and bf16 holds the result.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,25 @@
 
 namespace cpd {
 
-/// The constants of such a format, of binary32 patterns where they are integers.
+/// The constants of a format that power_value can cast into. The integers are binary32 patterns.
 struct PowerBlocks {
   float multiplier = 1;    ///< the scale is formed from the largest |x| times this number
-  std::int32_t round = 0;  ///< is added to that product, so that its exponent is rounded
-  std::int32_t less = 0;   ///< the exponents between the product and the scale, << 23
-  std::int32_t least = 0;  ///< emin << 23: of the binade of subnormal elements, under scale 1
-  std::int32_t cut = 0;    ///< from a binade to the addend that rounds, << 23
-  std::int32_t max = 0;    ///< M, under scale 1
-  std::int32_t low = 0;    ///< the largest |x| of a block is 0 or in low … high
-  std::int32_t high = -1;  ///< below `low` where no block is of this kind
+  std::int32_t round = 0;  ///< added to that product, so that its exponent is rounded
+  std::int32_t less = 0;   ///< the exponent of the product minus the exponent of the scale, << 23
+  std::int32_t least = 0;  ///< emin << 23, for scale 1: the binade of subnormal elements
+  /// The exponent of the addend that rounds a value, minus the value's exponent, << 23.
+  std::int32_t cut = 0;
+  std::int32_t max = 0;    ///< M (the element format's max), for scale 1
+  std::int32_t low = 0;    ///< blocks are supported if their largest |x| is 0 or in low … high
+  std::int32_t high = -1;  ///< below `low` if no block is supported
   constexpr bool has_any() const { return low <= high; }
 };
 
-/// The elements of a block along a row.
+/// The number of elements of a block along a row.
 constexpr std::int64_t kPowerBlock = 32;
 
-/// Casts `n` neighbors in a row, in blocks of kPowerBlock; or `rows` rows, `stride` apart, in which
-/// each column is a block.
+/// The values to cast. If `along`, the blocks are kPowerBlock neighbors each, among the `n` values
+/// of a row. Else there are `rows` rows, `stride` apart, and each column is a block.
 struct PowerRun {
   bool along = true;    ///< blocks lie along the row
   bool is_bf16 = true;  ///< x is bf16, else binary32
@@ -38,7 +39,8 @@ struct PowerRun {
   std::uint16_t* y = nullptr;
 };
 
-/// The constants of a plan; none where its scales or elements are others.
+/// Returns the constants for a plan. If casts by power_value do not support the plan's scales or
+/// elements, has_any() of the result is false.
 constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   const bool rounds = element.mode == Rounding::nearest_even && element.form == Form::addition &&
@@ -70,9 +72,10 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   blocks.least = emin * (1 << 23);
   blocks.cut = element.grid32.cut << 23;
   blocks.max = std::bit_cast<std::int32_t>(element.max_value);
-  // The scale is at most two binades from 2^(e - emax), e the exponent of the largest |x|. Scale
-  // and product are normal and the scale is in its format; subnormal elements, in bf16; sums are
-  // finite, as exponents are at most 90 and additions raise them by 22.
+  // Let e be the exponent of the largest |x|. The scale is at most two binades from 2^(e - emax).
+  // These limits on e ensure four things: scale and product are normal numbers; the scale is in its
+  // format; bf16 holds subnormal elements; and sums are finite, as exponents are at most 90 and
+  // additions raise them by at most 22.
   int low = -80;
   for (const int least : {plan.emax - 124, plan.least + plan.emax + 2, plan.emax - emin - 124,
                           plan.emax - emin + plan.man - 131}) {
@@ -87,13 +90,15 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// The patterns, under their block's scale, of the least binade and of M, for the largest |x|.
+/// The limits of a block in binary32 patterns, under the block's scale: the pattern of the least
+/// binade, and of M, the element format's max.
 template <class V>
 struct PowerScale {
   Signed<V> least, most;
 };
 
-/// Returns whether a block with that largest |x| is of this kind; NaN is larger than `high`.
+/// Returns whether a block with this largest |x| can be cast by power_value. NaN is larger than
+/// `high`.
 template <class V>
 CPD_FN auto is_usual(Signed<V> largest, const PowerBlocks& blocks) {
   using I = Signed<V>;
@@ -110,7 +115,7 @@ CPD_FN PowerScale<V> power_scale_of(Signed<V> largest, const PowerBlocks& blocks
   return {scale + splat<I>(blocks.least + (127 << 23)), scale + splat<I>(blocks.max)};
 }
 
-/// The value of a number of the block, rounded into the element's format under the block's scale.
+/// Returns a number of the block, rounded into the element's format under the block's scale.
 template <class V>
 CPD_FN Unsigned<V> power_value(Unsigned<V> x, PowerScale<V> at, const PowerBlocks& blocks) {
   using I = Signed<V>;

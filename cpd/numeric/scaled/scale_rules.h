@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's scale, and the factor of its elements, from its largest magnitude. In binary64 lanes an
-// operation of binary32 is one of binary64 rounded once more, which gives the same result for +, -,
-// *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2); rules that consist of such operations
-// alone take binary32 lanes too (steps_in_binary32).
+// Computes a block's scale, and the factor of its elements, from the block's largest magnitude. In
+// binary64 lanes, a binary32 operation is a binary64 operation rounded once more. For +, -, *, / of
+// binary32 numbers, the result is the same (Figueroa 1995: 53 >= 2 * 24 + 2). Rules that consist
+// only of such operations also run in binary32 lanes (steps_in_binary32).
 //
 // Sources, at the commits that reference/scaling.md names: OCP MX 1.0 section 6.3 (floor);
-// TransformerEngine's compute_scale_from_amax and NVFP4 quantisation kernels; torchao's
+// TransformerEngine's compute_scale_from_amax and NVFP4 quantization kernels; torchao's
 // mx_tensor.py, float8_utils.py and nvfp4_tensor.py; DeepGEMM's utils/math.py; microxcaling's
 // shared exponents.
 #pragma once
@@ -18,32 +18,32 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A block's scale and the factor by which its elements are multiplied, both binary32 numbers (or
-/// NaN). With exact arithmetic elements are multiplied by 1 / scale where scales are powers of two,
-/// and divided by the scale elsewhere.
+/// A block's scale and the factor by which its elements are multiplied. Both are binary32 numbers
+/// or NaN. In exact arithmetic, elements are multiplied by 1 / scale if scales are powers of two;
+/// otherwise they are divided by the scale.
 template <class W>
 struct BlockScale {
   W scale, factor;
 };
 
-/// The second level (1 if there is none): its scale, and the multiplier from which te computes
-/// blocks' scales.
+/// The outer scale (1 if the format has none), and `encode`, the multiplier from which te
+/// (TransformerEngine's arithmetic) computes the scales of blocks.
 template <class W>
 struct OuterScale {
   W scale, encode;
 };
 
-/// Returns x / y rounded to odd, y > 0; NaN and infinities as in division. 1 division, 1 fused
-/// operation and toward_odd. Exact in binary64 lanes for any binary32 x if y is a product of two
-/// such numbers. Exact in binary32 lanes for quotients of at least 2^-20 by y >= 2^-70, whose
-/// remainder is a binary32 number.
+/// Returns x / y rounded to odd, for y > 0. NaN and infinities result as in a division. Takes 1
+/// division, 1 fused multiply-add and toward_odd. In binary64 lanes, the result is exact for any
+/// binary32 x if y is a product of two binary32 numbers. In binary32 lanes, it is exact for
+/// quotients of at least 2^-20 by y >= 2^-70, because the remainder is then a binary32 number.
 template <class V>
 CPD_FN V divide_to_odd(V x, V y) {
   const V quotient = x / y;
   return toward_odd(quotient, negative_fma(quotient, y, x));
 }
 
-/// x rounded to binary32, to nearest even.
+/// Returns x rounded to binary32, to nearest even.
 template <class W>
 CPD_FN W to_binary32(W x) {
   if constexpr (Lanes<W>::mantissa == 23) {
@@ -58,7 +58,7 @@ CPD_FN W nan_of() {
   return bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
 }
 
-/// Returns x, or `limit` if x is larger; NaN stays NaN.
+/// Returns x, or `limit` if x is larger. NaN remains NaN.
 template <class W>
 CPD_FN W limited_to(W x, double limit) {
   return select(x > splat<W>(limit), splat<W>(limit), x);
@@ -68,21 +68,22 @@ CPD_FN W no_less(W x, double limit) {
   return select(x < splat<W>(limit), splat<W>(limit), x);
 }
 
-/// Returns whether a magnitude a is less than Inf.
+/// Returns whether a magnitude `a` is below infinity. Returns false for NaN.
 template <class W>
 CPD_FN auto is_below_inf(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
 }
 
-/// floor(log2 x) of a normal binary64 number x > 0.
+/// Returns floor(log2 x) of a normal binary64 number x > 0.
 template <class W>
 CPD_FN Signed<W> exponent_of(W x) {
   return (Signed<W>)(bits_as<Unsigned<W>>(x) >> 52) - splat<Signed<W>>(1023);
 }
 
-/// Returns floor(fl(log2 x)) for binary32 x > 0, with the logarithm rounded to binary32. Just below
-/// 2^k it is k: log2(2^k (1 - d)) is d / ln 2 (and less than d^2 more) below k, and rounds to k if
-/// that is up to half of k's distance to the number before it.
+/// Returns floor(fl(log2 x)) for binary32 x > 0, where fl rounds the logarithm to binary32. Just
+/// below 2^k, the result is k if the logarithm rounds to k. The logarithm of x = 2^k (1 - d) is
+/// below k by d / ln 2, plus less than d^2. So it rounds to k if this distance is at most half of
+/// the distance from k to the binary32 number before k.
 template <class W>
 CPD_FN Signed<W> floor_of_rounded_log(W x) {
   using I = Signed<W>;
@@ -100,15 +101,17 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Returns whether a plan's scales need operations of binary32 alone: te's do, except powers of two
-/// in e8m0 and max_pow2 where multipliers may be subnormal.
+/// Returns whether a plan's scales need only operations of binary32. This holds for arithmetic te
+/// (TransformerEngine's), except for powers of two in e8m0, and except for max_pow2 if multipliers
+/// may be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
          !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
 }
 
-/// The power of two that rules floor … even and max_pow2 give for a magnitude z, rounded to odd,
-/// limited to those that the scale's format has.
+/// Returns the scale that the rules floor, ceil, rceil, even and max_pow2 give, a power of two. z
+/// is the magnitude, rounded to odd, from which the scale is computed. The result is limited to the
+/// powers of two of the scale's format.
 template <class W>
 CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -126,7 +129,7 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
 }
 
-/// z rounded into the scale's format.
+/// Returns z rounded into the format of the scales.
 template <class W>
 CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   if constexpr (Lanes<W>::mantissa == 23) {
@@ -138,12 +141,13 @@ CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
 }
 
-/// The scale in exact arithmetic, and every power of two that te and torchao store in e8m0.
+/// Returns the scale in arithmetic `exact`. The arithmetics te and torchao compute the powers of
+/// two that they store in e8m0 in this way too, except by rule rceil (rounded_up_scale).
 template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
-  // A largest magnitude of zero has the scale to which zero rounds, also where `outer` is zero.
+  // A largest magnitude of zero gets the scale to which zero rounds, even if `outer` is zero.
   const W above = a * splat<W>(plan.margin * share);
   const bool undivided = by_power && !plan.two_levels;
   const W quotient = undivided ? above : divide_to_odd(above, divisor);
@@ -156,7 +160,8 @@ CPD_FN W inverse(W x) {
   return to_binary32(splat<W>(1) / x);
 }
 
-/// The factor by which elements with a scale are multiplied (exact: 0 where the scale is 0).
+/// Returns the factor by which a block's elements are multiplied. In arithmetic `exact`, the factor
+/// is 0 if the scale is 0.
 template <class W>
 CPD_FN W factor_of(W scale, W outer, const ScaledPlan& plan) {
   if (plan.arithmetic == Arithmetic::exact) return select(scale == W{}, W{}, inverse(scale));
@@ -232,8 +237,9 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   return {scale, inverse(scale)};
 }
 
-/// te's and torchao's scale by rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product below 2^-126 has
-/// fewer bits, and may round down to 2^-127.
+/// Returns the scale of the arithmetics te and torchao by rule rceil: cvt.rp.ue8m0 of fl(A * fl(1 /
+/// M)), where A is the block's largest magnitude and M the element format's max. A product below
+/// 2^-126 has fewer bits, and may round down to 2^-127.
 template <class W>
 CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -245,7 +251,8 @@ CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
 }
 
-/// The scale of a block by arithmetic exact, and by te's and torchao's powers of two.
+/// Returns the scale of a block in arithmetic `exact`, or in te or torchao if the scale is a power
+/// of two.
 template <class W>
 CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
@@ -254,7 +261,8 @@ CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const Scal
   }
   W scale = exact_scale(a, outer, share, plan);
   if (plan.arithmetic == Arithmetic::torchao) {
-    // The pattern of Inf is reached by even's sum below 2^128, by the others at it.
+    // torchao gives NaN where its scale computation reaches the pattern of Inf. The sum of rule
+    // `even` reaches that pattern below 2^128, and the other rules reach it at 2^128.
     const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
     const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;
     scale = select(a < splat<W>(limit), scale, nan_of<W>());
@@ -283,17 +291,19 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
   return power_or_exact_scale(a, outer.scale, share, plan);
 }
 
-/// Returns the scale and factor of a block whose largest magnitude is a, under an outer scale. a is
-/// Inf or NaN if the block holds one and the plan makes such blocks NaN. share: 1, or kOtherShare.
+/// Returns the scale and factor of a block with the largest magnitude `a`, under an outer scale.
+/// `a` is Inf or NaN if the block contains Inf or NaN and the plan makes such blocks NaN. `share`
+/// is 1 for the first candidate of a scale, and kOtherShare for the second.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
   if constexpr (Lanes<W>::mantissa == 23) {
-    block = te_scale(a, outer, share, plan);  // steps_in_binary32
+    block = te_scale(a, outer, share, plan);  // valid, as steps_in_binary32 holds
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // torchao's and DeepGEMM's own steps define the result for a NaN or an infinity in A.
+  // For a NaN or an infinity in the block, torchao's and DeepGEMM's own operations have already
+  // given the result.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
@@ -302,7 +312,7 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
 
-/// The second level's scale for the largest magnitude a of its tensor or row.
+/// Returns the outer scale for the largest magnitude `a` of a tensor or row.
 template <class W>
 CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   const W one = splat<W>(1);
@@ -324,9 +334,10 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   return {scale, encode};
 }
 
-/// Returns the number by which torchft multiplies a row of FP8 values, and divides the values of
-/// their codes: max / largest rounded once to binary32, or 1 if that is infinite
-/// (torchft/quantization.py at commit 001d404).
+/// Returns torchft's multiplier for a row of FP8 values (torchft/quantization.py at commit
+/// 001d404). Values are multiplied by this number before the cast, and the values of codes are
+/// divided by it. The multiplier is max / largest rounded once to binary32, or 1 if that quotient
+/// is infinite.
 CPD_FN float row_multiplier(float max, float largest) {
   const float multiplier = max / largest;
   return multiplier == bits_as<float>(Pattern<float>::infinity) ? 1 : multiplier;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The error of a candidate scale (ScaleChoice): '4 over 6' of TransformerEngine's NVFP4
-// quantisation. One value at a time.
+// Computes the error of a candidate scale (ScaleChoice), one value at a time. This is "4 over 6" of
+// TransformerEngine's NVFP4 quantization.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,20 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The other candidate's scale as a multiple of the first, so that the block's largest magnitude
-/// becomes M / 1.5.
+/// The ratio of the second candidate's scale to the first candidate's. With the second scale, the
+/// block's largest magnitude becomes M / 1.5.
 constexpr double kOtherShare = 1.5;
 
-/// The scales by which a block's elements were divided. largest: te's largest |x| of the second
-/// level, 0 where its scale is an argument.
+/// The scales by which a block's elements were divided. `largest` is te's largest |x| of the outer
+/// scale, or 0 if the outer scale is an argument.
 struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };
 
-/// The sum of the errors of elements that are added in index order. Arithmetic te, q being an
-/// element: in binary32, e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or
-/// fl(e * e). Arithmetic exact, q being its value: in binary64, each error exact.
+/// The sum of the errors of elements, added in index order. With arithmetic te, q is an element,
+/// and the sum is in binary32: e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, and the
+/// error is |e| or fl(e * e). With arithmetic exact, q is the element's value, and the sum is in
+/// binary64; each error is exact.
 class SumOfErrors {
  public:
   CPD_FN SumOfErrors(const ScaledPlan& plan, bool squares, DividedBy at)
@@ -54,8 +55,8 @@ class SumOfErrors {
   double sum_ = 0;
 };
 
-/// The sum of the errors of a block's rows, which it overwrites: the second half is added to the
-/// first until one is left.
+/// Returns the sum of the errors of a block's rows. Adds the second half of the rows to the first
+/// half until one row is left. Overwrites `errors`.
 CPD_FN double sum_of_rows(const ScaledPlan& plan, std::int64_t rows, double* errors) {
   std::int64_t half = 1;
   while (half < rows) half *= 2;

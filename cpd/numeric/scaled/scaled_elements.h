@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements divided by their scales before they are rounded (round.h), and their values afterwards.
-// scale_rules.h forms the scales.
+// Divides elements by their scales before the elements are rounded (round.h), and computes the
+// values of rounded elements. scale_rules.h computes the scales.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"
@@ -9,21 +9,22 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The scales of one element. factor: the number by which it is multiplied (ElementRoute::multiply)
-/// or divided; unused where a wide route divides by exact scales, or their inverse (uniform_codes).
+/// The scales of one element. `factor` is the number by which the element is multiplied
+/// (ElementRoute::multiply) or divided. For uniform_codes, `factor` is the inverse of the scales. A
+/// wide route that divides by exact scales does not use it.
 template <class V>
 struct ElementScale {
   V factor, scale, outer;
 };
 
-/// The scales with factor = 1 / (scale * outer), as uniform_codes needs them.
+/// Returns the scales with factor = 1 / (scale * outer), as uniform_codes requires.
 template <class V>
 CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
 }
 
-/// x divided by its scales, to be rounded into the element's format as the exact quotient would be.
-/// V: binary64 lanes where the route is wide.
+/// Returns x divided by its scales. The result rounds into the element's format as the exact
+/// quotient does. V: binary64 lanes if the route is wide.
 template <ElementRoute kRoute, class V>
 CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   if constexpr (kRoute == ElementRoute::multiply) {
@@ -38,8 +39,8 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   }
 }
 
-/// Returns whether a plan's elements are rounded by uniform_codes: stochastically (A) into a format
-/// whose numbers have equal distances.
+/// Returns whether uniform_codes can round a plan's elements: the mode is stochastic (variant A),
+/// and the numbers of the format have equal distances.
 CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   return plan.arithmetic == Arithmetic::exact && element.mode == Rounding::stochastic &&
@@ -48,10 +49,11 @@ CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
          element.max_code < 2 << element.man;
 }
 
-/// Stores the codes of x / (at.scale * at.outer), `at` being with_inverse's. In units of 2^-N
-/// spacings the quotient is cut to an integer: an estimate that errs by less than 2^-10, plus
-/// 2^-10, is corrected by the remainder's sign, which one fused operation gives. Returns false, and
-/// stores nothing, where a quotient is NaN or beyond 2^40 units.
+/// Stores the codes of x / (at.scale * at.outer); `at` must be the result of with_inverse. The
+/// quotient, in units of 2^-N spacings, is cut to an integer: 2^-10 is added to an estimate that
+/// errs by less than 2^-10, the sum is truncated, and the sign of the remainder (from one fused
+/// multiply-add) corrects it. Returns false, and stores nothing, if a quotient is NaN or beyond
+/// 2^40 units.
 template <class R, class V>
 CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
                           Unsigned<V>* codes) {
@@ -78,8 +80,8 @@ CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const Rou
   return true;
 }
 
-/// The value of an element q of the format: q * scale * outer, rounded once into binary32. In
-/// binary32 lanes that requires an exact q * scale, or outer = 1.
+/// Returns the value of an element q of the format: q * scale * outer, rounded once to binary32.
+/// Binary32 lanes require that q * scale is exact or outer = 1.
 template <class V>
 CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   using Result = typename Narrow<V>::F32;
@@ -93,16 +95,16 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// ElementScale::factor of a block's elements for a route in binary32; where the scale is 0 it
-/// makes every element 0.
+/// Returns ElementScale::factor of a block's elements for a route in binary32. If the scale is 0,
+/// the factor makes every element 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;
   return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
 }
 
-/// Returns whether a scale of exact arithmetic is outside the range in which the route is exact
-/// (route_of); false for 0 and NaN.
+/// Returns whether a scale in exact arithmetic is outside the range in which the route is exact
+/// (route_of). Returns false for 0 and NaN.
 template <class W>
 CPD_FN auto is_outside(ElementRoute route, W scale) {
   const bool divides = route == ElementRoute::divide;

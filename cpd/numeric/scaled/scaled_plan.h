@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A scaled format and the rounding of its elements as the constants that the kernels need.
-// ScaledPlan is an aggregate of numbers that every ISA's object and the GPU read.
+// ScaledPlan is an aggregate of numbers, which the objects of every ISA and the GPU read.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// The route by which an element is divided by its scales and rounded into its format.
+/// The method by which an element is divided by its scales and rounded into its format.
 enum class ElementRoute : std::uint8_t {
   multiply,  ///< round(fl(x * factor)), in binary32
   divide,    ///< round(x / scale), the quotient rounded to odd, in binary32
@@ -21,17 +21,17 @@ enum class ElementRoute : std::uint8_t {
 struct ScaledPlan {
   RoundPlan element;  ///< rounds elements, by the call's options
   RoundPlan scale;    ///< rounds into the scale's format: to nearest-even or up, saturating
-  RoundPlan outer;    ///< rounds into the second level's format: to nearest-even, saturating
+  RoundPlan outer;    ///< rounds into the outer scale's format: to nearest-even, saturating
   Arithmetic arithmetic = Arithmetic::exact;
   ScaleRule rule = ScaleRule::floor;
   bool two_levels = false;
   bool makes_nan = true;     ///< NonFinite::block: Inf or NaN in a block makes its scale NaN
   bool in_fp32 = false;      ///< the scale's format is binary32
-  bool of_powers = false;    ///< its positive numbers are powers of two
-  bool chooses = false;      ///< between two candidates of a scale
+  bool of_powers = false;    ///< the positive numbers of the scale's format are powers of two
+  bool chooses = false;      ///< chooses between two candidates of a scale
   bool wide_values = false;  ///< element * scale may leave binary32: values are formed in binary64
 
-  double max = 0;                    ///< M
+  double max = 0;                    ///< M, the element format's max
   std::int32_t emax = 0;             ///< M's exponent
   std::int64_t max_fraction = 0;     ///< M's binary64 fraction bits
   std::int32_t man = 0;              ///< mantissa bits of the element's format
@@ -41,11 +41,12 @@ struct ScaledPlan {
   double scale_max = 0;              ///< two levels: the largest scale
   double target = 0;                 ///< M * scale_max
   double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
-  /// te: replaces an infinite multiplier: binary32's max, or bf16's for blocks of bf16 inputs.
+  /// The number with which te replaces an infinite multiplier: the largest number of binary32, or
+  /// of bf16 for blocks of bf16 inputs.
   double largest_multiplier = 0;
 };
 
-/// The constants of a format that has passed Check. `bf16`: the inputs are of that type.
+/// Returns the constants of a format that has passed Check. `bf16`: the inputs are of type bf16.
 constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOptions& rounding,
                                       bool bf16, const RandomKey& key = {}) {
   ScaledPlan plan;
@@ -78,7 +79,8 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   const bool narrow = bf16 && scaled.block.kind != BlockShape::Kind::tensor;
   plan.largest_multiplier = narrow ? 0x1.FEp127 : 0x1.FFFFFEp127;
 
-  // A product of element and scale is a binary32 number where no bit falls off either end.
+  // A product of element and scale is a binary32 number if no bit is below 2^-149, and no product
+  // is beyond the range.
   const bool narrow_product =
       scaled.element.precision() + scaled.scale.precision() <= 24 &&
       scaled.element.min_quantum_exponent() + plan.least - scaled.scale.man * !goes_below >= -149 &&
@@ -87,24 +89,25 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   return plan;
 }
 
-/// The route of elements whose scales are in 2^-70 … 2^100 (powers of two: 2^-127 … 2^127). Others
-/// take the wide one.
+/// Returns the route of elements whose scales are in 2^-70 … 2^100 (powers of two: in 2^-127 …
+/// 2^127). Elements with other scales take the route `wide`.
 constexpr ElementRoute route_of(const ScaledPlan& plan) {
   if (plan.element.wide || plan.wide_values) return ElementRoute::wide;
   if (plan.arithmetic != Arithmetic::exact) return ElementRoute::multiply;
   const RoundPlan& element = plan.element;
   if (plan.two_levels || !element.scale_in_binary32) return ElementRoute::wide;
   if (plan.of_powers) return ElementRoute::multiply;
-  // A quotient that is rounded to odd holds 22 bits of the exact one and whether others follow.
+  // A quotient that is rounded to odd holds 22 bits of the exact quotient, and whether nonzero bits
+  // follow.
   const int looked_at =
       element.man + 1 + (element.mode == Rounding::stochastic ? element.random_bits + 1 : 1);
   const int least = element.grid32.emin_field - 127 - element.man;
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
 
-/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h). A row's
-/// element i has scale number i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024.
-/// `random`: the integers of a stochastic plan, else null.
+/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h). Element i
+/// of a row has scale number i / run. `run` is 1, or 16, 32, … 512, or a multiple of 1024. `random`
+/// points to the random integers of a stochastic plan, else is null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;
@@ -114,7 +117,7 @@ struct ScaledRun {
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;
   std::int64_t random_stride = 0;
-  /// Leaves the outermost level's scales out of the values.
+  /// True: values are not multiplied by the outermost scales.
   bool apart = false;
   bool streaming = false;  ///< binary32 values or codes are not needed in cache
 };

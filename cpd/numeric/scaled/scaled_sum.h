@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of products of scaled operands, multiplied by the scales.
+// Multiplies sums of products of scaled operands by the operands' scales.
 #pragma once
 
 #include "cpd/numeric/round/round.h"
@@ -8,8 +8,9 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// total + (a_scale * b_scale) * sum: 3 operations of binary32, each rounded to nearest even, none
-/// contracted. A NaN is the canonical quiet NaN.
+/// Returns total + (a_scale * b_scale) * sum, in 3 operations of binary32. Each operation is
+/// rounded to nearest even, and no two operations are contracted. A NaN result is the canonical
+/// quiet NaN.
 template <class V>
 CPD_FN constexpr V add_scaled(V total, V a_scale, V b_scale, V sum) {
   const V factor = a_scale * b_scale;

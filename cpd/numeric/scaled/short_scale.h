@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scales that are powers of two, by a few operations on the bits of a block's largest magnitude.
-// They equal the scales of block_scale (scale_rules.h) if magnitude and scale are far from
-// binary32's ends.
+// Computes scales that are powers of two by a few operations on the bits of a block's largest
+// magnitude. block_scale (scale_rules.h) gives the same scales if magnitude and scale are far from
+// the ends of binary32's range.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"
@@ -10,12 +10,14 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The exponent of a scale is that of (a * ratio)'s bits plus `carry`, less `less`.
+/// A rule by which the exponent of a scale follows from the bits of a * ratio: add `carry` to the
+/// bits, take the exponent, and subtract `less`.
 struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  std::uint32_t carry = 0;  ///< reaches the exponent from the fraction on that the rule rounds up
+  /// The number that is added to the bits. It carries into the exponent if the rule rounds up.
+  std::uint32_t carry = 0;
   std::int32_t less = 0;
 };
 
@@ -46,9 +48,10 @@ constexpr PowerRule power_rule_of(const ScaledPlan& plan) {
   return rule;
 }
 
-/// Sets the scale of a block whose largest magnitude has the bits `largest`, and the factor of its
-/// elements. Returns false, and sets neither, unless the magnitude and the scale are in 2^-100 …
-/// 2^100. Every number is then a normal one: the product equals fl(a / M), powers are exact.
+/// Sets the scale of a block whose largest magnitude has the bits `largest`, and the factor of the
+/// block's elements. Returns false, and sets nothing, unless the magnitude and the scale are in
+/// 2^-100 … 2^100. In this range every number is normal: the product equals fl(a / M), and powers
+/// are exact.
 CPD_FN bool power_scale_of_bits(std::uint32_t largest, const PowerRule& rule,
                                 BlockScale<float>* block) {
   constexpr std::uint32_t kLeast = 27U << 23;

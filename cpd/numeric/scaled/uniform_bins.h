@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 2^bits bins of equal width from a least value to a greatest (Øland and Raj 2015): the bin of a
-// value, and the center of a bin. A bin is the floor of the exact quotient, with the greatest value
-// in the last bin; a center is the exact one, rounded once.
+// 2^bits bins of equal width from a least value to a greatest value (Øland and Raj 2015). Computes
+// the bin of a value and the center of a bin. The bin of a value is the floor of the exact
+// quotient; the greatest value is in the last bin. The center is the exact center, rounded once.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// An exact sum of integers times binary32 numbers: a two's complement integer of 320 bits, in
-/// units of 2^-149.
+/// An exact sum of integers times binary32 numbers. The sum is a two's complement integer of 320
+/// bits, in units of 2^-149.
 class WideSum {
  public:
-  /// Adds times * x * 2^shift; x finite, |times| <= 2^31, 0 <= shift <= 31.
+  /// Adds times * x * 2^shift. x must be finite, |times| <= 2^31, and 0 <= shift <= 31.
   constexpr void Add(std::int64_t times, float x, int shift) {
     const auto bits = std::bit_cast<std::uint32_t>(x);
     const int exponent = static_cast<int>(bits >> 23 & 0xFF);
@@ -43,7 +43,7 @@ class WideSum {
     }
   }
   [[nodiscard]] constexpr bool is_negative() const { return limbs_[kLimbs - 1] >> 63 != 0; }
-  /// The sum * 2^-shift rounded once to binary32, to nearest even.
+  /// Returns the sum * 2^-shift, rounded once to binary32, to nearest even.
   [[nodiscard]] float Rounded(int shift) const {
     const bool negative = is_negative();
     std::array<std::uint64_t, kLimbs> size = limbs_;
@@ -56,7 +56,7 @@ class WideSum {
     }
     int top = kLimbs - 1;
     while (top > 0 && size[top] == 0) --top;
-    // The upper 53 bits, rounded to odd: a binary64 number.
+    // `odd` is the upper 53 bits, rounded to odd: a binary64 number.
     const int above = std::countl_zero(size[top]);
     std::uint64_t upper = size[top] << (above & 63);
     std::uint64_t lower = 0;
@@ -76,8 +76,7 @@ class WideSum {
   std::array<std::uint64_t, kLimbs> limbs_{};
 };
 
-/// Estimates of the exact quotients 2^bits (x - least) / (greatest - least), in binary32 or
-/// binary64.
+/// Estimates the exact quotients 2^bits (x - least) / (greatest - least), in binary32 or binary64.
 template <class T>
 struct BinEstimate {
   BinEstimate(float least_value, float greatest, int bits)
@@ -86,15 +85,15 @@ struct BinEstimate {
         top(static_cast<T>(std::ldexp(1.0, bits) - 0.5)),
         doubt(static_cast<T>(std::ldexp(8.0, bits - std::numeric_limits<T>::digits))) {}
 
-  /// The estimate limited to the bins; for NaN the last one. It errs by less than half of `doubt`
-  /// (four roundings, each at most half an ulp of 2^bits), so that the bin is known unless an
-  /// integer is nearer than `doubt`.
+  /// Returns the estimate, limited to the range of the bins; for NaN, the last bin. The estimate
+  /// errs by less than half of `doubt` (four roundings, each at most half an ulp of 2^bits). So the
+  /// bin is known unless an integer is closer than `doubt`.
   [[nodiscard]] T Of(float x) const {
     const T quotient = (T{x} - least) * scale;
     const T below = quotient < top ? quotient : top;
     return below > 0 ? below : 0;
   }
-  /// Stores the bins and returns whether all are known and all values finite.
+  /// Stores the bins. Returns whether all bins are known and all values are finite.
   [[nodiscard]] bool AreKnown(std::int64_t n, const float* x, std::uint32_t* bins) const {
     const BinEstimate own = *this;  // a copy that the stores to bins cannot alias
     std::uint32_t doubts = 0;
@@ -114,7 +113,8 @@ struct BinEstimate {
 
 class UniformBins {
  public:
-  /// least <= greatest, finite; bits 0…30, 0 where they are equal and only then.
+  /// `least` and `greatest` must be finite with least <= greatest. `bits` is 0…30, and 0 if and
+  /// only if least equals greatest.
   UniformBins(float least, float greatest, int bits)
       : least_(least),
         greatest_(greatest),
@@ -131,15 +131,15 @@ class UniformBins {
   [[nodiscard]] int bits() const { return bits_; }
   [[nodiscard]] std::uint32_t last() const { return last_; }
 
-  /// The bin of a value in least … greatest.
+  /// Returns the bin of a value in least … greatest.
   [[nodiscard]] std::uint32_t BinOf(float x) const {
     const double place = estimate_.Of(x);
     const auto upper = static_cast<std::uint32_t>(place + estimate_.doubt);
     const auto lower = static_cast<std::uint32_t>(place - estimate_.doubt);
     return lower == upper ? upper : Exact(x, upper);
   }
-  /// Stores the bins of n values. Values that are not finite have bin last() + 1; returns whether
-  /// there were any.
+  /// Stores the bins of n values. Values that are not finite get bin last() + 1. Returns whether
+  /// any value is not finite.
   bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
     constexpr std::int64_t kRun = 64;
     bool any = false;
@@ -155,7 +155,7 @@ class UniformBins {
     }
     return any;
   }
-  /// least + (greatest - least) (bin + 1/2) / 2^bits, rounded once.
+  /// Returns least + (greatest - least) (bin + 1/2) / 2^bits, rounded once.
   [[nodiscard]] float CentreOf(std::uint32_t bin) const {
     const std::int64_t twice = 2 * std::int64_t{bin} + 1;
     const std::int64_t all = std::int64_t{2} << bits_;
@@ -165,14 +165,15 @@ class UniformBins {
       sum.Add(twice, greatest_, 0);
       return sum.Rounded(bits_ + 1);
     }
-    // Products of 24 and 29 bits are exact.
+    // Products of numbers with 24 and 29 bits are exact.
     return static_cast<float>(
         add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
                    double{greatest_} * (static_cast<double>(twice) * half_)));
   }
 
  private:
-  /// The exact bin, `upper` or the one before: is 2^bits (x - least) < upper (greatest - least)?
+  /// Returns the exact bin, which is `upper` or the bin before. The test is whether 2^bits (x -
+  /// least) < upper (greatest - least).
   [[nodiscard]] std::uint32_t Exact(float x, std::uint32_t upper) const {
     WideSum rest;
     rest.Add(1, x, bits_);
@@ -182,7 +183,8 @@ class UniformBins {
     return rest.is_negative() ? upper - 1 : upper;
   }
 
-  /// With more bits a run of values seldom has no doubts in binary32.
+  /// The most bits for which binary32 estimates are tried. With more bits, few runs of values have
+  /// only known bins.
   static constexpr int kShortBits = 12;
 
   float least_, greatest_;
@@ -190,7 +192,8 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  std::optional<BinEstimate<float>> short_estimate_;  ///< where its numbers are in range
+  /// The estimate in binary32, if its numbers are in binary32's range.
+  std::optional<BinEstimate<float>> short_estimate_;
 };
 
 }  // namespace CPD_ISA

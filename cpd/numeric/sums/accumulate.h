@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One step of an ordered sum, every operation rounded into the accumulator's format. GEMM folds
-// over k and all-reduce over ranks with the same step.
+// One step of an ordered sum. Every operation is rounded into the accumulator's format. GEMM (over
+// k) and all-reduce (over ranks) use the same step.
 //
-// Two routes, chosen by FoldPlan: binary32 addition followed by the rounding, where that equals one
-// exact rounding (fold_plan.h), and otherwise the exact sum in binary64, rounded to odd.
+// FoldPlan chooses one of two methods. If a binary32 addition followed by the rounding equals one
+// exact rounding (fold_plan.h), the step does that. Otherwise the step forms the exact sum in
+// binary64, rounded to odd, and rounds it.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
@@ -14,7 +15,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// a + b rounded once. V is float lanes for the binary32 route, double lanes for the exact one.
+/// Returns a + b rounded once. V is float lanes for the binary32 method, and double lanes for the
+/// exact method.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -24,20 +26,20 @@ CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& pl
   }
 }
 
-/// a * b rounded once. V is double lanes, which hold a product of binary32 values exactly, or float
-/// lanes where fits_binary32 says so (gemm_plan.h).
+/// Returns a * b rounded once. V is double lanes, which hold a product of binary32 values exactly,
+/// or float lanes if fits_binary32 holds (gemm_plan.h).
 template <class R, class V>
 CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   return round<R>(a * b, random, plan);
 }
 
-/// s = round(s + x).
+/// Does a step of a sequential sum: s = round(s + x).
 template <class R, class V>
 CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPlan& plan) {
   sum = rounded_sum<R>(sum, x, random, plan);
 }
 
-/// Calls rounded_sum; `draw(i)` gives the random integers of call i.
+/// Adds two numbers by rounded_sum. `draw(i)` returns the random integers of call i.
 template <class R, class Draw>
 struct RoundedSums {
   Draw draw;
@@ -50,7 +52,7 @@ struct RoundedSums {
   }
 };
 
-/// kahan_step with each sum rounded into the plan's format.
+/// Does kahan_step with each sum rounded into the plan's format.
 template <class R, class V, class Draw>
 CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
                                        const RoundPlan& plan) {

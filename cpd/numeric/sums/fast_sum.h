@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of terms by the steps of a fast path, for finite sums that stay below the plan's limit: the
-// caller looks afterwards, and takes accumulate.h's steps where one did not.
+// Adds terms by the steps of a fast path. The results are valid if all sums are finite and stay
+// below the plan's limit. The caller checks this afterwards (is_good), and repeats the sum by
+// accumulate.h's steps if the check fails.
 #pragma once
 
 #include "cpd/numeric/fast/choose.h"
@@ -11,7 +12,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<Path>() for a path whose steps FastSums runs; returns false for any other.
+/// Calls run.operator()<Path>() for a path whose steps FastSums runs. Returns false for any other
+/// path.
 template <class Run>
 CPD_FN bool with_fast_sums(FastPath path, Run run) {
   bool taken = false;
@@ -24,7 +26,7 @@ CPD_FN bool with_fast_sums(FastPath path, Run run) {
   return taken;
 }
 
-/// Roundings of sums in lanes, which record the largest sum before its rounding.
+/// Adds in lanes by a fast path's roundings, and records the largest sum before its rounding.
 template <class Path, class V>
 class FastSums {
  public:
@@ -33,7 +35,7 @@ class FastSums {
 
   /// Adds a term to a sum.
   CPD_FN void add(V x, V& sum) { sum = sum_of_term(x, sum); }
-  /// kahan_step.
+  /// Adds a term to a Kahan sum, as kahan_step does.
   CPD_FN void add(V x, V& sum, V& compensation) {
     const V y = sum_of_term(x, -compensation);
     const V t = sum_of(sum, y);
@@ -46,7 +48,7 @@ class FastSums {
  private:
   using Steps = TermSteps<Path, V>;
 
-  /// a + b rounded, where `a` is a term.
+  /// Returns a + b rounded, where `a` is a term.
   CPD_FN V sum_of_term(V a, V b) {
     if constexpr (Steps::kAnyTerms) {
       V t;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of sums in integers of a fixed width (cpd/spec/fixed_point.h), term by term.
+// The arithmetic of sums in integers of a fixed width (cpd/spec/fixed_point.h). A sum takes one
+// term at a time.
 //
 // A term is any binary32 or binary64 value, or the exact product of two binary32 values, which is a
-// binary64 one. All operations are on integers, independent of the floating-point environment. A
-// sum is a two's complement integer in words of 32 bits, the lowest first, one more than its width
-// needs, so that the sum and one more term below 2^(width + 1) fit exactly. A greater term leaves
-// the range whatever the sum is; a saturating sum then needs only its sign.
+// binary64 value. All operations are on integers and independent of the floating-point environment.
+// A sum is a two's complement integer in words of 32 bits, the lowest word first. The sum has one
+// word more than its width needs, so the sum plus one more term below 2^(width + 1) fits exactly. A
+// greater term leaves the range whatever the sum is; a saturating sum then needs only the term's
+// sign.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +22,17 @@ inline namespace CPD_ISA {
 
 constexpr int kMostFixedWords = kMostFixedWidth / 32 + 1;  ///< the most words of a FixedNumber
 
-/// A term as an integer in units of 2^-fraction: +-significand * 2^shift.
+/// A term as an integer in units of 2^-fraction. Its value is significand * 2^shift with a sign.
 struct FixedTerm {
   std::uint64_t significand = 0;  ///< 0 or below 2^53 + 1
   int shift = 0;                  ///< at least 0
   bool negative = false;
   bool exact = true;   ///< no bit was lost
-  bool finite = true;  ///< else the other fields have no meaning
+  bool finite = true;  ///< false: the other fields have no meaning
 };
 
-/// Returns whether significand / 2^cut, cut > 0, which is not an integer, rounds away from zero;
-/// `whole` is its floor.
+/// Returns whether significand / 2^cut rounds away from zero. `cut` must be above 0, and the
+/// quotient must not be an integer; `whole` is its floor.
 CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_t whole,
                                 bool negative, Rounding mode) {
   const std::uint64_t half = std::uint64_t{1} << (cut - 1);
@@ -51,7 +53,7 @@ CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_
   }
 }
 
-/// x in units of 2^-fraction, rounded once to an integer. V: float or double.
+/// Returns x in units of 2^-fraction, rounded once to an integer. V: float or double.
 template <class V>
 CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   using P = Pattern<V>;
@@ -66,7 +68,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   if (term.significand == 0) return term;
   term.shift = (field > 0 ? field : 1) - kBias - P::mantissa + fraction;
   if (term.shift >= 0) return term;
-  const int cut = -term.shift < 60 ? -term.shift : 60;  // a larger cut gives the same
+  const int cut = -term.shift < 60 ? -term.shift : 60;  // a larger cut gives the same result
   const std::uint64_t whole = term.significand >> cut;
   term.shift = 0;
   if (whole << cut == term.significand) {
@@ -79,7 +81,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   return term;
 }
 
-/// A sum in an integer of the plan's width.
+/// A sum that is an integer of the plan's width.
 class FixedNumber {
  public:
   /// +0.
@@ -87,8 +89,8 @@ class FixedNumber {
       : width_(plan.point.width), count_(plan.words) {
     for (int q = 0; q <= count_; ++q) word_[q] = 0;
   }
-  /// Reads words `stride` apart: integers, or binary32 values that hold their patterns. Bits beyond
-  /// the width are ignored.
+  /// Reads words that are `stride` apart. The words are integers, or binary32 values that hold the
+  /// integers' patterns. Bits beyond the width are ignored.
   template <class Word>
   CPD_FN FixedNumber(const FixedPlan& plan, const Word* words, std::int64_t stride)
       : width_(plan.point.width), count_(plan.words) {
@@ -101,7 +103,8 @@ class FixedNumber {
     for (int q = 0; q < count_; ++q) words[q * stride] = bits_as<Word>(word_[q]);
   }
 
-  /// Adds a finite term; returns false where the sum left the range and wrapped or saturated.
+  /// Adds a finite term. Returns false if the sum left the range, and therefore wrapped or
+  /// saturated.
   CPD_FN bool add(const FixedTerm& term, bool saturates) {
     if (term.significand == 0) return true;
     const int bits = 64 - __builtin_clzll(term.significand) + term.shift;
@@ -116,8 +119,8 @@ class FixedNumber {
     return false;
   }
 
-  /// sum * 2^-fraction in binary64, rounded to odd and limited as in exact64.h, so that it rounds
-  /// into every format as the exact value does.
+  /// Returns sum * 2^-fraction in binary64, rounded to odd and limited as in exact64.h. So the
+  /// result rounds into every format as the exact value does.
   [[nodiscard]] CPD_FN double value(int fraction) const {
     std::uint32_t size[kMostFixedWords];
     const bool negative = is_negative();
@@ -147,7 +150,8 @@ class FixedNumber {
 
  private:
   [[nodiscard]] CPD_FN bool is_negative() const { return word_[count_] >> 31 != 0; }
-  /// The bits from the sign bit up of the highest word that the width reaches, as a signed number.
+  /// Returns, as a signed number, the bits of the highest word that the width reaches, from the
+  /// sign bit up.
   [[nodiscard]] CPD_FN std::int32_t high_bits() const {
     return static_cast<std::int32_t>(word_[count_ - 1]) >> ((width_ - 1) % 32);
   }
@@ -155,14 +159,15 @@ class FixedNumber {
     const std::uint32_t sign = is_negative() ? ~std::uint32_t{0} : 0;
     return word_[count_] == sign && high_bits() == static_cast<std::int32_t>(sign);
   }
-  /// Keeps the low `width` bits and their sign; `high`: the highest word that the width reaches.
+  /// Preserves the low `width` bits and extends their sign. `high` is the highest word that the
+  /// width reaches.
   CPD_FN void wrap(std::uint32_t high) {
     const int unused = 32 * count_ - width_;
     const auto kept = static_cast<std::int32_t>(high << unused);
     word_[count_ - 1] = static_cast<std::uint32_t>(kept >> unused);
     word_[count_] = kept < 0 ? ~std::uint32_t{0} : 0;
   }
-  /// Sets the sum to the least or the greatest number.
+  /// Sets the sum to the least number if `negative`, else to the greatest number.
   CPD_FN void saturate(bool negative) {
     const std::uint32_t ones = negative ? 0 : ~std::uint32_t{0};
     for (int q = 0; q < count_; ++q) word_[q] = ones;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width (cpd/spec/fixed_point.h) as constants for their kernels.
-// fixed_number.h has the arithmetic.
+// The plan of a sum in integers of a fixed width (cpd/spec/fixed_point.h), as constants for the
+// kernels. fixed_number.h has the arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,16 @@
 
 namespace cpd {
 
-/// The constants of a sum in integers.
+/// The constants of a sum in integers of a fixed width.
 struct FixedPlan {
   FixedPoint point;
-  bool saturates = false;  ///< after each term; else a sum that leaves the range wraps
-  int words = 1;           ///< words of 32 bits that hold the integer
-  int planes = 2;  ///< floats of state of a sum: its words; then 0, or 1 after a term not finite
-  RoundPlan end;   ///< the rounding of the sum into Accumulator::format
+  /// True: sums saturate after each term. False: a sum that leaves the range wraps.
+  bool saturates = false;
+  int words = 1;  ///< words of 32 bits that hold the integer
+  /// The number of floats of state of a sum: the sum's words, and a word that is 1 after a term
+  /// that is not finite, else 0.
+  int planes = 2;
+  RoundPlan end;  ///< the rounding of the sum into Accumulator::format
 };
 
 constexpr FixedPlan make_fixed_plan(const Accumulator& accumulator) {

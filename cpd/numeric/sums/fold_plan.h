@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plan of an ordered sum of terms: its roundings, and the path by which it is exact.
+// The plan of an ordered sum of terms: its roundings, and the fast path that computes the sum
+// exactly.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@
 namespace cpd {
 
 /// Returns whether round(fl32(a + b)) is the exact sum rounded once, for all a and b of precisions
-/// p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can
-/// be rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32
-/// itself needs no second rounding.
+/// p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers that is rounded to nearest in 2p + 2
+/// bits can be rounded to nearest again to p bits. Below the target's least normal number, the sum
+/// is exact. For fp32 itself, there is no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();
@@ -27,20 +28,22 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;
-  bool in_binary32 = false;        ///< binary32 addition, then the rounding, is one exact rounding
-  FastPath path = FastPath::none;  ///< while every sum before its rounding is at most `limit`
+  /// True if a binary32 addition followed by the rounding equals one exact rounding.
+  bool in_binary32 = false;
+  FastPath path = FastPath::none;  ///< valid while every sum before its rounding is at most `limit`
   float limit = 0;
   double quantum = 0;  ///< the format's least spacing
   StochasticFormat stochastic{};
-  bool stochastic_in_binary32 = false;  ///< of the path `stochastic`: binary32 lanes suffice
+  bool stochastic_in_binary32 = false;  ///< for the path `stochastic`: binary32 lanes suffice
 
-  /// The format as the path's steps take it (TermSteps).
+  /// Returns the format for the steps of the fast path (TermSteps).
   [[nodiscard]] CPD_FN constexpr RoundedInto into() const {
     return {round.man, quantum, round.keeps_negative_zero};
   }
 };
 
-/// The plan of a sum of terms, numbers of `terms_in`, by the fast paths that are `on`.
+/// Returns the plan of a sum of terms. The terms are numbers of `terms_in`, and the plan may use
+/// the fast paths that are `on`.
 constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in,
                                   const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;

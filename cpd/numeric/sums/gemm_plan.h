@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plan of a sum of products: its roundings, and the path by which it is exact.
+// The plan of a sum of products: its roundings, and the fast path that computes the sum exactly.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +16,46 @@
 
 namespace cpd {
 
-/// The roundings of a sum of products. (A chunked sum is two: this one within a chunk, and
-/// FoldPlan's over the chunks.)
+/// The roundings of a sum of products. (A chunked sum has two plans: a GemmPlan within a chunk, and
+/// a FoldPlan over the chunks.)
 struct GemmPlan {
   Scheme scheme = Scheme::sequential;  ///< sequential, kahan or pairwise
   bool exact_products = false;
-  RoundPlan product;  ///< unless exact_products
+  RoundPlan product;  ///< rounds products, unless exact_products
   RoundPlan sum;
-  /// Rounded products may be formed in binary32 where the operands' significant bits add up to at
-  /// most this; 0: never.
+  /// Rounded products may be formed in binary32 if the significant bits of the two operands add up
+  /// to at most this number. 0: never.
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   FastPlan fast;
-  /// The loop's first draw is number first_draw (philox.h); the others follow as order.h says.
+  /// The number of the loop's first draw (random integer, philox.h). order.h defines the numbers of
+  /// the later draws.
   std::uint64_t first_draw = 0;
 };
 
-/// The number of the loop's first draw: draw 0 is c's, the loop's begin with the next block of
-/// random words.
+/// Returns the number of the first draw of the loop over k. Draw 0 rounds c, and the loop begins
+/// with the next block of random words.
 constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
 
-/// Returns whether a product of at most 24 bits may be formed in binary32 and rounded again by the
-/// mode: to nearest, where the bits that it loses below 2^-149 are far below half the least
-/// spacing.
+/// Returns whether a product of at most 24 bits may be formed in binary32 and then rounded by the
+/// mode. This holds for rounding to nearest if the bits that the product loses below 2^-149 are far
+/// below half the least spacing.
 constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
   return is_nearest(mode) && target.min_quantum_exponent() >= -120;
 }
 
-/// Returns whether products of operands with these or-ed fraction bits, and their sums, may use
-/// binary32 lanes.
+/// Returns whether binary32 lanes may form the products of two operands, and the products' sums.
+/// The arguments are the or-ed fraction bits of each operand.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&
          significant_bits(a_fraction) + significant_bits(b_fraction) <= plan.product_bits;
 }
 
-/// The plan of one level of sums: products rounded into `product` (or exact), summed in `sum`, by
-/// the fast paths that are `on`.
+/// Returns the plan of a sum of products that is not chunked. Products are rounded into `product`
+/// (or are exact) and summed in `sum`. The plan may use the fast paths that are `on`.
 constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
                                   const Format& sum, const RoundingOptions& options,
                                   std::uint64_t first_draw, const RandomKey& key = {},
@@ -75,13 +76,13 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
   return plan;
 }
 
-/// The path of a product's tiles. Each tile takes the path while its values are within the path's
-/// bounds, and the general one otherwise.
+/// The fast path of a matrix product's tiles. A tile takes the fast path while its values are
+/// within the path's bounds, and the general path otherwise.
 struct GemmPath {
   FastPath path = FastPath::none;
   Half half = Half::none;  ///< 16-bit lanes of the path `veltkamp`
-  /// True: a tile also takes the general path where a product is not a binary32 number, for want of
-  /// instructions that round in a given direction (kAddsExact).
+  /// True: a tile also takes the general path if one of its products is not a binary32 number.
+  /// Without instructions that round in a given direction, kAddsExact needs such products.
   bool wants_binary32 = false;
 };
 

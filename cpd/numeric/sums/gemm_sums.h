@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of a sum of products by the general route of a matrix product, in the order of order.h:
-// exact for any scheme and rounding in double lanes, and in float lanes where plan and operands
-// allow them (fits_binary32).
+// The steps of a sum of products by the general path of a matrix product, in the order of order.h.
+// In double lanes, the steps are exact for any scheme and rounding. In float lanes, they are exact
+// if plan and operands allow float lanes (fits_binary32).
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
@@ -14,7 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The successive random integers of a sum under rule R; zeros unless R is stochastic.
+/// The successive random integers of a sum under rule R. The integers are zero unless R is
+/// stochastic.
 template <class R, class V>
 class SumDraws {
  public:
@@ -24,7 +25,7 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// The draws of elements index, index + 1, … from number `first` on.
+  /// Starts with draw (random integer) number `first` of the sums of elements index, index + 1, ….
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}
@@ -34,7 +35,7 @@ class SumDraws<Rule<Rounding::stochastic, form>, V> {
   FoldDraws<typename Narrow<V>::U32> draws_;
 };
 
-/// The operands of one sum, its state and its random integers.
+/// The operands of one sum, the sum's state and its random integers.
 template <class Operands, class State, class Draws>
 struct SumPlace {
   Operands operands;
@@ -42,10 +43,11 @@ struct SumPlace {
   Draws draws;
 };
 
-/// The backend of SumWalk that adds products to the sums in V's lanes. `operands` has a(k) and
-/// b(k), k counted from the call's first, as V. `state` has load(plane) and store(plane, V).
-/// `Draws` has next(), as SumDraws. The loops interleave kSums independent sums, so that the
-/// operations of one hide the latency of another's.
+/// The backend of SumWalk (the loop over terms, order.h) that adds products, in the lanes of V.
+/// `operands` has a(k) and b(k) of type V; k counts from the first product of the call. `state` has
+/// load(plane) and store(plane, V), where a plane is one value of a sum's state. `Draws` has
+/// next(), as SumDraws has. The loops interleave kSums independent sums to hide the latency of
+/// operations.
 template <class R, class V, bool kExactProducts, class Operands, class State,
           class Draws = SumDraws<R, V>, int kSums = 1>
 class GemmSums {
@@ -88,7 +90,7 @@ class GemmSums {
     store(1, compensation);
   }
 
-  // The steps of SumWalk.
+  // The functions that SumWalk (the loop over terms, order.h) calls.
   CPD_FN constexpr void add_terms(int, bool, std::int64_t, std::int64_t, std::int64_t count) {
     sequential(count);
   }
@@ -108,7 +110,7 @@ class GemmSums {
       tree_[i] = add(i, at_[i].state.load(plane), tree_[i]);
     }
   }
-  CPD_FN constexpr void round_tree(std::int64_t) {}  // sums begin with c
+  CPD_FN constexpr void round_tree(std::int64_t) {}  // never called, as sums begin with c
   CPD_FN constexpr void load_tree(int plane) { load(plane, tree_); }
   CPD_FN constexpr void store_tree(int plane) { store(plane, tree_); }
 
@@ -134,8 +136,9 @@ class GemmSums {
 
   const GemmPlan& plan_;
   Place at_[kSums];
-  V tree_[kSums];        ///< the last tree of a pairwise sum, of two products or more
-  std::int64_t single_;  ///< the last product of an odd number: its tree is not formed yet
+  V tree_[kSums];  ///< the last tree of a pairwise sum, of two products or more
+  /// The index of the last product of an odd number of products. Its tree is not formed yet.
+  std::int64_t single_;
 };
 
 }  // namespace CPD_ISA

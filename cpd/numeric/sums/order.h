@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of a sum's operations, apart from their arithmetic: which term is added where, the
-// number of each random integer (draw), where chunks end, which trees merge. Sums over an axis,
-// over ranks and over k of a matrix product run in this order; each supplies its own steps.
+// The order of a sum's operations, without their arithmetic: which term is added to which sum, the
+// number of each random integer (draw), the ends of chunks, and the merges of trees. Sums over an
+// axis, over ranks and over k of a matrix product use this order. Each of these sums has its own
+// arithmetic steps.
 //
-// sequential: k = 0: s = round(x); later s = round(s + x). Draw k.
-// kahan: k = 0: s = round(x), c = +0; later kahan_step (accumulate.h). Draw 0, then draws 4k - 3 …
-//   4k.
-// chunked: sequential into accumulator.inner within each chunk of terms; a finished chunk's sum is
-//   the next term of the outer sum (sequential, accumulator.format). Term k, in chunk q, takes draw
-//   k + q, the chunk's end the next one.
-// pairwise: after term k, as many merges s = round(a + b) of equal trees as k + 1 has trailing zero
-//   bits; a single term is a tree, unrounded. At the end the remaining trees merge, smallest first;
-//   a sum of one term is rounded. Draws are numbered in the order of the merges.
+// Term k of a sum, counted from 0, is x.
+// - sequential: the first term gives s = round(x); a later term gives s = round(s + x). Term k
+//   takes draw k.
+// - kahan: the first term gives s = round(x) and c = +0; a later term takes kahan_step
+//   (accumulate.h). The first term takes draw 0, and term k takes draws 4k - 3 … 4k.
+// - chunked: terms are added sequentially into accumulator.inner within each chunk. The sum of a
+//   finished chunk is the next term of the outer sum (sequential, accumulator.format). Term k, in
+//   chunk q, takes draw k + q, and the end of a chunk takes the next draw.
+// - pairwise: a single term is a tree and is not rounded. After term k, equal trees are merged by s
+//   = round(a + b), once for each trailing zero bit of k + 1. At the end, the remaining trees are
+//   merged, the smallest first; a sum of one term is rounded. Draws are numbered in the order of
+//   the merges.
 //
-// The sum of a matrix product starts from the rounded c: no term is the first of a sequential or a
-// Kahan sum, a chunk starts from +0, and a pairwise sum ends with c + its tree. A rounded product
-// takes a draw before its sum's.
+// The sum of a matrix product starts from the rounded c. So no term is the first term of a
+// sequential or a Kahan sum, a chunk starts from +0, and a pairwise sum ends with c + its tree. A
+// rounded product takes a draw before the draw of its sum.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +30,21 @@
 
 namespace cpd {
 
-/// The order of a sum's operations. Scheme block_fma, which sums products, has none.
+/// The order of a sum's operations. The scheme block_fma, which sums products, does not use a
+/// SumOrder.
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
-  std::int64_t chunk = 64;      ///< chunked: terms per chunk, at least 1
-  bool from_start = false;      ///< plane 0 holds a value before the first term is added
-  std::int64_t term_draws = 0;  ///< draws that a term takes before its sum's
+  std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
+  /// True if plane 0 (state value 0) holds a value before the first term is added.
+  bool from_start = false;
+  std::int64_t term_draws = 0;  ///< random integers that a term takes before its sum takes one
 };
 
-/// The order of a sum of terms.
+/// Returns the order of a sum of terms.
 constexpr SumOrder sum_order(const Accumulator& accumulator) {
   return {accumulator.scheme, accumulator.chunk};
 }
-/// The order of the sums of a matrix product.
+/// Returns the order of the sums of a matrix product.
 CPD_FN constexpr SumOrder product_order(Scheme scheme, bool exact_products,
                                         std::int64_t chunk = 64) {
   return {scheme, chunk, true, exact_products ? 0 : 1};
@@ -49,14 +55,16 @@ constexpr SumOrder product_order(const Accumulator& accumulator) {
 
 inline namespace CPD_ISA {
 
-/// The number of trees that are open after `terms` terms: the bits set in that number.
+/// Returns the number of trees that are open (not yet merged) after `terms` terms: the number of
+/// bits that are set in `terms`.
 CPD_FN constexpr int open_trees(std::int64_t terms) {
   int open = 0;
   for (auto rest = static_cast<std::uint64_t>(terms); rest != 0; rest &= rest - 1) ++open;
   return open;
 }
 
-/// The number of state values that a sum of `terms` terms needs for each element (SumWalk).
+/// Returns the number of state values (planes) that a sum of `terms` terms needs for each element
+/// (SumWalk).
 CPD_FN constexpr int planes_of_sum(Scheme scheme, std::int64_t terms) {
   switch (scheme) {
     case Scheme::kahan:
@@ -72,7 +80,8 @@ CPD_FN constexpr int planes_of_sum(Scheme scheme, std::int64_t terms) {
   }
 }
 
-/// The number of draws that the first k terms, and the chunks and trees that they finish, take.
+/// Returns the number of draws that the first k terms take, with the chunks and trees that these
+/// terms finish.
 CPD_FN constexpr std::int64_t draws_before(const SumOrder& order, std::int64_t k) {
   const std::int64_t of_terms = order.term_draws * k;
   switch (order.scheme) {
@@ -87,7 +96,7 @@ CPD_FN constexpr std::int64_t draws_before(const SumOrder& order, std::int64_t k
   }
 }
 
-/// The number of draws that a sum of `terms` terms takes.
+/// Returns the number of draws that a sum of `terms` terms takes.
 CPD_FN constexpr std::int64_t draws_of_sum(const SumOrder& order, std::int64_t terms) {
   if (terms <= 0) return 0;
   const std::int64_t draws = draws_before(order, terms);
@@ -96,7 +105,8 @@ CPD_FN constexpr std::int64_t draws_of_sum(const SumOrder& order, std::int64_t t
   return draws + open_trees(terms) - (order.from_start || terms == 1 ? 0 : 1);
 }
 
-/// The most terms whose sum takes at most `draws` draws, at least 1.
+/// Returns the largest number of terms for which a sum takes at most `draws` draws. `draws` must be
+/// at least 1.
 CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t draws) {
   switch (order.scheme) {
     case Scheme::kahan:
@@ -113,33 +123,37 @@ CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t dra
   }
 }
 
-/// A backend that holds the last tree apart from the planes, as in registers. The walk has it store
-/// a finished tree of 2^level terms in plane `level`, and load one when the sum ends.
+/// A backend that holds the last tree apart from the planes, for example in registers. SumWalk
+/// makes the backend store a finished tree of 2^level terms in plane `level`, and load a tree when
+/// the sum ends.
 template <class Backend>
 concept HoldsTree = requires(Backend& to) {
   to.store_tree(1);
   to.load_tree(1);
 };
 
-/// Runs a sum: calls `Backend`, which has the steps of the orders that it is given:
-///   add_terms(plane, starts, draw, first, count): adds terms first … first + count - 1 of the call
-///     to the sum in `plane`, one by one; `starts`: the first of them is the sum's first;
-///   add_compensated(starts, draw, first, count): the same in plane 0, with plane 1 as Kahan's
-///     compensation;
-///   add_chunk(starts, draw): adds plane 1's sum to plane 0's;
-///   open_tree(plane, term): stores that term, unrounded by the sum's format;
-///   merge_term(plane, draw, term): adds that term to the tree in `plane`;
-///   merge_trees(plane, draw, of_term): adds the tree in plane + 1 to the one in `plane`; of_term:
-///     one of the two is a single term;
-///   round_tree(draw): rounds the term in plane 0.
-/// A backend that HoldsTree gets the trees' levels as planes. Its merge_trees adds the tree that it
-/// holds to the one in `plane`, or, for plane 0, to the sum's first value. It takes terms in pairs:
-/// only the last call before end() may have an odd number. Pairwise sums with from_start need it.
-/// Draw numbers ascend without gaps from first_draw() on: one a rounding, in Kahan's sum four a
-/// term (one for the first).
+/// Runs a sum in the order of a SumOrder by calling the steps of `Backend`. A backend needs only
+/// the steps of the schemes that it is used with:
+/// - add_terms(plane, starts, draw, first, count) adds terms first … first + count - 1 of the call,
+///   one by one, to the sum in `plane`. `starts`: term `first` is the first term of the sum.
+/// - add_compensated(starts, draw, first, count) does the same in plane 0, with Kahan's
+///   compensation in plane 1.
+/// - add_chunk(starts, draw) adds the sum in plane 1 to the sum in plane 0.
+/// - open_tree(plane, term) stores the term in `plane` without rounding it into the sum's format.
+/// - merge_term(plane, draw, term) adds the term to the tree in `plane`.
+/// - merge_trees(plane, draw, of_term) adds the tree in plane + 1 to the tree in `plane`.
+///   `of_term`: one of the trees is a single term.
+/// - round_tree(draw) rounds the term in plane 0.
+/// `draw` is the number of the step's first draw. A backend that HoldsTree gets the level of a tree
+/// as `plane`. Its merge_trees adds the tree that the backend holds to the tree in `plane`, or, for
+/// plane 0, to the sum's first value. Such a backend takes terms in pairs: only the last call
+/// before end() may have an odd number of terms. Pairwise sums with from_start need such a backend.
+/// Draw numbers ascend without gaps from first_draw() on: one for each rounding, and in Kahan's sum
+/// four for each term (one for the first).
 class SumWalk {
  public:
-  /// Continues a sum from term k on.
+  /// Starts at term k of a sum. For k > 0, the planes (the values of the sum's state) hold the sum
+  /// of the first k terms.
   CPD_FN constexpr SumWalk(const SumOrder& order, std::int64_t k)
       : order_(order),
         k_(k),
@@ -148,7 +162,7 @@ class SumWalk {
 
   [[nodiscard]] CPD_FN constexpr std::int64_t first_draw() const { return draw_; }
 
-  /// Adds the next `count` terms.
+  /// Adds the next `count` terms to the sum.
   template <class Backend>
   CPD_FN constexpr void take(Backend& to, std::int64_t count) {
     const bool starts = k_ == 0 && !order_.from_start;
@@ -171,7 +185,7 @@ class SumWalk {
     draw_ = draws_before(order_, k_);
   }
 
-  /// Ends a sum: leaves it in plane 0.
+  /// Ends a sum. The result is in plane 0 (value 0 of the sum's state).
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
     if constexpr (requires { to.add_chunk(true, draw_); }) {
@@ -211,7 +225,7 @@ class SumWalk {
       take_second(to, term);
     }
   }
-  /// Takes the first term of a pair.
+  /// Adds the first term of a pair to a pairwise sum.
   template <class Backend>
   CPD_FN constexpr void take_first(Backend& to, std::int64_t term) {
     to.open_tree(HoldsTree<Backend> ? 0 : open_, term);
@@ -219,7 +233,7 @@ class SumWalk {
     ++k_;
     draw_ += order_.term_draws;
   }
-  /// Takes the second term of a pair, and merges the trees that are equal then.
+  /// Takes the second term of a pair, and merges all trees that then have equal sizes.
   template <class Backend>
   CPD_FN constexpr void take_second(Backend& to, std::int64_t term) {
     to.merge_term(HoldsTree<Backend> ? 0 : open_ - 1, draw_, term);
@@ -249,7 +263,7 @@ class SumWalk {
       to.store_tree(0);
     }
   }
-  /// Merges the smallest open tree into the next one, which has 2^level terms.
+  /// Merges the smallest open tree into the next tree, which has 2^level terms.
   template <class Backend>
   CPD_FN constexpr void merge(Backend& to, int level, bool of_term) {
     --open_;
@@ -265,16 +279,16 @@ class SumWalk {
 
 // --- the plans of its steps ----------------------------------------------------------------------
 
-/// The format that FoldPlan may assume for terms in `terms_in` that are added in pairs before
-/// either has been rounded into `format`: `terms_in` where its values are on the format's grid,
-/// else fp32. (Next to a term halfway between two of the format's subnormals, the sign of a much
-/// smaller one decides the rounding.)
+/// Returns the format that FoldPlan may assume for terms that are added in pairs before either term
+/// has been rounded into `format`. The result is `terms_in` if its values are on the format's grid,
+/// else fp32. (If a term is halfway between two subnormal numbers of the format, the sign of a much
+/// smaller second term decides the rounding.)
 constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {
   const bool on_grid = terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
   return on_grid ? terms_in : kFp32;
 }
 
-/// The plan by which terms, values of `terms_in`, are added.
+/// Returns the plan by which terms are added. The terms are values of `terms_in`.
 constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& terms_in,
                                  const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;
@@ -289,7 +303,7 @@ constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& t
       return make_fold_plan(accumulator, terms_in, key, on);
   }
 }
-/// The plan by which the sums of chunks, and trees, are added.
+/// Returns the plan by which the sums of chunks are added, or the trees of a pairwise sum.
 constexpr FoldPlan plan_of_sums(const Accumulator& accumulator, const RandomKey& key = {},
                                 FastPaths on = {}) {
   const Format& format = accumulator.format;

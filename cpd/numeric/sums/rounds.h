@@ -6,27 +6,30 @@
 
 namespace cpd {
 
-/// Order of summation across ranks (or, with groups, across the groups' masters).
+/// The order of summation across ranks. With groups, the order across the groups' masters.
 enum class Order : std::uint8_t {
-  sequential,  ///< rank ascending from rank 0
-  ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbors first, an odd one goes to the next level; every merge is rounded
+  sequential,  ///< ranks in ascending order from rank 0
+  /// A layer of n values is cut into W slices, the first n mod W one value longer. The sum of slice
+  /// s begins at rank s + 1.
+  ring,
+  /// Neighbors are added first; an odd one passes to the next level. Every merge is rounded.
+  tree,
 };
 
-/// The first index of slice s of n values in `slices` slices: the first n mod slices are one
-/// longer; s = slices gives n.
+/// Returns the first index of slice s, if n values are divided into `slices` slices. The first n
+/// mod slices slices are one value longer. s = slices gives n.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s) {
   return n / slices * s + std::min(s, n % slices);
 }
 
-/// The order in which the outer fold visits units (ranks, or groups). The values of unit(visit) are
-/// term `term(visit, slice)` of a slice.
+/// The order in which the outer sum visits its units. A unit is a rank, or a group of ranks if
+/// there are groups. The values of unit(visit) are term number term(visit, slice) of a slice.
 struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// The number of visits. A ring's slice s begins at unit s + 1 and ends at unit s, so that its
-  /// terms are visits s … s + U - 1.
+  /// Returns the number of visits of the outer sum. In a ring of U units (ranks or groups), slice s
+  /// begins at unit s + 1 and ends at unit s, so its terms are visits s … s + U - 1.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }
@@ -34,21 +37,22 @@ struct Rounds {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
   [[nodiscard]] constexpr std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// Which term of the slice the visit is; negative where it is none.
+  /// Returns the number of the slice's term that a visit adds. Returns a negative number if the
+  /// visit adds no term of the slice.
   [[nodiscard]] constexpr std::int64_t term(std::int64_t visit, std::int64_t slice) const {
     if (order != Order::ring) return visit;
     const std::int64_t term = visit - slice;
     return term < units ? term : -1;
   }
-  /// The unit whose values are term k of the slice.
+  /// Returns the unit (rank or group) whose values are term k of the slice.
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }
-  /// The first index of slice s of n values.
+  /// Returns the first index of slice s of n values.
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t n, std::int64_t s) const {
     return SliceBegin(n, slices(), s);
   }
-  /// The slice that holds value i.
+  /// Returns the slice that holds value i of n values.
   [[nodiscard]] constexpr std::int64_t slice_of(std::int64_t n, std::int64_t i) const {
     const std::int64_t length = n / slices();
     const std::int64_t longer = n % slices() * (length + 1);

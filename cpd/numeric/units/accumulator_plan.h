@@ -11,11 +11,11 @@
 
 namespace cpd {
 
-/// An accumulator as constants for the kernels of a matrix product: `sum` is the innermost ordered
-/// sum, `outer` adds the chunks' results.
+/// An accumulator as constants for the kernels of a matrix product. `sum` is the plan of the
+/// innermost ordered sum; `outer` is the plan by which the chunks' sums are added.
 struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
-  FoldPlan first;          ///< the rounding of c, by draw 0
+  FoldPlan first;          ///< rounds c, by draw 0 (the first random integer)
   GemmPlan sum;            ///< for all schemes but block_fma and fixed
   FoldPlan outer;          ///< for chunked
   std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked
@@ -23,14 +23,14 @@ struct AccumulatorPlan {
   FixedPlan fixed;         ///< for fixed, which rounds c itself
   int planes = 1;          ///< floats of state for each sum, without the chunks' outer sum
 
-  /// Returns whether the kernel of the products rounds the sum into the accumulator's format at its
-  /// end.
+  /// Returns whether the kernel of the products rounds the finished sum into the accumulator's
+  /// format.
   [[nodiscard]] constexpr bool ends_in_kernel() const {
     return scheme == Scheme::block_fma || scheme == Scheme::fixed;
   }
 };
 
-/// The innermost ordered sum of an accumulator: of all products, or of a chunk's.
+/// The innermost ordered sum of an accumulator: the sum of all products, or of a chunk's products.
 struct InnerSum {
   Scheme scheme;
   Format product, sum;
@@ -42,8 +42,8 @@ constexpr InnerSum inner_sum(const Accumulator& accumulator) {
           chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
 }
 
-/// The plan of an accumulator by the fast paths that are `on`; `depth` is the number of products of
-/// a sum, `key` selects the random bits of its roundings.
+/// Returns the plan of an accumulator. The plan may use the fast paths that are `on`. `depth` is
+/// the number of products of a sum, and `key` selects the random bits of the roundings.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, std::int64_t depth,
                                                 const RandomKey& key = {}, FastPaths on = {}) {
   AccumulatorPlan plan;

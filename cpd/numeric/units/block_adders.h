@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sum of one block of products in matrix units whose Adder (cpd/spec/block_fma.h) is not
-// `aligned`, as in mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py.
+// `aligned`. The model is mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py.
 //
-// Binary64 holds a product of binary32 values. The rest is exact for these reasons:
-// - two steps: cut products are integers below 2^(F + 2) in units of 2^(E - F), 64 of them and 8
-//   bits more below 2^(F + 17); F is at most 30 (Check in spec/block_fma.cpp).
-// - flushed pairs: a sum of two binary32 values, rounded to nearest in binary64 and then in
-//   binary32, is rounded once (53 >= 2 * 24 + 2: Figueroa, 1995).
-// - exact: the sum is formed in integers, and delivered rounded to odd (exact.h).
+// Binary64 holds a product of binary32 values exactly. The rest is exact for these reasons:
+// - two steps: products cut toward zero are integers below 2^(F + 2), in units of 2^(E - F). The
+//   sum of 64 such products, with 8 more bits, is below 2^(F + 17); F is at most 30 (Check in
+//   spec/block_fma.cpp).
+// - flushed pairs: a sum of two binary32 values that is rounded to nearest in binary64 and then in
+//   binary32 equals one rounding (53 >= 2 * 24 + 2: Figueroa, 1995).
+// - exact: the sum is formed in integers and returned rounded to odd (exact.h).
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The greatest integer that is not above x.
+/// Returns the greatest integer that is not above x.
 template <class V>
 CPD_FN constexpr V floor(V x) {
   const V whole = truncate(x);
   return select(x < whole, whole - splat<V>(1.0), whole);
 }
 
-/// x rounded down to a multiple of 2^quantum.
+/// Returns x rounded down to a multiple of 2^quantum.
 template <class V>
 CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
   return floor(x * power_of_two<V>(Signed<V>{} - quantum)) * power_of_two<V>(quantum);
@@ -33,17 +34,17 @@ CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
 
 // --- two steps -----------------------------------------------------------------------------------
 
-constexpr std::int32_t kLeastExponent = -600;  ///< below every product's
+constexpr std::int32_t kLeastExponent = -600;  ///< below the exponent of every product
 
-/// A sum of products, each cut toward zero at F bits below the greatest exponent of those that are
-/// not zero.
+/// A sum of products. Each product is cut toward zero, F bits below the greatest exponent of the
+/// products that are not zero.
 template <class V>
 struct CutSum {
   V value{};
   Signed<V> exponent = splat<Signed<V>>(kLeastExponent);
 };
 
-/// A product, or Inf where it is beyond binary32's range.
+/// Returns the product, or Inf if it is beyond binary32's range.
 template <class V>
 CPD_FN constexpr V limited(V product) {
   const V infinite =
@@ -52,7 +53,7 @@ CPD_FN constexpr V limited(V product) {
   return select(absolute(product) >= splat<V>(0x1p128), infinite, product);
 }
 
-/// The CutSum of products first, first + step, … below count.
+/// Returns the CutSum of products first, first + step, … below `count`.
 template <class V, class Operands>
 CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, int first, int step,
                                    int count) {
@@ -70,7 +71,8 @@ CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, 
   return sum;
 }
 
-/// The unit's sum after a block by Adder::two_steps, or with `halves` by two_steps_even.
+/// Returns the running sum of a matrix unit after a block, by Adder::two_steps, or by
+/// two_steps_even if `halves`.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                     bool halves) {
@@ -94,14 +96,15 @@ CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x,
 
 // --- flushed pairs -------------------------------------------------------------------------------
 
-/// x, or +0 where it is below 2^emin.
+/// Returns x, or +0 if |x| is below 2^emin.
 template <class V>
 CPD_FN constexpr V flushed_operand(V x, int emin) {
   const V least = power_of_two<V>(splat<Signed<V>>(emin));
   return select(absolute(x) < least, V{}, x);
 }
 
-/// x rounded into the unit's sum, binary32; a subnormal result becomes a zero of its sign.
+/// Returns x rounded into the format of the matrix unit's running sum, binary32. A subnormal result
+/// becomes a zero of the same sign.
 template <class R, class V>
 CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   const V rounded = round<R>(x, Unsigned<V>{}, plan.sum);
@@ -110,8 +113,9 @@ CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   return select(absolute(rounded) < least, zero, rounded);
 }
 
-/// The unit's sum after a block of 2 or 4 products by Adder::flushed_pairs: each product and sum is
-/// rounded, ((p0 + p1) + (p2 + p3)) is added to the addend.
+/// Returns the running sum of a matrix unit after a block of 2 or 4 products, by
+/// Adder::flushed_pairs. Each product and each sum is rounded. (p0 + p1), or ((p0 + p1) + (p2 +
+/// p3)), is added to the addend.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_flushed_pairs(const BlockFmaPlan& plan, const Operands& x, int count,
                                      V sum) {
@@ -129,7 +133,7 @@ CPD_FN constexpr V add_flushed_pairs(const BlockFmaPlan& plan, const Operands& x
 
 // --- exact ---------------------------------------------------------------------------------------
 
-/// An exact sum of at most 65 binary64 numbers from 2^-298 up to 2^257, in digits of 32 bits.
+/// An exact sum of at most 65 binary64 numbers from 2^-298 to 2^257, in digits of 32 bits.
 class ExactSum {
  public:
   CPD_FN constexpr void add(double x) {
@@ -151,7 +155,8 @@ class ExactSum {
     put(digit[2], high >> 32, negative);
   }
 
-  /// The sum rounded to odd, +0 where it is zero; Inf and NaN as in IEEE 754's sum.
+  /// Returns the sum rounded to odd; +0 if the sum is zero. Inf and NaN result as in IEEE 754's
+  /// sum.
   CPD_FN constexpr double to_odd() {
     if (special_ != 0) return special_;
     const bool negative = settle();
@@ -161,8 +166,9 @@ class ExactSum {
     }
     int top = kDigits - 1;
     while (top > 2 && digits_[top] == 0) --top;
-    // The leading digit, then 64 bits rounded to odd, and what follows as one bit more. A sum that
-    // is not zero has a digit from number 2 on: all terms are multiples of 2^-298.
+    // `value` gets the leading digit, the next 64 bits rounded to odd, and one more bit for all
+    // later bits. The leading digit of a nonzero sum is digit 2 or higher, because all terms are
+    // multiples of 2^-298.
     bool below = false;
     for (int i = 0; i < top - 2; ++i) below = below || digits_[i] != 0;
     const auto rest = static_cast<std::uint64_t>(digits_[top - 1] << 32 | digits_[top - 2]);
@@ -182,8 +188,8 @@ class ExactSum {
   CPD_FN static constexpr void put(std::int64_t& digit, std::uint64_t x, bool negative) {
     digit += negative ? -static_cast<std::int64_t>(x) : static_cast<std::int64_t>(x);
   }
-  /// Carries, so that all digits but the highest are 0 … 2^32 - 1; returns whether the sum is
-  /// negative.
+  /// Propagates carries, so that all digits but the highest are 0 … 2^32 - 1. Returns whether the
+  /// sum is negative.
   CPD_FN constexpr bool settle() {
     for (int i = 0; i + 1 < kDigits; ++i) {
       const std::int64_t carry = digits_[i] >> 32;
@@ -197,8 +203,9 @@ class ExactSum {
   double special_ = 0;
 };
 
-/// The unit's sum after a block by Adder::exact in lanes, exact where `lost` is 0, so that no
-/// addition rounded. With Inf or NaN `lost` is NaN. A product takes 8 operations, TwoSum 6 of them.
+/// Returns the running sum of a matrix unit after a block by Adder::exact, in lanes. The result is
+/// exact where `lost` is 0, because then no addition rounded. With Inf or NaN, `lost` is NaN. A
+/// product takes 8 operations; 6 of them are TwoSum.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                    V& lost) {
@@ -212,7 +219,8 @@ CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, 
   return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0
 }
 
-/// The unit's sum after a block by Adder::exact, one element at a time in ExactSum.
+/// Returns the running sum of a matrix unit after a block by Adder::exact. ExactSum computes one
+/// element at a time.
 template <class R, class Operands>
 CPD_FN constexpr double add_exactly(const BlockFmaPlan& plan, const Operands& x, int count,
                                     double sum) {

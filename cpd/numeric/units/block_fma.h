@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of a matrix unit (cpd/spec/block_fma.h), for one block of products.
+// The arithmetic of a matrix unit (cpd/spec/block_fma.h) for one block of products.
 //
-// The exponent e(x) of an operand is floor(log2 |x|), but at least its format's emin. A product
-// that is not zero has the exponent e(a) + e(b), an addend that is not zero e(s). E is the greatest
-// of a block's exponents, and at least min_exponent; zeros, and the terms that a short last block
-// lacks, have none. Each term is cut toward zero to a multiple of 2^(E - F), called a unit: an
-// integer below 2^(F + 2) for a product and 2^(F + 1) for the addend, so that the sum of 65 terms
-// is below 2^39.
+// The exponent e(x) of an operand is floor(log2 |x|), but at least the emin of the operand's
+// format. A nonzero product has the exponent e(a) + e(b), and a nonzero addend s has e(s). Zeros,
+// and terms that a short last block lacks, have no exponent. E is the greatest exponent of a block,
+// and at least min_exponent. Each term is cut toward zero to a multiple of 2^(E - F), called a
+// unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below 2^(F +
+// 1). So the sum of 65 terms is below 2^39.
 //
 // Why this is exact:
 //
-// - In binary64 lanes a product of binary32 values is exact (48 bits), so is its product with a
-//   power of two (all exponents are within -298 … 257, F in 1 … 30), and so are sums of integers.
-//   The sum in units is a binary64 value, which `round` rounds once. An addend that is not aligned
-//   is added to odd, so that sum and rounding are one exact rounding (exact.h).
-// - Binary32 lanes form the same integers as int32, where block_fits_binary32 says so.
+// - Binary64 lanes: a product of binary32 values is exact (48 bits). Its product with a power of
+//   two is exact too, as all exponents are within -298 … 257 and F is in 1 … 30, and so are sums of
+//   integers. The sum in units is a binary64 value, which `round` rounds once. An addend that is
+//   not aligned is added with rounding to odd, so that sum and rounding are one exact rounding
+//   (exact.h).
+// - Binary32 lanes form the same integers as int32, if block_fits_binary32 returns true.
 // - A unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a block's sum
-//   in units is below 2^53 (CheckScales in spec/block_fma.cpp); exponents are within -596 … 511.
+//   in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within -596 … 511.
 //
-// Inf and NaN arise as in IEEE 754's sum of the products and the addend. A zero result is +0, also
-// where a negative sum was cut or rounded to zero. A sum that, in a format without an upper bound,
-// rounds beyond its format is Inf where the format has that, also toward zero; else it overflows as
-// its rounding says. Units with another adder than `aligned` are in block_adders.h.
+// Inf and NaN result as in IEEE 754's sum of the products and the addend. A zero result is +0, even
+// if a negative sum was cut or rounded to zero. Consider a sum that would round beyond the format's
+// largest number if the format had no upper bound. The result is Inf if the format has Inf, also
+// when rounding toward zero; else the sum overflows by its rounding options. Units with an adder
+// other than `aligned` are in block_adders.h.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,7 @@
 
 namespace cpd {
 
-/// A matrix unit as constants for its kernels.
+/// The constants of a matrix unit for the kernels.
 struct BlockFmaPlan {
   RoundPlan sum;       ///< rounds into BlockFma::sum
   RoundPlan promoted;  ///< rounds promotions and the result into Accumulator::format
@@ -50,15 +52,16 @@ struct BlockFmaPlan {
   bool takes_scales = false;
   std::int32_t emin_scale = -126;
   std::int32_t scale_block = 32, dot = 1;
-  double beyond = 0;  ///< the least sum that is infinite; NaN where the format has no Inf
-  /// Products may be formed and aligned in binary32 and summed in int32 where the operands are
-  /// finite and, of those that are not zero, the exponents' sums are least_exponent …
-  /// greatest_exponent.
+  double beyond = 0;  ///< the least sum that becomes infinite; NaN if the format has no Inf
+  /// Products may be formed and aligned in binary32 and summed in int32 if two conditions hold. The
+  /// operands are finite. For all nonzero operands, the sums of two exponents are in least_exponent
+  /// … greatest_exponent.
   bool in_binary32 = false;
   std::int32_t least_exponent = 0, greatest_exponent = 0;
-  /// True if ShortBlocks (exponent_pairs.h) says which blocks: products have at most 23 bits.
+  /// True if products have at most 23 bits, so that ShortBlocks (exponent_pairs.h) determines the
+  /// blocks that may use binary32.
   bool has_short_blocks = false;
-  /// True if a block may also end in binary32 (end_block32); `dropped` are the bits of a binary32
+  /// True if a block may also end in binary32 (end_block32). `dropped` masks the bits of a binary32
   /// number that the sum's format does not have.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
@@ -66,7 +69,8 @@ struct BlockFmaPlan {
   std::int32_t group = 0, stride = 4, take = 2;  ///< the order of k (place_in_order)
 };
 
-/// The place in the unit's order of k of value k of a sum, in the same group; group > 0.
+/// Returns the position of value k of a sum in the order in which a matrix unit adds. Positions
+/// change only within a group; plan.group must be above 0.
 template <class Index>
 constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
   const Index at = k % plan.group;
@@ -108,8 +112,9 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
     return plan;
   }
 
-  // Exact products: at most 24 bits, the last no lower than 2^-149, below 2^128. 2^(F - E), for E
-  // no less than a product's exponent, is a binary32 value. `block` products sum below 2^31.
+  // Exact products have at most 24 bits, the last bit no lower than 2^-149, and are below 2^128.
+  // 2^(F - E) is a binary32 value if E is no less than a product's exponent. `block` products sum
+  // below 2^31.
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);
@@ -127,11 +132,12 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
 
 inline namespace CPD_ISA {
 
-/// The exponent of a zero, so that of a product with a zero is below every min_exponent.
+/// The exponent of a zero. It makes the exponent of a product with a zero lower than every
+/// min_exponent.
 constexpr std::int32_t kNoExponent = -4096;
 
-/// e(x) lane by lane: at least emin; kNoExponent where x is zero; 128 (in binary64 1024) for Inf
-/// and NaN.
+/// Returns e(x) lane by lane, at least emin. Returns kNoExponent if x is zero, and 128 (in
+/// binary64: 1024) if x is Inf or NaN.
 template <class V>
 CPD_FN constexpr Signed<V> exponent_from(V x, int emin) {
   using U = Unsigned<V>;
@@ -148,8 +154,9 @@ CPD_FN constexpr V absolute(V x) {
   return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
-/// Returns whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
-/// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and may not.
+/// Returns whether a block may use binary32 lanes. The exponents of its nonzero operands must be in
+/// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and are not
+/// allowed.
 CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,
                                           int least_b, int greatest_b) {
   return plan.in_binary32 && greatest_a < 128 && greatest_b < 128 &&
@@ -157,9 +164,9 @@ CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a,
          least_a + least_b >= plan.least_exponent;
 }
 
-/// 2^(F - E), the factor from terms to units. Binary32 lanes: where F - E exceeds 127, every
-/// product is zero, so that any factor will do; an infinite sum's E = 128 gives 0 for F = 1, which
-/// cuts all other terms to 0 as it must.
+/// Returns 2^(F - E), the factor that converts terms to units. In binary32 lanes, F - E is limited
+/// to 127: if it exceeds 127, every product is zero, so any factor serves. An infinite sum's E =
+/// 128 gives 0 for F = 1. This cuts all other terms to 0, as required.
 template <class V>
 CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -168,7 +175,8 @@ CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   return power_of_two<V>(exponent);
 }
 
-/// The number type that a block's units are summed in.
+/// The number type in which the terms of a block are summed. The terms are integers in units of
+/// 2^(E - F).
 template <class V, int kMantissa = Lanes<V>::mantissa>
 struct UnitsOf {
   using type = V;
@@ -180,8 +188,9 @@ struct UnitsOf<V, 23> {
 template <class V>
 using Units = typename UnitsOf<V>::type;
 
-/// a * b in units, cut toward zero to an integer; `scale` is alignment(). A binary32 product that
-/// underflows when scaled is below one unit either way.
+/// Returns a * b in units of 2^(E - F), cut toward zero to an integer. `scale` is the result of
+/// alignment(). If the scaling underflows a binary32 product, the product is below one unit with
+/// and without the underflow.
 template <class V>
 CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -191,8 +200,8 @@ CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   }
 }
 
-/// The number that is rounded after a block, in binary64 lanes: `units` is the sum of its aligned
-/// products, e its E.
+/// Returns the number that is rounded after a block, in binary64 lanes. `units` is the sum of the
+/// block's aligned products, and e is the block's greatest exponent E.
 template <class R, class V>
 CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -201,7 +210,7 @@ CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& 
   return (units + truncate(sum * alignment<V>(e, plan))) * unit;
 }
 
-/// A block's total rounded into the unit's sum.
+/// Returns a block's total, rounded into the format of the matrix unit's running sum.
 template <class R, class V>
 CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
@@ -212,26 +221,27 @@ CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   return select(absolute(total) >= splat<V>(plan.beyond), infinite, rounded);
 }
 
-/// The unit's sum after a block, in binary64 lanes.
+/// Returns the running sum of a matrix unit after a block, in binary64 lanes.
 template <class R, class V>
 CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// Binary32 ends a block (end_in_range32) whose E is from least_end32 to kMostEnd32: the sum, below
-/// 2^(E + 9) and if not zero at least 2^(E - F), does not leave the normal range.
+/// The greatest E for which binary32 lanes can end a block (end_in_range32); least_end32 is the
+/// least E. In this range, the sum does not leave the normal range: it is below 2^(E + 9), and if
+/// not zero at least 2^(E - F).
 constexpr std::int32_t kMostEnd32 = 118;
 CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
 }
 
-/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32 and E is
-/// least_end32 … kMostEnd32; with a sum and units of 0, E may be any number of these.
+/// Returns the unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32, and an
+/// E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the result.
 ///
-/// The sum of units and the addend fits 33 bits; its sign is that of units and addend where they
-/// agree, else that of their sum mod 2^32. With the bit below the 24 leading ones of the magnitude
-/// m cleared, which is where m >> 24 has its leading bit, the conversion to binary32, to nearest,
-/// truncates.
+/// The sum of units and addend fits 33 bits. If the signs of units and addend agree, the sum has
+/// their sign. Else it has the sign of the sum mod 2^32. Let m be the magnitude, whose 24 leading
+/// bits are wanted. m >> 24 has its leading bit right below these 24 bits. With that bit of m
+/// cleared, the conversion to binary32, which rounds to nearest, truncates.
 template <class V>
 CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
@@ -245,8 +255,8 @@ CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const Blo
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
 }
 
-/// end_in_range32 of blocks with any E. Sets `wide` in the lanes whose result is invalid, as those
-/// of every infinite sum and NaN.
+/// Does end_in_range32 for blocks with any E. Sets `wide` in the lanes whose result is invalid,
+/// including all lanes with an infinite sum or NaN.
 template <class V, class Mask>
 CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
                                Mask& wide) {
@@ -257,8 +267,8 @@ CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockF
   return end_in_range32(units, select(wide, V{}, sum), max(e, least), plan);
 }
 
-/// E of a block of `count` products, one element at a time: `x` has a(k) and b(k) in binary32. 128
-/// and more where one is Inf or NaN, or the addend is.
+/// Returns E of a block of `count` products, for one element. `x` has a(k) and b(k) in binary32.
+/// The result is 128 or more if an operand or the addend is Inf or NaN.
 template <class Operands>
 CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const Operands& x,
                                                 int count, float sum) {
@@ -270,8 +280,8 @@ CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const 
   return e;
 }
 
-/// The sum of a block's aligned products in units, in V's numbers: binary64, or binary32 where
-/// block_fits_binary32 says so.
+/// Returns the sum of a block's aligned products, in units. V is binary64, or binary32 if
+/// block_fits_binary32 returns true.
 template <class V, class Operands>
 CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands& x, int count,
                                        std::int32_t e) {
@@ -283,16 +293,17 @@ CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands&
   return units;
 }
 
-constexpr int kMostTerms = 64;  ///< the most terms of a block
+constexpr int kMostTerms = 64;  ///< the largest number of terms of a block
 
-/// e(x) of binary32 values in binary64 lanes: 128 for Inf and NaN.
+/// Returns e(x) of binary32 values in binary64 lanes; 128 for Inf and NaN.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_from(x, emin), splat<Signed<V>>(128));
 }
 
-/// The sum after one block of `count` products of a unit with scales. `x` has a(k), b(k),
-/// a_scale(k) and b_scale(k) as binary64 lanes, k counted from the block's first.
+/// Returns the running sum after one block of `count` products, for a matrix unit with scales. `x`
+/// has a(k), b(k), a_scale(k) and b_scale(k) as binary64 lanes; k counts from the first product of
+/// the block.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x, int count, V sum) {
   using I = Signed<V>;
@@ -320,7 +331,8 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   return end_block<R>(units, sum, greatest, plan);
 }
 
-/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the unit's sum in binary64.
+/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the matrix unit's running sum
+/// in binary64.
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
   const bool general = !is_simple(plan.sum.form);

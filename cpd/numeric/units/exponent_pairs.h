@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The greatest exponents of the blocks of two sums at a time: signed integers of 16 bits in the
-// halves of a word. An operand's exponent is worked out once, for all sums that it is in.
+// Computes the greatest exponents of blocks for two sums at a time. The exponents are signed
+// integers of 16 bits in the two halves of a word. An operand's exponent is computed once for all
+// sums that use the operand.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,18 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The exponent of Inf and NaN in a pair: with any other's, a zero's too, it is above kMostEnd32,
-/// and twice it is within 16 bits.
+/// The exponent of Inf and NaN in a pair. The sum of this exponent and any other, also the exponent
+/// of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
 constexpr std::int32_t kSpecialExponent = 8192;
 static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
-/// e(x) of an operand, as the half of a pair.
+/// Returns e(x) of an operand, as one half of a pair.
 CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;  ///< of no products
+/// The pair of exponents of two sums without products.
+constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
   return static_cast<std::int16_t>(pair & 0xFFFF);
@@ -30,10 +32,11 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
   return static_cast<std::int32_t>(pair) >> 16;
 }
 
-/// Which blocks binary32 serves, their products by aligned_product and their end by end_in_range32
-/// or in binary64, where plan.has_short_blocks: those whose E is least_end32 … kMostEnd32, and
-/// those without a term but zeros. Then 2^(F - E) is a binary32 number, no product is above its
-/// range, and one below it (of 23 bits, under 2^-127) is at most half a unit.
+/// Determines the blocks for which binary32 lanes give the right bits, if plan.has_short_blocks.
+/// Products are formed by aligned_product, and blocks end by end_in_range32 or in binary64. The
+/// blocks are those whose E is in least_end32 … kMostEnd32, and blocks that have only zeros. In
+/// such a block, 2^(F - E) is a binary32 number, and no product is above its range. A product below
+/// the range (of 23 bits, under 2^-127) is at most half a unit.
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)
@@ -41,20 +44,22 @@ class ShortBlocks {
         least_(plan.min_exponent < least_end32(plan) ? least_end32(plan) : kLowest),
         most_(plan.min_exponent > kMostEnd32 ? kLowest : kMostEnd32) {}
 
-  /// Notes a block, with the greatest exponent of its terms; returns its E if binary32 serves it.
+  /// Records a block, given the greatest exponent of its terms. Returns the block's E if binary32
+  /// serves the block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    const auto above = static_cast<std::uint32_t>(greatest - kLowest);  // of no term: 2^31 and more
+    // `above` is 2^31 or more if no term has an exponent.
+    const auto above = static_cast<std::uint32_t>(greatest - kLowest);
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);
   }
-  /// Returns whether it serves all that were noted.
+  /// Returns whether binary32 serves all recorded blocks.
   [[nodiscard]] CPD_FN constexpr bool all() const {
     return highest_ <= most_ && lowest_ >= static_cast<std::uint32_t>(least_ - kLowest);
   }
 
  private:
-  static constexpr std::int32_t kLowest = -600;  ///< below every product's
+  static constexpr std::int32_t kLowest = -600;  ///< below the exponent of every product
 
   std::int32_t floor_, least_, most_;
   std::int32_t highest_ = 2 * kNoExponent;

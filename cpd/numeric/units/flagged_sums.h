@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and sums of products with the exceptions of all their roundings (host only), one element at
-// a time by soft_float.h, in the order and by the draws of order.h, block_fma.h and fixed_number.h.
+// Sums and sums of products with the exceptions of all their roundings (host only). soft_float.h
+// computes one element at a time. order.h, block_fma.h and fixed_number.h define the orders and the
+// numbers of the draws.
 //
-// In a matrix unit (adder aligned alone) a cut that drops a bit that is set is inexact, and its
-// sum's rounding raises exceptions as any other. In an integer a term that loses bits is inexact, a
-// sum that wraps or saturates overflows, and an infinite term is invalid.
+// In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
+// the rounding of the unit's sum raises exceptions as any rounding does. In an integer sum, a term
+// that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an infinite
+// term raises invalid.
 #pragma once
 
 #include <algorithm>
@@ -24,21 +26,22 @@
 
 namespace cpd::soft {
 
-/// The index of a sum's element and its random integers: draw t is given.random[t], or philox.h's
-/// of `key` where that is null.
+/// The index of a sum's element, and the source of its random integers. Random integer t is
+/// given.random[t]. If given.random is null, philox.h generates the integers from `key`.
 struct SumElement {
   std::uint64_t index = 0;
   GivenDraws given{};
   RandomKey key{};
 };
 
-/// The roundings of one element's sum, in program order, and the exceptions that they raise.
+/// Rounds the sums of one element in program order, and collects the exceptions that the roundings
+/// raise.
 class Roundings {
  public:
   Roundings(const RoundingOptions& options, const SumElement& element)
       : options_(options), element_(element) {}
 
-  /// Sets the number of the next draw.
+  /// Sets the number of the next random integer (draw).
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
     const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
@@ -61,7 +64,7 @@ class Roundings {
   std::uint64_t draw_ = 0;
 };
 
-/// An ordered sum of terms, each an exact number formed when it is added.
+/// An ordered sum of terms. Each term is an exact number that is formed when it is added.
 class FlaggedSum {
  public:
   FlaggedSum(const Accumulator& accumulator, Tininess tininess, const SumElement& element)
@@ -73,7 +76,8 @@ class FlaggedSum {
                         tininess)),
         rounded_(accumulator.rounding, element) {}
 
-  /// An element of Gemm: c, then a[k] * b[k] in order. `is_given`: draws are the caller's.
+  /// Returns an element of the result of Gemm: c, then a[k] * b[k] in order. `is_given`: the caller
+  /// passes the random integers.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
     sums_[0] = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
@@ -84,7 +88,7 @@ class FlaggedSum {
     });
   }
 
-  /// An element of Sum.
+  /// Returns an element of the result of Sum.
   Rounded sum(std::span<const double> x) {
     if (x.empty()) return round(zero(false), target(accumulator_.format));
     return run(sum_order(accumulator_), x.size(),
@@ -105,13 +109,13 @@ class FlaggedSum {
     return rounded_(soft::add(number(s), x, to.plan.mode == Rounding::down), to);
   }
 
-  /// The backend of SumWalk.
+  /// The functions that SumWalk (the loop over terms, order.h) calls.
   template <class Term>
   struct Steps {
     FlaggedSum& sum;
     const SumOrder& order;
     Term term;
-    std::map<int, Number> trees{};  ///< by level
+    std::map<int, Number> trees{};  ///< indexed by level
     Number tree{};
 
     void add_terms(int plane, bool starts, std::int64_t, std::int64_t first, std::int64_t count) {
@@ -152,7 +156,7 @@ class FlaggedSum {
     void load_tree(int level) { tree = trees.at(level); }
     void store_tree(int level) {
       if (level > 0) trees[level] = tree;
-      // A tree is a value of the format, which rounding keeps.
+      // A tree is a value of the format, so this rounding does not change it.
       if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
     }
   };
@@ -160,10 +164,10 @@ class FlaggedSum {
   const Accumulator& accumulator_;
   Target format_, inner_, product_;
   Roundings rounded_;
-  double sums_[2] = {};  ///< the sum, and a chunk's or Kahan's compensation
+  double sums_[2] = {};  ///< the sum; and the sum of a chunk, or Kahan's compensation
 };
 
-/// A sum in an integer of fixed width, term by term.
+/// A sum in an integer of fixed width. The sum takes one term at a time.
 class FlaggedInteger {
  public:
   FlaggedInteger(const Accumulator& accumulator, Tininess tininess)
@@ -182,7 +186,7 @@ class FlaggedInteger {
     flags_ |= term.exact ? 0 : kInexact;
     if (!sum_.add(term, plan_.saturates)) flags_ |= kOverflow | kInexact;
   }
-  /// Adds a product; Inf * 0 counts as an infinite term, which is invalid.
+  /// Adds a product. Inf * 0 counts as an infinite term, which raises invalid.
   void add(double x, double y) {
     const bool given = std::isnan(x) || std::isnan(y);
     add(!given && std::isnan(x * y) ? HUGE_VAL : x * y);
@@ -252,7 +256,8 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    using Down = Rule<Rounding::toward_zero>;  // all rules have this total, but for a zero's sign
+    // The total is the same under every rule, except for the sign of a zero.
+    using Down = Rule<Rounding::toward_zero>;
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);
     const bool is_cut = plan_.sum.mode == Rounding::toward_zero;
@@ -261,7 +266,7 @@ class FlaggedUnit {
   }
 
   static int exponent(double x, int emin) { return static_cast<int>(scaled_exponent(x, emin)); }
-  /// x in units, cut toward zero to an integer; inexact where that changes it.
+  /// Returns x in units, cut toward zero to an integer. Raises inexact if the cut changes x.
   double cut(double x, int greatest) {
     const double exact = x * exact_power(plan_.fraction_bits - greatest);
     const double whole = truncate(exact);
