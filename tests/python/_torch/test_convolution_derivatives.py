@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions beyond a plain backward pass: second gradients, forward mode, torch.vmap,
-torch.compile, torch's checks of operators."""
+"""Tests convolutions beyond a plain backward pass: second gradients, forward mode, torch.vmap,
+torch.compile, and torch.library.opcheck."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_inductor_keeps_bits_and_layouts(last):
 
 
 def operators():
-    """Yields what torch.library.opcheck takes."""
+    """Yields convolution operators with arguments, to be passed to torch.library.opcheck."""
     ops = torch.ops.cpd
     assert functional  # which defines them
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
