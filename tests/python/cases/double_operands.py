@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of binary64 whose sums and products lie at points where rounding changes, or beside."""
+"""Makes binary64 operands whose sums and products lie at, or next to, points where rounding
+changes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ EDGES = [
 
 
 def near(spec: oracle.Spec, generator: random.Random) -> float:
-    """A value of the format, a tie or another point of a gap, or a hair beside it."""
+    """Returns a random number near a value of the format: a value, a midpoint of two values or
+    another point between them, or a binary64 neighbor of such a point."""
     code = generator.choice([0, 1, 2, spec.max_code, spec.max_code + 1, 1 << spec.man])
     code = generator.choice([code, generator.randrange(spec.max_code + 2)])
     low, high = spec.magnitude(code), spec.magnitude(code + 1)
@@ -41,7 +43,8 @@ def anything(spec: oracle.Spec, generator: random.Random) -> float:
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
-    """Returns x, y, z. Many sums and products are near a tie, cancel, under- or overflow."""
+    """Returns arrays x, y and z of `n` operands. Many of their sums and products are near a
+    midpoint, cancel, underflow or overflow."""
     generator = random.Random(seed)
     rows = []
     with np.errstate(all="ignore"):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of each operation, whose results `tests/golden/results.json` holds as one SHA-256.
+"""Makes calls of each operation. `tests/golden/results.json` has one SHA-256 of the results of each
+function.
 
-A checksum that changed says that some bits changed. The test that a function names compares the
-same operation with an oracle, which says which bits are right.
+A changed checksum means that some bits changed. The tests that a function's docstring names compare
+the same operation with an oracle, and so show which bits are right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Results = Iterator[Any]
 
 
 def stored(make: Make, seed: int) -> list[Any]:
-    """Values of each type of storage but float32: any bits, and neighbors of binary32 numbers."""
+    """Returns values of each storage type other than float32: float64, float16 and bfloat16. They
+    are random patterns and, for float64, neighbors of binary32 numbers too."""
     wide = doubles(floats((60,), seed), seed + 1)
     return [make(wide), *(make(halves(120, seed, kind)) for kind in (np.float16, bfloat16()))]
 
@@ -40,7 +42,7 @@ def stored(make: Make, seed: int) -> list[Any]:
 
 
 def cast(make: Make) -> Results:
-    """Proved by ops/test_cast.py, test_cast_layouts.py and test_float64.py."""
+    """Casts arrays. ops/test_cast.py, test_cast_layouts.py and test_float64.py prove the bits."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.cast(make(points(cpd.Format(name))), f"{name} {how}", **NUMBERS)
     for x, how in itertools.product(stored(make, 5), ROUNDINGS):
@@ -91,7 +93,8 @@ def random_integers(make: Make) -> Results:
 
 
 def accumulators() -> list[str]:
-    """Texts of every scheme, with every rounding and with formats of every kind."""
+    """Returns texts of accumulators: every scheme with every rounding, and with formats of every
+    kind."""
     draws = ("rounding=stochastic random_bits=8", "rounding=stochastic variant=B")
     roundings = ("rounding=up", "rounding=to_odd", "overflow=saturate", *draws)
     return [f"{name} {scheme}" for name, scheme in itertools.product(SHORT, SCHEMES)] + [
@@ -154,7 +157,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def differentiated(call: Callable[..., Any], *given: Any) -> Results:
-    """Yields the result of a call, and the gradients of its operands."""
+    """Yields the result of a call, then the gradient of each operand."""
     import torch
 
     operands = [x.clone().requires_grad_() for x in given]
@@ -203,11 +206,11 @@ SPECS = [
     )
     if (order, scheme) != ("tree", "kahan")
 ] + [f"{name} aps" for name in (*SHORT, "e2m1")]
-"""Every order and group, and formats of every kind."""
+"""All-reduce specs that cover every order, several group sizes, and formats of every kind."""
 
 
 def tensors_of(rank: int, make: Make) -> list[Any]:
-    """A rank's tensors, each with a scale of its own."""
+    """Returns the tensors of one rank. Each tensor has another range of exponents."""
     seeds = range(200 + 8 * rank, 200 + 8 * rank + len(SIZES))
     return [
         make(floats((n,), seed, -3 - 4 * i, 2 - 3 * i))
@@ -254,5 +257,5 @@ BOTH: dict[str, Callable[[Make], Results]] = {
     "fma": functools.partial(arithmetic, "fma", 3),
     "sum": sums,
 }
-"""Operations whose results are the same for arrays and tensors."""
+"""Operations that give the same results for NumPy arrays and for torch tensors."""
 OF_TORCH: dict[str, Callable[[Make], Results]] = {"layers": layers, "derivatives": derivatives}

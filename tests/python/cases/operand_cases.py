@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that cast the operands of a layer's three GEMMs, and each cast by `cpd.cast`."""
+"""Recipes that cast the operands of a layer's three GEMMs, and functions that make each cast by
+`cpd.cast`."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ STREAM = 3 << 36
 
 
 def by_hand(recipe, name, x, axis, layer=0):
-    """An operand's cast by `cpd.cast`, its stream by the table; and its factor."""
+    """Casts an operand as `recipe` demands, by `cpd.cast` with the random stream of the documented
+    table. Returns the cast values and the factor that was multiplied in."""
     spec = recipe._operand(name)
     if spec is None:
         return x, 1
@@ -79,5 +81,5 @@ def by_hand(recipe, name, x, axis, layer=0):
 
 
 def size_of(transform: str) -> int:
-    """The values that a Hadamard transform takes at once: N of `hadamardN…`."""
+    """Returns the size of a Hadamard transform: N of `hadamardN…`."""
     return int(transform.partition(":")[0].removeprefix("hadamard"))
