@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases for tests of `cpd.comm`: functions that take a rank's communicator and return plain
-data."""
+"""Functions that the tests of `cpd.comm` run on every rank. Each returns plain data."""
 
 from __future__ import annotations
 
@@ -236,8 +235,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states, in every `of`-th suitable order and exchange,
-    starting one further for the next codec. Returns the cases that differ from virtual ranks."""
+    """Tests every codec for three steps with states, in every `of`-th suitable order and exchange.
+    The next codec starts one way further. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -305,7 +304,7 @@ def others(comm: Communicator) -> list[str]:
 
 
 BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
-"""Lists of message sizes in bytes; rank r sends the size at index r modulo the list's length."""
+"""The sizes in bytes of the ranks' messages, repeated for further ranks."""
 
 
 def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
@@ -428,8 +427,7 @@ def _mismatch(call: Any) -> str:
 
 def refusals(comm: Communicator) -> dict[str, list[str]]:
     """Lets the last rank pass wrong arguments, which Python refuses, in one call after another.
-    Returns two texts a call: this rank's error, and the error of the next sum ('' if it is
-    right)."""
+    Returns two texts a call: this rank's error, and the next sum's error ('' if none)."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(4, np.float32), np.ones(3, np.float32)]
     spec, empty = cpd.Reduce("fp32"), np.empty(0, np.float32)

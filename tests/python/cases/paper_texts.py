@@ -54,8 +54,8 @@ HEADINGS = {
     ],
 }  # fmt: skip
 """The first words of each section, with the section's number, in the paper's order. The text before
-the first entry belongs to section 1. The first entry of Grubic et al. is no heading: it begins the
-list of insights in section 1."""
+the first entry belongs to section 1. For Grubic et al. the first entry begins the list of insights
+in section 1; it is not a heading."""
 
 
 def at_hand() -> bool:

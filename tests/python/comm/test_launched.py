@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the error for a launcher that announced more ranks than MPI started: the error names the
-launcher."""
+"""Tests the error for a launcher whose environment variable promises more ranks than MPI has
+started. The error names the variable."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def in_place(comm, layers, spec):
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_reduce_and_reduce_scatter(wire):
-    """The rank that owns a slice sends its sum unrounded (in binary32). So reduce and
+    """The rank that owns a slice sends its sum without encoding it again. So reduce and
     reduce_scatter give the results of exchange="gather"."""
     ranks = [codec_layers(rank, 0) for rank in range(3)]
     spec = cpd.Reduce(wire)

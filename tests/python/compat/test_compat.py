@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the functions that other libraries' names have in `cpd.compat`: signatures, results
-compared with an oracle in exact arithmetic, and inputs for which the original libraries gave wrong
-results."""
+"""Tests functions of `cpd.compat`, which have other libraries' names: signatures, results (compared
+with exact arithmetic), and inputs for which the original libraries gave wrong results."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def of_bits(*words):
 
 
 def parameters(function):
-    """Returns a function's positional arguments as pairs of name and default, or None if there is
-    no default."""
+    """Returns a function's positional arguments as pairs of name and default (or None)."""
     found = inspect.signature(function).parameters.values()
     empty = inspect.Parameter.empty
     return [(p.name, None if p.default is empty else p.default) for p in found]
@@ -45,8 +43,7 @@ def parameters(function):
 
 # ---- wrong results of others ---------------------------------------------------------------------
 
-# Each row has (exp, man), the bits of the input, and the bits of the correct result. The comment
-# has the wrong result of QPyTorch or of CPD of 2020.
+# Rows: (exp, man), bits of input and correct result. Comments: QPyTorch's or CPD 2020's result.
 WRONG = (
     ((4, 3), "43780000", "7F800000"),  # 248: CPD 256, as overflow was tested before rounding
     ((4, 3), "3A800001", "3B000000"),  # CPD 0: sticky bits dropped
@@ -147,8 +144,7 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Rounds to multiples of 2^(E - wl + 2) in exact rationals. E is the exponent of the largest
-    magnitude."""
+    """Rounds to multiples of 2^(E - wl + 2), exactly; E: exponent of the largest magnitude."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.autocast: torch's functions compute as the functional forms do; converted layers are left
-alone."""
+"""Tests cpd.autocast: within it, torch's functions compute as CPD's functional forms do. Converted
+layers keep their own recipe."""
 
 from __future__ import annotations
 
@@ -366,7 +366,8 @@ def test_compiled_within_and_around():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(reentrant):
-    """The context is within the function that is checkpointed."""
+    """Activation checkpointing recomputes the same bits if cpd.autocast is inside the checkpointed
+    function."""
     how = HOW.replace(gradient="e5m2 rounding=stochastic")
     leaves = leaves_of((2, 5, 8), (6, 8), (6,))
 

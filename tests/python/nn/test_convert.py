@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.convert: every converted layer is the step written by hand; rules, schedules, reports, and
-restore. What the converted model does with torch's other tools is in test_convert_torch.py."""
+"""Tests cpd.convert: every converted layer equals the same step written by hand. Also tests rules,
+schedules, reports and restore. test_convert_torch.py tests converted models with torch's other
+tools."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def mlp():
 
 
 def step_of(model, x):
-    """Returns the output and all gradients of a step with a fixed gradient of the output."""
+    """Returns the output and all gradients of a step. The gradient of the output is fixed."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -228,7 +229,7 @@ def test_the_first_rule_that_matches_decides():
     assert "mxfp8" in said["lm_head"]
     assert said["blocks.2.up"] == str(FP8)
     assert said["stem"] == "native activation=e5m2"
-    # numbers are those of the model's order, whatever the rules
+    # A layer's number is its index in the model, whatever rules apply.
     assert {row.name: row.layer for row in report} == {name: n for n, name in enumerate(ALL)}
 
 

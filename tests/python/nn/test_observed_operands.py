@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers judge the operands that layers multiply, in layers of every type. Casts in float32 and
-errors in float64 give the expected values."""
+"""Tests that observers measure the operands that layers multiply, for layers of every type. Casts
+in float32 and errors in float64 give the expected values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ OPERANDS = {  # of a linear layer: the tensor and the axis of the sum
 
 
 def multiplied(x, text, axis):
-    """The operand of the product: the cast in float32, which holds it."""
+    """Returns the operand of a product, in float64: the cast computed in float32, which holds it
+    exactly."""
     x = x.detach().float().contiguous()
     name, _, factor = text.partition(" factor=")
     if not factor:
@@ -40,7 +41,7 @@ def multiplied(x, text, axis):
 
 
 def sqnr(x, y):
-    """The ratio of signal and error in dB."""
+    """Returns the ratio of signal power to error power in dB."""
     x = x.detach().double()
     return 10 * math.log10(float(x.square().sum() / (y - x).square().sum()))
 

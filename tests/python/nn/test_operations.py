@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: each row reaches torch's functions, and its modules are converted."""
+"""Tests the table of operations: each row replaces torch's functions within cpd.autocast, and
+`cpd.convert` converts the row's modules."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_a_convolution_of_0_7_has_its_dimensions():
 
 
 def test_a_new_row_is_one_function(monkeypatch):
-    """cdist, which has a row without a form, by a function of one product."""
+    """An operation gets a form by a single function. The test gives one to cdist, whose row has
+    none."""
 
     def cdist(a, b, *, recipe, **how):
         return cpd.functional.matmul(a, b.mT, recipe=recipe, **how)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are not torch's: by hand, compiled, copied; those of transformers and timm."""
+"""Tests modules that are registered with CPD and do not come from torch: written by hand, compiled,
+copied, and those of transformers and timm."""
 
 import copy
 import pickle
@@ -27,7 +28,7 @@ DRAWING = cpd.Recipe(
 
 
 class Scores(nn.Module):
-    """A user-defined module, whose products are torch's functions."""
+    """A user-defined module with products by torch's functions."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +48,7 @@ def _x(*shape):
 
 
 def _gradients(module, x, run=None):
-    """The result and the gradients of the input and the parameters."""
+    """Returns the result of a module, and the gradients of the input and of the parameters."""
     x = x.clone().requires_grad_()
     y = module(x) if run is None else run(x)
     weights = list(module.parameters())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Cast`: texts and keywords, fields, errors, copies; the rounding of a call."""
+"""Tests `cpd.Cast`: texts and keywords, fields, errors, copies, and the rounding that a call takes
+from it."""
 
 from __future__ import annotations
 

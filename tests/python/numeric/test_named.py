@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what every spec class has: `named()`, the specs with names, and `replace()`."""
+"""Tests methods that every spec class has: `named()`, which lists the specs with names, and
+`replace()`."""
 
 from __future__ import annotations
 
