@@ -138,8 +138,8 @@ def test_narrow_sums_are_those_written_by_hand(case):
 
 
 def casts_by_hand(recipe, case, x, w, g, layer):
-    """Returns three pairs of operands, each operand with its factor: the operands of the forward
-    product, of the input's gradient and of the weight's gradient."""
+    """Returns three pairs of operands, for the forward product, the input's gradient and the
+    weight's gradient. Each operand comes with the factor that was multiplied into it."""
     how, groups = {"layer": layer}, case.groups
     inner, outer = (0, 1) if case.transposed else (1, 0)
     image = functools.partial(oracle.images_cast, recipe, groups=groups, **how)

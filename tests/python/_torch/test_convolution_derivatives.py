@@ -217,7 +217,7 @@ def test_inductor_keeps_bits_and_layouts(last):
 def operators():
     """Yields convolution operators with arguments, to be passed to torch.library.opcheck."""
     ops = torch.ops.cpd
-    assert functional  # which defines them
+    assert functional  # importing `functional` defines the operators
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     gradient = "e5m2 rounding=stochastic random_bits=8"
     blocks = (

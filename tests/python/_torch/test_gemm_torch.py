@@ -265,7 +265,7 @@ def test_a_weights_gradient_has_its_layout_and_the_sums_of_the_transpose(text):
 
 
 def operators():
-    assert cpd.functional  # which defines convolution
+    assert cpd.functional  # the import defines the operators
     a, b, c = values(2, 3, 5), values(5, 4, seed=1), values(4, seed=2)
     number = torch.tensor(5)
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)

@@ -147,7 +147,7 @@ def results(call):
     z = call(x, y)
     gradients = torch.autograd.grad((z * z).sum(), (x, y), create_graph=True)
     made = [z, *gradients]
-    with contextlib.suppress(RuntimeError):  # where there are no second gradients
+    with contextlib.suppress(RuntimeError):  # some calls have no second gradients
         made += torch.autograd.grad(sum((g * g).sum() for g in gradients), (x, y))
     return made
 

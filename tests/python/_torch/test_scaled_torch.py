@@ -110,7 +110,7 @@ def test_out_takes_no_part():
         assert cpd.cast(leaf, "mxfp8", out=out) is out
     y = torch.exp(leaf)
     with torch.no_grad():
-        cpd.cast(y, "mxfp8", out=y)  # which exp's derivative needs
+        cpd.cast(y, "mxfp8", out=y)  # overwrites y, which exp's derivative needs
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
@@ -309,7 +309,7 @@ def test_per_example_gradients():
 # ---- compiled programs ---------------------------------------------------------------------------
 
 
-cpd.cast(torch.zeros(1), "e4m3")  # loads the operations, which a program would notice
+cpd.cast(torch.zeros(1), "e4m3")  # loads the operations before a program is traced
 
 
 def step(name):

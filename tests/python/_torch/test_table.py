@@ -42,7 +42,7 @@ def test_the_kernels_of_a_row(name):
     for operators that have a derivative and that C++ computes."""
     row = TABLE[name]
     assert has_kernel(name, "CPU" if row.computes is None else "CompositeExplicitAutograd")
-    has_own = name in ("kept", "kept_gradients")  # whose derivatives are torch.library's
+    has_own = name in ("kept", "kept_gradients")  # these have derivatives by torch.library
     assert has_kernel(name, "Autograd") == (row.derivative is not None or has_own)
     has_plain = f"{name}_plain" in DEFINED
     assert has_plain == (row.derivative is not None and row.computes is None)

@@ -95,7 +95,7 @@ def test_operations() -> None:
 def test_blas() -> None:
     """A matrix product by cuBLAS works on each GPU, because each device has its own cuBLAS
     context."""
-    x = torch.randint(1, 9, (SIDE, SIDE)).float()  # whose products and sums are exact
+    x = torch.randint(1, 9, (SIDE, SIDE)).float()  # products and sums of small integers are exact
     with first_is_current():
         got = [cpd.gemm(x.to(d), x.to(d), "fp32", blas=True) for d in (FIRST, SECOND, FIRST)]
     assert [str(y.device) for y in got] == [FIRST, SECOND, FIRST]
@@ -299,7 +299,7 @@ def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(delayed.dist, "all_reduce", to_next)
     monkeypatch.setattr(delayed.dist, "get_world_size", lambda group: 2)
-    histories = [row.unsqueeze(0) for row in rows]  # row 0 of each shares its memory
+    histories = [row.unsqueeze(0) for row in rows]  # row 0 of each history is the row itself
     delayed.reduce(histories, None)
     assert seen == [SECOND, FIRST]
     for n, row in enumerate(rows):

@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns the spec and step of test `index`: all ways come in turn, the rest is random."""
+    """Returns the spec and step of test `index`: orders and exchanges in turn, the rest random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -119,7 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """Returns a message for each all-reduce that differs from virtual ranks', then a hash."""
+    """Returns a message for each result unlike the virtual ranks' result, then a hash of all."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -165,8 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Tests messages of any size in every way. Returns differences from virtual ranks, or an
-    error."""
+    """Tests messages of any size in all orders and exchanges. Returns differences or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -236,7 +235,7 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 def codecs(comm: Communicator, of: int) -> list[str]:
     """Tests every codec for three steps with states, in every `of`-th suitable order and exchange.
-    The next codec starts one way further. Returns the cases that differ from virtual ranks."""
+    The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -312,7 +311,8 @@ def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
 
 
 def slice_of(x: Any, rank: int, world: int) -> Any:
-    """Returns rank's slice in a reduce-scatter. The first n mod W slices are one value longer."""
+    """Returns the slice of `x` that `rank` gets in a reduce-scatter. Earlier slices may be
+    longer."""
     bounds = [0]
     for r in range(world):
         bounds.append(bounds[-1] + len(x) // world + (r < len(x) % world))
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Returns the results of all checks above, by the name of the check."""
+    """Runs compare, others, mismatches and refusals. Returns their results by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -514,7 +514,7 @@ FAULT_CHUNK = 1000  # several chunks a call
 class Fault:
     kind: str  # kill, stop, drop
     phase: str  # handshake, exponents, exchange, fold, gather
-    victim: int  # its rank among those that are left by then
+    victim: int  # the failing rank's number among the ranks that are left
     exchange: str = "owner"
 
 

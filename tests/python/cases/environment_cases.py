@@ -148,7 +148,7 @@ def reductions() -> None:
 
 def files() -> None:
     path = FOLDER / "gradients.npz"
-    if not FLUSH:  # the other process reads it
+    if not FLUSH:  # the process with FLUSH reads the file
         tiny = (numbers(24).view(np.uint32) & 0x807FFFFF).view(np.float32)
         np.savez(path, layer=tiny.astype(np.float64).reshape(3, 8))
     loaded = gradients.load_gradients(path)

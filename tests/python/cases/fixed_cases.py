@@ -19,8 +19,8 @@ def floats(values: Any) -> npt.NDArray[np.float32]:
 
 
 def accumulated(name: str, point: cpd.Accumulator, rounding: str, overflow: str) -> cpd.Accumulator:
-    """Returns the accumulator `point` with a result format, rounding and overflow. Without the
-    rounding, if the format holds every sum exactly: the constructor then refuses one."""
+    """Returns the accumulator `point` with a result format, rounding and overflow. If the format
+    holds every sum exactly, the constructor refuses a rounding, so none is passed."""
     try:
         return point.replace(format=name, rounding=rounding, overflow=overflow)
     except ValueError as refused:

@@ -53,7 +53,7 @@ class Call:
     operation: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    expected: Any = None  # an array, or the patterns of float32's
+    expected: Any = None  # an array, or the bit patterns of float32 values
 
     def __str__(self) -> str:
         words = [str(x) for x in self.args if not hasattr(x, "dtype")]
@@ -64,7 +64,7 @@ class FrontEnd:
     """The NumPy front end. The other front ends inherit its methods."""
 
     name = "numpy"
-    few: int | None = None  # of cases that differ little, how many are run; None: all
+    few: int | None = None  # the number of similar cases to run; None: all
 
     def array(self, x: Any) -> Any:
         """Converts an array to this front end's kind, with the same values, type and strides.
@@ -133,7 +133,7 @@ class Torch(FrontEnd):
         one = tuple(slice(0, 1 if stride == 0 else None) for stride in x.strides)
         if x.size == 0:
             return self.array(np.zeros((), x.dtype)).new_empty(x[one].shape).expand(x.shape)
-        values = np.array(x[one], order="C")  # a broadcast dimension lies in memory once
+        values = np.array(x[one], order="C")  # a broadcast dimension is stored once
         if x.dtype == ml_dtypes.bfloat16:
             values = self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)
         else:

@@ -66,8 +66,8 @@ def recipe_file(name: str, kind: str) -> str:
 
 
 def recipe(text: str) -> cpd.Recipe:
-    """Returns the recipe of a text of version 0.7. A text with semicolons is no longer supported;
-    its error names the text to write instead, which is read."""
+    """Returns the recipe of a text of version 0.7. A text with semicolons is no longer supported:
+    its error names a new text, from which the recipe is made."""
     if ";" not in text:
         return cpd.Recipe(text)
     try:
@@ -271,7 +271,7 @@ def plain(name: str, value: Any) -> Any:
     if name == "fixed point":
         return {"width": value.width, "fraction": value.fraction, "rounding": value.sum_rounding}
     links = {}
-    if name == "machine":  # of 0.7, in a list for each level
+    if name == "machine":  # version 0.7 had a list for each level of links
         links["within"] = [value.alpha, value.beta, value.shared, 0.0]
         links["between"] = [value.alpha_between, value.beta_between, 0.0, value.port]
     if name in FIELDS:

@@ -42,7 +42,8 @@ def stored(make: Make, seed: int) -> list[Any]:
 
 
 def cast(make: Make) -> Results:
-    """Casts arrays. ops/test_cast.py, test_cast_layouts.py and test_float64.py prove the bits."""
+    """Casts arrays in every format and rounding. The bits are proved by ops/test_cast.py,
+    test_cast_layouts.py and test_float64.py."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.cast(make(points(cpd.Format(name))), f"{name} {how}", **NUMBERS)
     for x, how in itertools.product(stored(make, 5), ROUNDINGS):
@@ -68,7 +69,8 @@ def decode(make: Make) -> Results:
 
 
 def arithmetic(operation: str, operands: int, make: Make) -> Results:
-    """Proved by ops/test_arithmetic.py and test_float64.py."""
+    """Calls an element-wise operation. The bits are proved by ops/test_arithmetic.py and
+    test_float64.py."""
     call = getattr(cpd, operation)
     for name, how in itertools.product(SHORT, ROUNDINGS):
         f = cpd.Format(name)
@@ -84,7 +86,8 @@ def arithmetic(operation: str, operands: int, make: Make) -> Results:
 
 
 def random_integers(make: Make) -> Results:
-    """Proved by ops/test_random.py, with the published vectors."""
+    """Makes random integers. The bits are proved by ops/test_random.py, with the published
+    vectors."""
     for bits, seed, stream in itertools.product((1, 8, 24), (0, 2**64 - 1), (0, 2**63 + 9)):
         yield cpd.random_integers((3, 41), seed, stream, random_bits=bits)
 
@@ -114,7 +117,8 @@ def sums(make: Make) -> Results:
 
 
 def gemm(make: Make) -> Results:
-    """Proved by ops/test_gemm.py, test_tensor_core.py and test_units_mmasim.py."""
+    """Multiplies matrices. The bits are proved by ops/test_gemm.py, test_tensor_core.py and
+    test_units_mmasim.py."""
     a, b, c = floats((3, 70), 60, -3, 1), floats((70, 5), 61, -3, 1), floats((3, 5), 62)
     more = ("e6m9 fma", "e6m9 fma rounding=up", "e5m10 product=e4m3", "int32", "fixed<40,12>")
     for text in (*accumulators(), *more, "e6m9 chunked product=exact chunk=8 inner=e5m5"):
@@ -167,8 +171,8 @@ def differentiated(call: Callable[..., Any], *given: Any) -> Results:
 
 
 def layers(make: Make) -> Results:
-    """Proved by nn/test_functional.py, test_layer_derivatives.py, _torch/test_conv.py and
-    test_convolution.py."""
+    """Calls layers' functional forms. The bits are proved by nn/test_functional.py,
+    test_layer_derivatives.py, _torch/test_conv.py and test_convolution.py."""
     from cpd.functional import conv2d, linear
 
     x, w, b = make(floats((2, 7, 40), 104)), make(floats((6, 40), 105)), make(floats((6,), 106))
@@ -219,8 +223,8 @@ def tensors_of(rank: int, make: Make) -> list[Any]:
 
 
 def simulate_all_reduce(make: Make) -> Results:
-    """Proved by comm/test_reduce.py. Real ranks equal virtual ones: comm/test_comm.py and
-    tests/comm/test_all_reduce.cpp."""
+    """Reduces over virtual ranks. The bits are proved by comm/test_reduce.py. Tests of real ranks,
+    comm/test_comm.py and tests/comm/test_all_reduce.cpp, compare them with virtual ranks."""
     ranks = [tensors_of(rank, make) for rank in range(5)]
     for text in SPECS:
         numbers = {"seed": 2**63 + 1, "step": 7} if "stochastic" in text else {}
@@ -235,7 +239,8 @@ def simulate_all_reduce(make: Make) -> Results:
 
 
 def study(make: Make) -> Results:
-    """Proved by study/test_roundoff.py, test_costs.py and tests/study/test_cost.cpp."""
+    """Calls functions of cpd.study. The results are proved by study/test_roundoff.py, test_costs.py
+    and tests/study/test_cost.cpp."""
     given = [[make(floats((n,), 400 + rank + n)) for n in (90, 31)] for rank in range(8)]
     machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for order, average in itertools.product(("sequential", "ring", "tree"), ("", "average")):

@@ -23,7 +23,8 @@ SCHEDULE = "feedback qsgd bits=2"
 
 
 def filled(model: Any, seed: int) -> Any:
-    """Fills the model's parameters by the fixed recurrence, and returns the model."""
+    """Fills the model's parameters with the fixed pseudorandom values of golden.py, and returns the
+    model."""
     import torch
 
     with torch.no_grad():
@@ -39,7 +40,7 @@ def linear(seed: int) -> Any:
 
 
 def gradients(model: Any, seed: int) -> None:
-    """Sets the parameters' gradients by the fixed recurrence."""
+    """Sets the parameters' gradients to the fixed pseudorandom values of golden.py."""
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = tensor(floats(tuple(parameter.shape), seed + number))
 
@@ -246,7 +247,7 @@ def converted(recipe: str, sums: str) -> Any:
 
 
 def model_step(model: Any, seed: int) -> list[Any]:
-    """The output and the gradients of a step."""
+    """Returns the output and the gradients of a training step."""
     model.zero_grad()
     y = model(tensor(floats((32, 32), seed)))
     y.backward(tensor(floats((32, 32), seed + 100)))

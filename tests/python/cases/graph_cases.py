@@ -115,7 +115,7 @@ def training_steps() -> list[str]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            replayed()  # loads kernels and makes what is kept
+            replayed()  # loads kernels and fills caches
         torch.cuda.current_stream().wait_stream(side)
         step()
         graph = torch.cuda.CUDAGraph()

@@ -39,7 +39,7 @@ def growth(run, calls: int) -> tuple[int, int]:
     two numbers: bytes of malloc and blocks of Python's allocator."""
     for _ in range(min(200, calls)):
         run()
-    gc.freeze()  # objects of before, torch's million of them, are left out of each collection
+    gc.freeze()  # excludes older objects (torch has a million) from collections
     rounds = []
     for _ in range(ROUNDS):
         gc.collect()

@@ -340,7 +340,7 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
 def targets() -> Iterator[Target]:
     """Yields each public target once: functions, classes, their methods, and settable
     properties."""
-    seen: dict[int, Any] = {}  # by their numbers, which hold while they are kept
+    seen: dict[int, Any] = {}  # by id; the objects are kept, so that no id is reused
     for module_name in MODULES:
         for name, found in public(importlib.import_module(module_name)):
             if id(found) in seen:
@@ -409,7 +409,8 @@ def right(target: Target, parameter: inspect.Parameter) -> Any:
 
 EXEMPT = {
     ("cpd.random_integers", "shape"): {"2**31"},  # as many are made
-    # The caller's function, for which torch.nn.Linear is valid, because a class is callable:
+    # For the caller's own function, torch.nn.Linear is a valid argument, because a class is
+    # callable.
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
     ("cpd.study.capture", "inputs"): set(WRONG),  # of the caller's model
@@ -471,7 +472,7 @@ MACHINE = re.compile(
     "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
     "CUDA tensors need an NVIDIA GPU and its driver"
 )
-"""Words in errors about the machine, or about a missing library."""
+"""Words that occur in errors about the machine or about a missing library."""
 
 
 def complaint(error: BaseException) -> str:

@@ -26,12 +26,12 @@ from cpd import _core
 from cpd.comm import Communicator, LocalGroup
 from patience import scaled
 
-warnings.simplefilter("ignore", cpd.PrecisionWarning)  # what is slow is what is wanted
+warnings.simplefilter("ignore", cpd.PrecisionWarning)  # these calls must be slow
 
 DELAY = 0.7  # seconds until Ctrl-C
 SPEC = cpd.Reduce("e4m3")
 SLOW = cpd.Accumulator("e6m9 kahan", rounding="stochastic")
-SIDE = 6000  # of matrices whose product lasts for minutes
+SIDE = 6000  # rows of square matrices with products that take minutes
 
 
 class Interrupts:
@@ -69,7 +69,7 @@ def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, An
         seen = {"raised": type(error).__name__, "said": str(error), "took": took}
     else:
         seen = {"raised": "", "said": "", "took": interrupts.took()}
-    try:  # one that was kept back comes now
+    try:  # a delayed signal would raise KeyboardInterrupt here
         interrupts.end()
         for _ in range(1000):
             time.sleep(0.0001)
@@ -282,7 +282,7 @@ def run_waits() -> dict[str, Any]:
     before = threading.active_count()
     group = cpd.comm.local(3, timeout=scaled(60))
     seen = met_by_ctrl_c(lambda: group.run(work))
-    until = time.monotonic() + scaled(10)  # on a busy host a thread may have been left behind
+    until = time.monotonic() + scaled(10)  # a thread may be late on a busy machine
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     seen["threads"] = threading.active_count() - before
@@ -320,7 +320,7 @@ def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
     def step() -> None:
         ddp(torch.ones(2, 8)).sum().backward()
 
-    for _ in range(2):  # DDP makes its buckets anew in the second forward pass, together
+    for _ in range(2):  # DDP builds its final buckets in the second forward pass
         step()
     if comm.rank == victim:
         seen = met_by_ctrl_c(step)
@@ -415,7 +415,7 @@ def calls_after_the_end_of_calls() -> dict[str, Any]:
     return {"ended": ended, "before": before, "after": made[0] - before}
 
 
-GROUPS: list[LocalGroup] = []  # stay until the end
+GROUPS: list[LocalGroup] = []  # keeps the groups alive until the program ends
 
 
 def ends_in_local_wait() -> None:

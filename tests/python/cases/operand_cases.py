@@ -62,7 +62,7 @@ def by_hand(recipe, name, x, axis, layer=0):
     purpose = PURPOSES[name]
     usual = {"grad_input_weight": "weight", "grad_weight_activation": "activation"}.get(name)
     if usual and is_whole(spec.text) and getattr(recipe, name) == "same":
-        purpose = PURPOSES[usual]  # one cast, kept
+        purpose = PURPOSES[usual]  # one cast serves two products
     if name == "grad_weight_gradient" and is_whole(spec.text) and getattr(recipe, name) == "same":
         purpose = "cast_gradient"
     how = {"seed": 0, "stream": (STREAM ^ stream_tag(Purpose[purpose], layer)) % 2**64}

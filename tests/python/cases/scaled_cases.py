@@ -80,9 +80,9 @@ class Case:
     arguments: Mapping[str, Any]
     axis: int = -1
     rounding: str = "nearest_even"
-    apart: bool = False  # each of the first dimension is a tensor of its own
+    apart: bool = False  # True: each index of the first dimension is a separate tensor
     prepare: Callable[[Array], Array] = np.asarray
-    about: str = ""  # where an array is compared again
+    about: str = ""  # added to the key if an array is compared a second time
 
     @property
     def key(self) -> str:
@@ -524,7 +524,7 @@ def differing(
             )
             known = ~np.isnan(np.stack([_each(case, r.scales, "block") for r in results]))
             known = known.reshape(theirs.shape) | (case.element.nan_code is not None)
-            apart &= known  # else the codes stand for nothing
+            apart &= known  # in a block with a NaN scale, codes have no meaning
             return int(apart.sum()), int(known.sum()), apart.reshape(_shape(case))
         case "dequant":
             apart = ~same(np.stack([r.values for r in results]).reshape(theirs.shape), theirs)

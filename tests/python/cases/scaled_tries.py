@@ -70,8 +70,8 @@ class Try:
     arguments: Mapping[str, Any]
     axis: int = -1
     rounding: str = "nearest_even"
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the operation
-    given: Mapping[str, Any] = field(default_factory=dict)  # of the oracle
+    options: Mapping[str, Any] = field(default_factory=dict)  # passed to the operation
+    given: Mapping[str, Any] = field(default_factory=dict)  # passed to the oracle
 
     @property
     def spec(self) -> scaled_oracle.Spec:
@@ -184,7 +184,7 @@ def check_one(t: Try, what: str, y: Array) -> None:
             ):
                 assert a == b or (is_nan(d) and t.spec.element.nan_code is None), (str(t), i, a, b)
         case "blocks_of" if any(is_nan(v) for v in t.expected.outer):
-            pass  # what is below a NaN stands for nothing
+            pass  # block scales under a NaN outer scale have no meaning
         case "scales_of" | "blocks_of":
             assert y.tolist() == packed_scales(t.spec.scale, t.expected.scales).tolist(), t
         case "outer_of":
@@ -359,9 +359,9 @@ def drawn_arguments(draw: random.Random) -> dict[str, Any]:
         case "microxcaling":
             of |= {"arithmetic": "microxcaling"}
     if of.get("tensor_scale"):
-        if of["block"] in ("tensor", "row"):  # must be smaller
+        if of["block"] in ("tensor", "row"):  # the block must be smaller than the outer block
             of["block"] = draw.choice((3, 4, "2x3"))
-        if of["scale"] == "fp32":  # all significands together fit in 53 bits
+        if of["scale"] == "fp32":  # significands' bits must add up to at most 53
             of["tensor_scale"] = "bf16"
         rows = ("2x3", "16x16", "3x2", "4x1")  # of several rows: under one tensor's scale
         of["outer"] = "tensor" if of["block"] in rows else draw.choice(("tensor", "row"))

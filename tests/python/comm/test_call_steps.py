@@ -29,7 +29,7 @@ def test_a_call_takes_few_steps_of_python_for_a_layer(front_end, most):
             counted += event in ("call", "c_call")
 
         with cpd.comm.local(1) as group:
-            group.ranks[0].all_reduce(x, FP32)  # imports
+            group.ranks[0].all_reduce(x, FP32)  # first call: imports modules
             sys.setprofile(count)
             group.ranks[0].all_reduce(x, FP32)
             sys.setprofile(None)

@@ -120,7 +120,7 @@ def test_kinds_of_layers():
             assert np.array_equal(np.asarray(got), 2 * x), what
     for layer in kinds.values():
         values = layer.detach().resolve_neg().float().numpy() if hasattr(layer, "detach") else layer
-        assert np.array_equal(values, x)  # as it was
+        assert np.array_equal(values, x)  # the input is unchanged
 
 
 def test_ml_dtypes():
@@ -250,7 +250,7 @@ def test_bad_arguments():
             comm.all_gather(x, "e99m1")
         with pytest.raises(TypeError, match="data must be bytes, got bytearray"):
             comm.all_gather_bytes(bytearray(3))
-        assert comm.all_reduce(x, FP32)[0].tolist() == [1, 1, 1]  # it still works
+        assert comm.all_reduce(x, FP32)[0].tolist() == [1, 1, 1]  # the communicator still works
 
 
 def test_devices_must_not_mix():
@@ -373,7 +373,7 @@ def over_threads(spec, world):
 @pytest.mark.parametrize("call", [simulated, over_threads])
 def test_a_sum_that_may_stall_warns(call):
     (said, *more) = stalls(cpd.Reduce("e3m0"), 3, call)
-    assert len(more) == (0 if call is simulated else 2)  # each rank says so
+    assert len(more) == (0 if call is simulated else 2)  # each rank warns
     for part in ("3 ranks", "e3m0", "precision of 1 bits", "kahan", "group_size", "tree"):
         assert part in said
     for other in ({"order": "ring"}, {"group_size": 3}):
@@ -513,7 +513,7 @@ def test_a_refusal_that_nobody_hears():
         assert "the other ranks could not be told: rank 1 of 2 lost" in caught.value.__notes__[0]
         assert "rank 1 of 2 lost" in group.ranks[0].broken
         with pytest.raises(TypeError, match="tensors must be a list"):
-            group.ranks[0].all_reduce(3, FP32)  # told to nobody any more
+            group.ranks[0].all_reduce(3, FP32)  # the other ranks are no longer informed
 
 
 def test_errors_can_be_pickled():

@@ -85,7 +85,7 @@ def test_a_gather_counts_as_a_step():
     def calls(comm):
         found = [comm.all_gather([x], "e4m3 stochastic") for _ in range(2)]
         with pytest.raises(ValueError, match="is a scaled format"):
-            comm.all_gather([x], "mxfp8")  # is not counted
+            comm.all_gather([x], "mxfp8")  # this call raises, so it does not count as a call
         found.append(comm.all_gather([x], "e4m3 stochastic", step=9))
         assert comm.step == 3
         return found

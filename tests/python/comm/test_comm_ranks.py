@@ -272,7 +272,7 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit
         assert record["untouched"], about
         assert record["broken"], about
         assert record["works"], about
-    if until < len(plan):  # cut off: all others are lost to it
+    if until < len(plan):  # a disconnected rank loses all others
         assert plan[until].kind == "drop"
         assert len(seen) == until + 1
         assert seen[until].get("lost"), seen[until]
@@ -323,7 +323,8 @@ def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
-    """For each other exchange, three jobs together test every kind of fault in every phase."""
+    """For the exchanges ring, hierarchical and gather, three jobs together test every kind of fault
+    in every phase."""
     phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # that has no such phase
     kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
     check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

@@ -101,8 +101,8 @@ def test_orders_and_schemes(world):
 @pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
 @pytest.mark.parametrize("group_size", [None, 9])
 def test_ranks_in_one_array(acc, group_size):
-    """simulate_all_reduce uses the layers of a function before it requests the next rank's, so a
-    function may overwrite one array. Lists give the same sums and counts."""
+    """simulate_all_reduce uses the layers of a function before it requests the layers of the next
+    rank. So a function may overwrite one array. Lists give the same sums and counts."""
     x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
     x[:, ::7] *= 2.0**-12
     x[5, 3] = np.inf
@@ -176,7 +176,7 @@ def test_a_tree_adds_neighbours_first():
     sum would lose the ones next to 16."""
     ranks = [[np.float32([x])] for x in (16, 1, 1, 1, 1, 1, 16)]
     (tree,) = cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", order="tree"))
-    assert tree.tolist() == [36.0]  # (16 + 2) + (2 + 16): the first one was lost on its tie
+    assert tree.tolist() == [36.0]  # 16 + 1 is a tie, which rounds to 16
     ones = [[np.float32([1])]] * 256
     assert cpd.simulate_all_reduce(ones, cpd.Reduce("e5m2", order="tree"))[0] == 256
     assert cpd.simulate_all_reduce(ones, cpd.Reduce("e5m2"))[0] == 8

@@ -47,7 +47,7 @@ def test_ranks_on_streams() -> None:
         got = cpd.cast(out, "fp32")
         streams[WORLD].synchronize()
     report = reduce.report(0)
-    del reduce  # frees its memory in the order of its stream
+    del reduce  # the memory is freed in stream order
     assert torch.equal(got.cpu(), wanted[0])
     assert (report.zeros, report.underflowed) == (reports[0].zeros, reports[0].underflowed)
     assert reports[0].zeros > 0

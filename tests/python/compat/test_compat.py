@@ -64,7 +64,7 @@ def test_right_where_they_are_wrong(format, given, correct):
     assert same(cpd2020.float_quantize(x, *format), wanted)
     if (format, given) != ((4, 3), "43780000"):  # 240 where finite values saturate
         assert same(qpytorch.float_quantize(x, *format, **NEAREST), wanted)
-    assert same(x, of_bits(given))  # which CPD overwrote
+    assert same(x, of_bits(given))  # CPD of 2020 overwrote its input
 
 
 # ---- QPyTorch ------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def block(x, wl):
 
 def test_blocks_are_exact():
     x = normal(3, 4, 5) * torch.exp2(3 * normal(3, 4, 5, seed=1))
-    x[1] = -x[1].abs()  # whose largest value is not its largest magnitude
+    x[1] = -x[1].abs()  # the largest magnitude is not the largest value
     x[2, 1] = 0
     for wl in (2, 4, 8, 16):
         assert torch.equal(qpytorch.block_quantize(x, wl, **NEAREST), block(x, wl))
@@ -350,7 +350,7 @@ def test_a_run_goes_on_from_its_state():
     made.load_state_dict(state)
     assert same(steps(made, p, range(2, 5)), whole)
     made.zero_grad()
-    made.step()  # without gradients nothing moves
+    made.step()  # without gradients, weights stay
     assert same(p.detach(), whole)
     with pytest.raises(ValueError, match="1 accumulators are needed, got 0"):
         made.load_state_dict({k: v for k, v in state.items() if k != "weight_acc"})

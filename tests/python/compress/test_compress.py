@@ -402,7 +402,7 @@ def test_states_of_another_rank_are_refused():
             "ValueError: these states are those of rank 0 of 2 ranks, and were"
         )
         assert "given to rank 1 of 2 ranks" in second
-        assert "given to rank 1 of 2 ranks" in first  # whose call is refused with it
+        assert "given to rank 1 of 2 ranks" in first  # rank 0 is refused because rank 1 is
         states[1].reset()
         assert group.run(lambda comm: reduce_with(comm, states[comm.rank])) == ["", ""]
 

@@ -68,7 +68,7 @@ def test_a_draw_is_unbiased():
 def torchft(x: torch.Tensor) -> torch.Tensor:
     """Computes torchft's FP8 rows by torch's own operations and torch.float8_e4m3fn."""
     rows = x.nan_to_num(0.0, torch.inf, -torch.inf).abs().amax(-1, keepdim=True)
-    scale = torch.full_like(rows, 448.0) / rows  # torch makes 448.0 / rows a reciprocal's multiple
+    scale = torch.full_like(rows, 448.0) / rows  # torch computes 448.0 / rows by a reciprocal
     scale = torch.where(scale == torch.inf, 1.0, scale)
     return (x * scale).to(torch.float8_e4m3fn).float() / scale
 

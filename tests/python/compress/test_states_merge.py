@@ -118,7 +118,7 @@ def test_states_of_owners_that_do_not_rotate_merge(wire, stored):
     copied to its index in the layer."""
     old, world = 3, 2
     states, virtual = owing(old, wire, order="ring")
-    wanted = owed_by([virtual], world, 1.0)  # whose results are whole
+    wanted = owed_by([virtual], world, 1.0)  # virtual ranks hold whole results
     if stored == "by 0.7":
         states = [as_0_7_stored(one) for one in states]
     for rank in range(world):
@@ -230,7 +230,7 @@ def test_states_that_cannot_be_merged():
         states[0].merge(2, 0, others=[3])
     with pytest.raises(TypeError, match="average must be a bool"):
         states[0].merge(2, 0, others=states[1:], average=1)
-    states[2].reset(0)  # a slice of results that is gone
+    states[2].reset(0)  # removes a slice of the results
     with pytest.raises(ValueError, match=r"tensor 0 cannot be merged: owners kept \d+ of its 91"):
         states[0].merge(2, 0, others=states[1:])
     assert values_of(states[0]) == before

@@ -107,7 +107,7 @@ def summed(ranks: list[np.ndarray], clip: float, clips_own: bool, seed: int) -> 
     scale = max(oracle.scaler(x, clip) for x in ranks)
     total = np.zeros(ranks[0].size, np.float32)
     for rank, x in enumerate(ranks):
-        stream = 1 << 60 | rank  # of the contributions of layer 0 at step 0
+        stream = 1 << 60 | rank  # stream of layer 0's contributions at step 0
         random = [elementwise_integer(i, 24, seed, stream) for i in range(x.size)]
         own = oracle.clipped(x, oracle.scaler(x, clip)) if clips_own else x
         total += oracle.terngrad(own, np.array(random), scale)

@@ -245,7 +245,7 @@ def test_traffic_of_encoded_results() -> None:
             )
         return sum(report.traffic.bytes_sent for report in made)
 
-    plain = 4 * 2 * 3 / 4 * 400_000 * 4  # of fp32 both ways
+    plain = 4 * 2 * 3 / 4 * 400_000 * 4  # bytes of contributions and sums in fp32
     exact, encoded = (sent(f"uniform c=5{r}", "owner") for r in ("", " results=encoded"))
     assert 1.5 < plain / exact < 2
     assert plain / encoded > 5

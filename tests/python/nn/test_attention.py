@@ -46,7 +46,7 @@ STREAM = 5 << 36
 
 
 def tensors(*shape, length=6, keys=7):
-    """Returns random query, key and value. Query and key have 8 features, the value 5."""
+    """Returns random query, key and value. Query and key have 8 features, and the value has 5."""
     shapes = (*shape, length, 8), (*shape, keys, 8), (*shape, keys, 5)
     return tuple(normal(*each, seed=i) for i, each in enumerate(shapes))
 

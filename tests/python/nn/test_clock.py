@@ -131,7 +131,8 @@ def calls_and_parts_in_turn(model, n):
 
 
 def in_eval_mode(model, n):
-    """Trains in eval mode. A step begins after a backward pass, so the first call begins none."""
+    """Trains in eval mode. A step begins after a backward pass, so the first call begins no
+    step."""
     model.eval()
     called(model, n)
 

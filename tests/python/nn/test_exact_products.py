@@ -124,7 +124,7 @@ def test_a_linear_layer_rounds_exact_products_once(name, mode):
     leaf = x.clone().requires_grad_()
     y = step(layer, leaf, g, autocast)
     w, b = layer.weight.detach(), layer.bias.detach().to(half)
-    uncast = recipe._operand("activation") is None  # then autocast's type
+    uncast = recipe._operand("activation") is None  # then the operand has autocast's dtype
     a = x.to(half) if uncast else x
     noise = NOISE * (8 if half == torch.float16 else 1)  # eight times as fine
     noise *= 4 if name == "factor" else 1  # few bits, often near a tie, times fl(1 / factor)
@@ -366,8 +366,8 @@ def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
 
 
 def test_float16_results_of_scales_that_are_rounded_up():
-    """A float16 layer gives right results if rounding increases a value beyond float16's range:
-    65504 is 255.9 · 2^8, rounds to 256 · 2^8, and this is 65536."""
+    """A float16 layer gives right results even if a cast rounds up beyond float16's range: 65504 is
+    255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
     x = torch.full((2, 32), 65504.0, dtype=torch.float16)
     w = torch.full((3, 32), 2.0**-8, dtype=torch.float16)
     recipe = cpd.Recipe("native", activation="mxfp8 rule=rceil")

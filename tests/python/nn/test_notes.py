@@ -16,8 +16,8 @@ HYBRID = cpd.Recipe("e4m3fn", gradient="e5m2")
     "recipe", ["te-current", "te-delayed", "mxfp8", "mxfp8-hybrid", "e5m2", HYBRID], ids=str
 )
 def test_units_that_lack_the_operands(recipe, sums):
-    """Notes name exactly the products whose operands the matrix unit does not take, which raise an
-    error."""
+    """The report's notes name each product that will raise an error because the matrix unit does
+    not accept its operands. They name no other product."""
     torch.manual_seed(0)
     layer = nn.Linear(64, 64)
     report = cpd.convert(layer, cpd.Recipe(recipe, sums=sums), coverage=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests residual additions of converted models. An addition is rounded only in the forward methods
-that CPD is told about."""
+"""Tests residual additions of converted models. An addition is rounded only in modules that name
+residual additions: modules of transformers and timm, and registered ones."""
 
 import copy
 import pickle

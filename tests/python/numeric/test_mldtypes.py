@@ -12,7 +12,7 @@ import pytest
 import cpd
 from arrays import boundary_bits, from_bits, pack, spec_of
 
-# Theirs and ours.
+# Pairs of names: the name in ml_dtypes and the name in CPD.
 PAIRS = [
     ("float8_e3m4", "e3m4"),
     ("float8_e4m3", "e4m3"),

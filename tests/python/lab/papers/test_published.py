@@ -132,7 +132,7 @@ def test_figures_that_are_not_known():
 
 
 def test_least_squares_of_numbers_that_are_not_negative():
-    """The least-squares solution with no negative number is at least as good as every point of a
+    """The least-squares solution without negative numbers is at least as good as every point of a
     fine grid."""
     rng = np.random.default_rng(3)
     axis = np.linspace(0, 3, 301)

@@ -22,8 +22,8 @@ def slip(start):
 
 
 def test_steps_of_a_hierarchical_all_reduce():
-    """The number of steps of a hierarchical all-reduce, by the formula of the APS paper, section
-    4.2."""
+    """The README's number of steps of a hierarchical all-reduce follows from the APS paper's own
+    formula in section 4.2."""
 
     def steps(nodes, group):
         return 4 * (group - 1) + 2 * (nodes // group - 1)
@@ -42,7 +42,8 @@ def test_the_loss_of_e4m3_is_not_below_five_hundredths():
 
 
 def test_bytes_of_4_bits_against_2_bits():
-    """The ratio of bytes between 4 and 2 bits, with one 32-bit scale for each bucket."""
+    """The README's ratio of bytes between 4 and 2 bits follows from one 32-bit scale for each
+    bucket."""
     four, two = 4 + 32 / 512, 2 + 32 / 128
     said = slip("QSGD, section 5 (bytes)")
     assert f"{100 * (four / two - 1):.1f} %" in said
