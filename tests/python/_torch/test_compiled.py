@@ -208,7 +208,7 @@ def test_first_use_may_be_compiled(call):
 
 def test_a_torch_whose_compiled_backward_passes_report_nothing(monkeypatch):
     """Tests torch 2.11: compiling a converted layer as one full graph raises an error. Without
-    `fullgraph`, the layer runs eagerly, and its clock counts each step."""
+    `fullgraph`, the layer runs eagerly, and its step counter counts each step."""
     monkeypatch.setattr("cpd.nn.clock._BACKWARD_REPORTS", False)
     layer = torch.nn.Linear(4, 4)
     cpd.convert(layer, "te-delayed", coverage=False)

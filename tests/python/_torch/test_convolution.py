@@ -265,7 +265,7 @@ def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
 @pytest.mark.parametrize("name", ["1d moved", "2d", "2d transposed, moved", "3d transposed"])
 def test_unfolding_in_parts_changes_nothing(name, recipe, monkeypatch):
     case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
-    leaves = [t.bfloat16().float().requires_grad_() for t in operands(case)]  # as a unit takes them
+    leaves = [t.bfloat16().float().requires_grad_() for t in operands(case)]  # values in bf16
     calls = []
 
     def results():

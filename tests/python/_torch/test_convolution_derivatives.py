@@ -193,7 +193,7 @@ def test_compiled_for_any_number_of_images():
 
 @torch._functorch.config.patch(
     enable_autograd_cache=False
-)  # which knows not this library's version
+)  # a cached graph may be from another version of CPD
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 def test_inductor_keeps_bits_and_layouts(last):
     case = CASES["2d moved"]

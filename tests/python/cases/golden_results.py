@@ -55,13 +55,13 @@ def cast(make: Make) -> Results:
 
 
 def encode(make: Make) -> Results:
-    """Proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Encodes arrays. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.encode(make(np.nan_to_num(points(cpd.Format(name)))), f"{name} {how}", **NUMBERS)
 
 
 def decode(make: Make) -> Results:
-    """Proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Decodes codes. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
     for name in FORMATS:
         f = cpd.Format(name)
         codes = integers((f.bits * 32,), 15, 8).astype(np.uint8)

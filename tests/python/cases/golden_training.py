@@ -255,8 +255,8 @@ def model_step(model: Any, seed: int) -> list[Any]:
 
 
 def model_made(recipe: str, sums: str) -> dict[str, Any]:
-    """Returns a model's state after two steps. By then the histories of scales and the model's
-    clock have changed."""
+    """Returns a model's state after two steps. By then the histories of scales and the model's step
+    counter have changed."""
     model = converted(recipe, sums)
     for step in range(2):
         model_step(model, 960 + step)

@@ -408,12 +408,12 @@ def right(target: Target, parameter: inspect.Parameter) -> Any:
 
 
 EXEMPT = {
-    ("cpd.random_integers", "shape"): {"2**31"},  # as many are made
+    ("cpd.random_integers", "shape"): {"2**31"},  # valid, but takes too long
     # For the caller's own function, torch.nn.Linear is a valid argument, because a class is
     # callable.
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
-    ("cpd.study.capture", "inputs"): set(WRONG),  # of the caller's model
+    ("cpd.study.capture", "inputs"): set(WRONG),  # inputs of the caller's own model
     **{("cpd.study.capture", name): {"module"} for name in ("model", "loss")},
 }
 INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")

@@ -363,7 +363,7 @@ def drawn_arguments(draw: random.Random) -> dict[str, Any]:
             of["block"] = draw.choice((3, 4, "2x3"))
         if of["scale"] == "fp32":  # significands' bits must add up to at most 53
             of["tensor_scale"] = "bf16"
-        rows = ("2x3", "16x16", "3x2", "4x1")  # of several rows: under one tensor's scale
+        rows = ("2x3", "16x16", "3x2", "4x1")  # tensor's scale only
         of["outer"] = "tensor" if of["block"] in rows else draw.choice(("tensor", "row"))
         if of.get("rule") in (None, "max") and of["scale"] == "e4m3fn" and of["element"] == "e2m1":
             chosen = of.get("arithmetic") in (None, "te")

@@ -44,7 +44,7 @@ def status(*words):
     "words",
     [
         *((c, *rest) for c in added.LAB_COMMANDS for rest in ((), ("--help",), ("--nodes", "2"))),
-        ("roundoff",),  # by the gradients of a model
+        ("roundoff",),  # without a file, takes a model's gradients
     ],
     ids=" ".join,
 )

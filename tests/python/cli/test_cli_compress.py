@@ -132,7 +132,7 @@ def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint)
     told = figures(checkpoint, capsys, "--codec=e4m3")
     assert told["zstd"]["ratio"] == 2
     assert told["zstd"]["relative_rms"] == 0
-    monkeypatch.setitem(sys.modules, "zstandard", None)  # then its import fails
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # makes the import of zstandard fail
     assert "zstd" not in figures(checkpoint, capsys, "--codec=e4m3")
 
 

@@ -165,7 +165,7 @@ def workers_of(pid):
     """Returns the worker processes of a sweep that have started, even if they are still
     importing."""
     found = []
-    with contextlib.suppress(OSError):  # what has ended meanwhile
+    with contextlib.suppress(OSError):  # a process may have ended meanwhile
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
@@ -197,8 +197,8 @@ def test_interrupted_while_processes_start(tmp_path, after):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_interrupted_and_taken_up(tmp_path, jobs):
-    """Ctrl-C ends a sweep with one line. Finished cells stay stored, and a second sweep does not
-    measure them again."""
+    """Ctrl-C ends a sweep with one line. Finished measurements stay stored, and a second sweep does
+    not repeat them."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     out = tmp_path / "out"
     command = [

@@ -242,7 +242,7 @@ WITH_KERNELS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit", "one_bit bucket=8
                 "fp8_rows", "int8_rows stochastic", "int4 bucket=8", "quantized mxfp8",
                 "feedback int4 bucket=8", "feedback qsgd bits=2 bucket=8",
                 "qsgd bits=4 bucket=8 axis=0"]  # fmt: skip
-ROUNDED = ["top_k 0.25", "top_k 0.25 e4m3", "feedback top_k 0.25 feedback=off"]  # by kernels, too
+ROUNDED = ["top_k 0.25", "top_k 0.25 e4m3", "feedback top_k 0.25 feedback=off"]  # on the GPU too
 CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 
 

@@ -325,6 +325,6 @@ def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
 def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
     """For the exchanges ring, hierarchical and gather, three jobs together test every kind of fault
     in every phase."""
-    phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # that has no such phase
+    phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # gather lacks it
     kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
     check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

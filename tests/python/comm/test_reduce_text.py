@@ -185,7 +185,7 @@ def test_a_communicator_counts_its_reductions() -> None:
         mine = ranks[comm.rank]
         found = [comm.all_reduce(mine, STOCHASTIC) for _ in range(2)]
         with pytest.raises(ValueError, match="order must be"):
-            comm.all_reduce(mine, "e4m3 order=x")  # is not counted
+            comm.all_reduce(mine, "e4m3 order=x")  # raises, so does not count
         found.append(comm.all_reduce(mine, STOCHASTIC, step=9))
         comm.reduce(mine, "e4m3")
         assert comm.step == 4

@@ -403,7 +403,7 @@ def model_of(gradients):
     model = nn.ParameterList([nn.Parameter(torch.zeros_like(g)) for g in gradients])
     for p, g in zip(model, gradients, strict=True):
         p.grad = g.clone()
-    model.append(nn.Parameter(torch.zeros(3)))  # without a gradient
+    model.append(nn.Parameter(torch.zeros(3)))  # a parameter without a gradient
     return model
 
 

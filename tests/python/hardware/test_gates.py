@@ -21,10 +21,10 @@ def parts(*given):
 
 
 def test_counted_by_hand():
-    # The multiplier has 4 × 4 bits. The window of 24 + 3 bits has five shift stages and an
-    # exchange; the sum is added and negated. The result and the 8-bit product are normalized at the
-    # width before rounding. Exponents: the sum of the operands' exponents, alignment, and two
-    # roundings.
+    # First row: a product of 4 × 4 bits is rounded and then added in fp32. The window of 24 + 3
+    # bits needs five shift stages and an exchange; the sum is added and negated. The sum is
+    # normalized, and so is the 8-bit product, at the width of fp32. Exponents: the operands' sum,
+    # alignment, two roundings.
     rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
     exponents = 5 + 2 * 9 + 2 * 3 * 10
     assert parts("e4m3", "fp32") == (16, 27 * 7, 54, rounded, exponents, 0)

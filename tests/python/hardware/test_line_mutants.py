@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the default lines of vectors find every bug of `tests/rtl/line_mutants`. Directed
-lines of other seeds must find the bugs that random lines seldom find."""
+"""Tests that the default test vectors (one test case a line) find every bug of
+`tests/rtl/line_mutants`. Directed lines of other seeds must find the bugs that random lines seldom
+find."""
 
 from __future__ import annotations
 
@@ -77,13 +78,13 @@ SEEDS = QUICK_SEEDS | {
     *("align_places_fma32", "round_unbounded_sticky_up", "round_lost_fma", "round_lost_cast"),
     *("block_infinity_of_first", "block_scale_nan", "mx_scale_of_b", "int_saturated_end"),
 }
-"""Bugs that only one kind of directed lines finds."""
+"""Bugs that only one kind of directed test vectors finds."""
 
 pytestmark = needs("iverilog", "make")
 
 
 def lines_of(name: str, **how: Any) -> Vectors:
-    """Returns the default lines of an operation: directed lines and 10,000 random lines."""
+    """Returns an operation's default test vectors: directed lines and 10,000 random lines."""
     return make_vectors(**OPERATIONS[name], **(how or {"directed": True, "random": RANDOM}))
 
 
@@ -128,8 +129,8 @@ def test_the_modules_pass_the_default_lines(bench: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", slow_but(MUTANTS, QUICK))
 def test_the_default_lines_find_a_bug(bench: Any, tmp_path: Path, name: str) -> None:
-    """The default lines find every bug. They report no failure for a change that does not affect
-    results."""
+    """The default test vectors find every bug. They report no failure for a code change that does
+    not affect results."""
     sources = mutated(name, tmp_path)
     failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources, stop=1)
     assert count > 10_000
@@ -150,8 +151,8 @@ def test_directed_lines_of_other_seeds_find_a_bug(
 def test_default_lines_are_at_most_twice_those_of_0_7(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The default lines are at most twice as many as in version 0.7.0, which had corner cases, some
-    lines of each case, and random lines."""
+    """There are at most twice as many default test vectors as in version 0.7.0. That version had
+    corner cases, some lines of each case, and random lines."""
     made = lines_of(name)
     count = sum(len(batch["result"]) for batch in made.batches())
     monkeypatch.setattr(type(made.rule), "near_lines", lambda *_: iter(()))

@@ -195,8 +195,9 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
 @pytest.mark.parametrize("seed", [0, 9])
 @pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn", "fp32"), "fp16"])
 def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: int) -> None:
-    """Directed lines of fma include results of exactly one unit in the last place of c. In some
-    lines, a and b are the least subnormal numbers; in others, a · b is over 100 such units."""
+    """The directed test vectors of fma include results of exactly one unit in the last place of c.
+    In some of them, a and b are the least subnormal numbers; in others, a · b is over 100 such
+    units."""
     made = make_vectors(
         "fma", formats, formats[-1] if len(formats) == 3 else None, directed=True, seed=seed
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that coverage distinguishes cases that cannot happen from cases that the lines do not
-reach."""
+"""Tests that coverage distinguishes cases that cannot happen from cases that the test vectors do
+not reach."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_inputs_are_tried_until_every_case_is_seen(monkeypatch: pytest.MonkeyPat
     )
     rule = make_vectors("fma", "e4m3", random=1).rule
     assert cannot_happen(rule, {"exact": 0, "positive_zero": 0, "NX": 3}) == set()
-    assert len(tried) == 1  # of 128 batches
+    assert len(tried) == 1  # the first of 128 batches suffices
 
 
 def test_the_sum_of_a_unit_is_never_negative_zero() -> None:

@@ -331,7 +331,7 @@ def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "huge.tv"
     with path.open("wb") as file:
         file.write(b"39 39 3A 01\n")
-        file.seek(1 << 33)  # of zeros, without room on the disk
+        file.seek(1 << 33)  # a sparse file of 8 GiB of zeros
         file.write(b"\n")
     with pytest.raises(ValueError, match=r"huge\.tv:2: longer than 1048576 bytes"):
         checked_lines(path, None, RULE)

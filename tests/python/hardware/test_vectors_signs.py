@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the sign of a zero sum and the code of a NaN, as HARDWARE.md documents them, in lines that
-the oracle and the kernels agree on."""
+"""Tests the sign of a zero sum and the code of a NaN, as HARDWARE.md documents them. The oracle and
+the kernels agree on both."""
 
 from __future__ import annotations
 

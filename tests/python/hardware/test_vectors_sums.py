@@ -362,8 +362,8 @@ def test_a_unit_by_its_rule() -> None:
 
 
 def test_scales_below_every_normal_number() -> None:
-    """e8m0's least scale, 2^-127, is the exponent -127, although it is below binary32's normal
-    numbers."""
+    """Random test vectors contain e8m0's least scale, 2^-127 (code 0), which is below binary32's
+    normal numbers."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
     every = columns(made)
     assert (every["a_scale"] == 0).any()
@@ -436,8 +436,8 @@ def test_all_sums_of_integers(length: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
-    """Directed lines have an infinite product of either sign in each lane with c = 0. Some such
-    lines also have the opposite infinity as c."""
+    """The directed test vectors have an infinite product of either sign in each lane with c = 0. In
+    some of them, c is the opposite infinity."""
     made = make_vectors("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
@@ -452,7 +452,7 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
-    """Directed lines have zeros with a NaN scale of either operand, and c = 0."""
+    """The directed test vectors have zeros with a NaN scale of either operand, and c = 0."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")

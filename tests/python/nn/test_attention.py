@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests attention. With native sums it gives torch's results, and with narrow sums the bits of the
-same computation written by hand."""
+"""Tests attention. With torch's own sums ("native"), it gives torch's results. With sums in a
+narrow format, it gives the bits of the same computation written by hand."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_attention_by_hand_and_torchs(name, case):
-    """Attention has the bits of its definition, in the result and the gradients. With native sums
-    it has torch's values."""
+    """Attention has the bits of its definition, in the result and the gradients. With torch's own
+    sums ("native"), it has torch's values."""
     leaves = [x.requires_grad_() for x in tensors(2, 3)]
     how, options = RECIPES[name], CASES[case]
     mask = options.get("attn_mask")
@@ -383,8 +383,8 @@ def test_heads_say_what_they_do_not_take():
 @pytest.mark.parametrize("case", ["plain", "no bias", "widths", "more keys", "causal"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
-    """With native sums, a converted MultiheadAttention equals torch's, in training mode and in eval
-    mode, in which torch would take its fast path."""
+    """With torch's own sums ("native"), a converted MultiheadAttention equals torch's layer. This
+    holds in training mode and in eval mode, in which torch would take its fast path."""
     made, options = HEADED[case]
     module = layer(**made, batch_first=batch_first)
     names = list(module.state_dict())

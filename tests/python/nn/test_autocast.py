@@ -303,7 +303,7 @@ def test_calls_draw_different_bits():
     stream = torch.tensor(7 << 36)
     for given in (7 << 36, stream):
         mode = cpd.autocast(how, stream=given)
-        for _ in range(2):  # anew whenever it is entered
+        for _ in range(2):  # a context may be entered again
             with mode:
                 got = [F.linear(X, W), F.linear(X, W), X @ W.T]
             for number, y in enumerate(got):

@@ -107,7 +107,7 @@ def test_restore_gives_the_model_back():
         assert [dict(m._forward_pre_hooks) for m in model.modules()] == hooks
     assert [list(vars(m)) for m in model.modules()] == before
     assert all(p is q for p, q in zip(model.parameters(), parameters, strict=True))
-    cpd.restore(model)  # which was not converted
+    cpd.restore(model)  # an unconverted model may be restored
 
 
 def test_the_model_may_be_one_layer():
@@ -314,7 +314,7 @@ def test_a_schedule_follows_set_step(unit):
     for number, phase in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (9, 2), (1, 0)):
         cpd.set_step(model, **{unit: number})
         assert same(step_of(model, x), step_of(phases[phase], x))
-    cpd.set_step(model)  # as before
+    cpd.set_step(model)  # without arguments, nothing changes
     assert same(model(x), phases[0 if unit == "epoch" else 1](x))  # step 2 begins
 
 

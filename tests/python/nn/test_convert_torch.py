@@ -82,8 +82,8 @@ def train(model, optimizer, steps):
 
 
 def test_compiled_training():
-    """All steps of a compiled model use one graph, plus one for each phase of a schedule. The bits
-    are eager's."""
+    """A compiled model uses one graph for all steps, and one more for each phase of a schedule. The
+    bits are the same as in eager mode."""
     later = cpd.Recipe(sums="e6m9 chunked", activation="(4,3)")
     how = DRAWING.replace(schedule=[("step", 2, None), ("step", 4, later)])
     eager, model = converted(how), converted(how)
@@ -121,8 +121,8 @@ def test_other_recipes_compiled(how):
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.exhaustive), 33])
 def test_compiled_by_inductor(rows):
-    """Inductor gives eager's bits for a converted layer. Its caches are disabled, so that no
-    program of another test is reused."""
+    """A converted layer compiled by inductor has the bits of eager mode. The caches of inductor are
+    disabled, so that no program of another test is reused."""
     eager, model = nn.Linear(4, 4), nn.Linear(4, 4)
     model.load_state_dict(eager.state_dict())
     for layer in (eager, model):
@@ -352,8 +352,8 @@ def loss(parameters, model, x):
 
 @HOW
 def test_functional_calls(how):
-    """In a functional call, the buffer that the caller passes is the clock. The model's own clock
-    does not advance."""
+    """In a functional call, the caller passes the buffer with the step counter (the clock), and
+    this buffer advances. The model's own clock does not advance."""
     model = converted(how)
     parameters = dict(model.named_parameters())
     buffers = {name: torch.full_like(b, 5) for name, b in model.named_buffers()}

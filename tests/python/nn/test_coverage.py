@@ -181,7 +181,7 @@ def test_flex_attention_within_a_counted_step():
             self.out = nn.Linear(8, 8)
 
         def forward(self, x):
-            with torch.no_grad():  # on CPUs it has no backward pass
+            with torch.no_grad():  # the product has no backward pass on CPUs
                 y = flex_attention(x, x, x)
             return self.out(y)
 

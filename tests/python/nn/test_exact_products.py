@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests native sums of 16-bit layers. Each result is the float64 product of the operands as
-cpd.cast gives them, rounded once. The last bits of float32 sums may move a few results."""
+"""Tests 16-bit layers with torch's own sums ("native"). Each result is the float64 product of
+the operands as cpd.cast gives them, rounded once. The last bits of float32 sums may move a few
+results."""
 
 from __future__ import annotations
 
@@ -470,8 +471,8 @@ def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductors_bits_are_those_of_eager():
-    """Inductor gives eager's bits for a layer's result, for its gradients, and for torch's
-    operations around it."""
+    """A layer compiled by inductor has the bits of eager mode: its result, its gradients, and
+    torch's operations around it."""
     layer = nn.Linear(128, 96)
     cpd.convert(layer, "te-current", coverage=False)
     x, g = values(64, 128), values(64, 96, seed=3).bfloat16()

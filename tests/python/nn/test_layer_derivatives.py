@@ -244,7 +244,7 @@ def test_each_sample_has_the_bits_it_has_alone(recipe, ours, torchs, shapes):
     args = [x.bfloat16().float() for x in operands(shapes)]
     f = ours(recipe)
     functions = [f]
-    if recipe is not UNIT:  # whose gradients would have to be bf16
+    if recipe is not UNIT:  # UNIT would need gradients in bf16
         functions.append(grad(loss(f), ALL))
     for dims, function in itertools.product(DIMS, functions):
         together, each = stacked(args, dims)

@@ -262,8 +262,8 @@ def test_round_both_passes_opcheck():
 
 
 def test_inductor_keeps_eagers_bits():
-    """A compiled rms_norm keeps eager's bits, for inputs for which torch's own function would give
-    different bits."""
+    """A rms_norm compiled by inductor has the bits of eager mode. The inputs are chosen so that
+    torch's own function would give different bits."""
     x, w = normal(64, 256), normal(256, seed=1)
 
     def run(x, w):

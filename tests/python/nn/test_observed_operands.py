@@ -18,7 +18,7 @@ from tensors import normal  # noqa: E402
 
 MX = cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8")
 SCALED = ("int8 row", "int12 row", "fp8-row", "nvfp4", "mxfp8", "mxfp4 factor=0.75")
-OPERANDS = {  # of a linear layer: the tensor and the axis of the sum
+OPERANDS = {  # each operand of a linear layer: tensor and summed axis
     ("activation", "forward"): -1,
     ("activation", "grad_weight"): 0,
     ("weight", "forward"): 1,
@@ -107,4 +107,4 @@ def test_delayed_scales_are_those_of_the_layer():
     rows = {row.recipe: row for row in watch if row.role == "activation"}
     assert rows["own"].scale_min == rows["own"].scale_max == float(scale.reciprocal())
     assert rows["own"].overflow == float((x.abs() > 448 * scale.reciprocal()).sum()) / 64 * 100 > 0
-    assert rows["te-delayed"].overflow == 0  # by the tensor's own scale
+    assert rows["te-delayed"].overflow == 0  # the scale comes from the tensor itself

@@ -571,7 +571,7 @@ def test_the_plot_joins_no_layers_and_hides_no_recipe(tmp_path, monkeypatch):
     marks = [tuple(each[0]) for each in drawn_marks if len(each)]
     of_layer = [mark for mark in marks if -0.5 < mark[1] < 0.5 and mark[0] > 1]
     assert len(of_layer) == 2
-    assert of_layer[0][0] == of_layer[1][0]  # one SQNR
+    assert of_layer[0][0] == of_layer[1][0]  # both rows have the same SQNR
     assert of_layer[0][1] != of_layer[1][1]
     exempt = [mark for mark in marks if 0.5 < mark[1] < 1.5]
     assert [mark[0] for mark in exempt] == [0.03, 0.03]

@@ -133,7 +133,7 @@ def test_layers_refuse_inputs_that_torchs_layers_refuse(kind, recipe, of_weight,
     with pytest.raises(theirs.type) as ours:
         layer(*inputs)
     assert str(ours.value) == str(theirs.value)
-    if kind != "encoder":  # whose norms torch computes, and refuses
+    if kind != "encoder":  # torch refuses the norms of an encoder
         with torch.autocast("cpu", torch.bfloat16):
             layer(*inputs)
 
@@ -240,7 +240,7 @@ def test_layers_take_and_refuse_the_types_that_torchs_layers_do(kind, first, sec
     )
     with torch.autocast("cpu", B16):
         got = outcome(lambda: layer(*given))
-        if "norm" in kind or kind == "statistics":  # which torch.autocast leaves alone
+        if "norm" in kind or kind == "statistics":  # torch.autocast does not change these
             assert got == outcome(lambda: plain(*given))
         else:
             assert got in (B16, F32)

@@ -150,7 +150,7 @@ def test_autocast_gives_its_type():
     with torch.autocast("cpu", torch.bfloat16):
         y = functional.linear(x, w, recipe=recipe)
     assert y.dtype == torch.bfloat16
-    qx, qw = (cpd.cast(t.detach(), "e4m3fn") for t in (x, w))  # of the tensors as they arrive
+    qx, qw = (cpd.cast(t.detach(), "e4m3fn") for t in (x, w))  # casts of the unconverted tensors
     assert same(y.detach(), F.linear(qx, qw).bfloat16())
     y.sum().backward()
     assert x.grad.dtype == w.grad.dtype == torch.float32

@@ -36,7 +36,7 @@ def test_a_row_names_functions_of_torch():
     assert len({row.name for row in OPERATIONS}) == len(OPERATIONS)
     assert functions[F.linear].name == functions[torch.ops.aten.linear.default].name == "linear"
     assert functions[torch.linalg.matmul] is functions[torch.Tensor.__matmul__]
-    assert torch.layer_norm not in functions  # whose arguments are not those of F.layer_norm
+    assert torch.layer_norm not in functions  # its arguments differ from F.layer_norm's
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def check_retry(run: Run, after: int, wanted: list[Any]) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_operators() -> None:
     own = {name: check_each_request(run) for name, run in operators().items()}
-    assert own["cast"] == own["gemm"] == own["sum"] == 0  # those need none
+    assert own["cast"] == own["gemm"] == own["sum"] == 0  # these make no requests of CPD's own
     assert own["simulate_all_reduce"] > 0
     assert own["gemm by blas"] > 0
     assert min(count for name, count in own.items() if name.startswith("scaled")) > 0

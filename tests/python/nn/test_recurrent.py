@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests recurrent layers, which CPD computes time step by time step. With native sums they give
-torch's results; otherwise the bits of a loop written by hand."""
+"""Tests recurrent layers, which CPD computes one time step after another. With torch's own sums
+("native"), they give torch's results. Otherwise they give the bits of a loop written by hand."""
 
 from __future__ import annotations
 
@@ -216,9 +216,9 @@ def used(results, which):
 @pytest.mark.parametrize("recipe", FORMATS, ids=lambda text: text.split(";")[-1].strip())
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
-    """With native sums, a direction that is computed as one autograd node has the bits of the loop,
-    in results and gradients. This holds for each choice of results that the loss uses, and for
-    batches or sequences of length one."""
+    """With torch's own sums ("native"), one direction of a layer is one autograd node. Its results
+    and gradients have the bits of a loop over time steps. This holds for each choice of results
+    that the loss uses, and for batches or sequences of length one."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, **options), cpd.Recipe(recipe)
@@ -250,9 +250,9 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
-    """Packed sequences that are computed as one autograd node have the loop's bits. The test covers
-    both directions, each choice of results that the loss uses, and gradients that are zeros of
-    either sign."""
+    """One direction of a layer over packed sequences is one autograd node, with the bits of a loop
+    over time steps. The test covers both directions, each choice of results that the loss uses, and
+    gradients that are zeros of either sign."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, bidirectional=True, **options), cpd.Recipe(FORMATS[0])
@@ -280,8 +280,8 @@ def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
-    """Second derivatives of native sums equal the loop's. Computing them does not change the bits
-    of the first derivatives."""
+    """With torch's own sums ("native"), second derivatives equal the second derivatives of a loop
+    over time steps. Computing them does not change the bits of the first derivatives."""
     layer = torchs(kind)
     x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
     leaves = [x, *layer.parameters()]
@@ -501,8 +501,8 @@ def inputs_of(name, batch_first):
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_layers_are_torchs_with_native_sums(name):
-    """With native sums, a converted recurrent layer equals torch's, for every form in which torch's
-    forward accepts its arguments."""
+    """With torch's own sums ("native"), a converted recurrent layer equals torch's, for every form
+    in which torch's forward accepts its arguments."""
     torch.manual_seed(0)
     cls = getattr(torch.nn, name)
     options = {} if name.endswith("Cell") else {"batch_first": True, "bidirectional": True}

@@ -43,7 +43,7 @@ def test_bf16_is_a_recipe_where_one_stands_and_a_sum_where_a_sum_does():
     x, w = torch.ones(1, 600), torch.ones(1, 600)
     assert (
         cpd.functional.linear(x, w, recipe=cpd.Recipe(sums="bf16")).item() == 256
-    )  # where a sum of ones stalls
+    )  # a sum of ones in bf16 stalls at 256
 
 
 def _two():

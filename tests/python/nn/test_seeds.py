@@ -125,8 +125,8 @@ def test_sums_alone_are_of_native_products():
 
 @pytest.mark.parametrize("name", ["linear", "conv2d", "scaled_dot_product_attention", "layer_norm"])
 def test_compiled_steps(name):
-    """Over ten steps, a compiled form compiles at most twice with seeds as ints, and once with
-    seeds as tensors. The bits equal eager's."""
+    """Over ten steps, a compiled functional form compiles at most twice with seeds as ints, and
+    once with seeds as tensors. The bits are the same as in eager mode."""
     args, keywords = FORMS[name]
 
     def step(seed):
@@ -323,8 +323,8 @@ def test_a_models_seed_is_an_int():
 
 
 def test_schedules_follow_the_clock_that_is_set():
-    """A schedule follows the clock that set_step sets: step n of the schedule is the training step
-    that begins while the clock is at n."""
+    """A schedule follows the model's step counter (its clock), which set_step sets. Step n of the
+    schedule is the training step that begins while the clock is at n."""
     later = cpd.Recipe("native", weight="e5m2 rounding=stochastic")
     how = cpd.Recipe("native", weight="e4m3fn", schedule=[("step", 2, later)])
     model, x = nn.Linear(8, 4), normal(3, 8)

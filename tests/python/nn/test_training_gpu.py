@@ -29,7 +29,7 @@ def _gpu_itself() -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("recipe", ["te-current", "te-delayed", "mxfp8", "nvfp4"])
 def test_inductor(recipe: str, mode: str) -> None:
-    """A step that inductor compiles gives results close to eager's. The bits differ because
+    """A step compiled by inductor gives results close to eager mode. The bits differ because
     inductor's own kernels of GELU and norms round differently."""
     eager = converted(recipe)
     model = copy.deepcopy(eager)

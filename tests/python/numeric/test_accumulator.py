@@ -203,7 +203,7 @@ def test_replacing_a_part(acc):
         assert str(plain) == "e4m3 sequential product=exact rounding=up"
     elif acc.form != "unit" or acc.promote:
         assert acc.replace(rounding="up").rounding == "up"
-    else:  # its format holds every sum of the unit
+    else:  # the format holds every sum of the unit
         with pytest.raises(ValueError, match=r"rounding= has no effect, .*: sum_rounding="):
             acc.replace(rounding="up")
     assert str(acc.replace(rounding=acc.rounding)) == str(acc)

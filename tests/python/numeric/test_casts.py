@@ -162,7 +162,7 @@ def test_arithmetic_takes_casts() -> None:
 def test_operators_of_torch_take_formats_without_scales() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(2)
-    cpd.cast(x, "e4m3")  # which loads the operators
+    cpd.cast(x, "e4m3")  # loads the operators
     with pytest.raises(
         ValueError, match="mxfp8 has scales; here a format without scales is needed"
     ):

@@ -207,8 +207,8 @@ refused."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """Returns the options that `parse` accepts although none of their values changes a result. An
-    option that is refused by an error without its name is returned too."""
+    """Returns the options that `parse` accepts after the text `head`, although none of their values
+    changes a result. An option that is refused by an error without its name is returned too."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -281,8 +281,8 @@ SUM_OPTIONS: Options = {
 
 def probe_sums(head: str) -> Outcome:
     """Returns a function from an accumulator's text to its products of probe operands. The operands
-    have scales if the head or the text has them. If a unit refuses the operands, the error is the
-    result."""
+    have scales if that text, or the text `head`, declares scales. If a matrix unit refuses the
+    operands, the error is the result."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None
@@ -468,7 +468,7 @@ def test_every_option_of_a_codec_changes_a_message_or_is_refused(head: str) -> N
     def outcome_of(text: str) -> list[Any]:
         spec = cpd.Reduce(text)
         found: list[Any] = [cpd.simulate_all_reduce(ranks, spec)[0].tobytes()]
-        if text.startswith(("top_k", "feedback", "one_bit")):  # whose errors the next call sends
+        if text.startswith(("top_k", "feedback", "one_bit")):  # the next call sends their errors
             states = cpd.compress.States()
             steps = [cpd.simulate_all_reduce(ranks, spec, states=states)[0] for _ in range(2)]
             found.append(steps[1].tobytes())

@@ -178,7 +178,7 @@ def test_an_unknown_key_names_all_and_the_nearest(spec: Any) -> None:
         assert all(name in told for name in EXAMPLES[spec] if name != "format")
         assert f"did you mean {key}?" in told
     if spec is cpd.Format:
-        return  # whose text has no keys
+        return  # texts of this class have no keys
     with pytest.raises(ValueError, match=f"unknown option '{wrong}'") as told_by_text:
         spec(f"{text} {wrong}=1")
     told = str(told_by_text.value)

@@ -37,7 +37,8 @@ SMALL = DemoOptions(epochs=1, roundoff_epochs=1, roundoff_nodes=16, search_expon
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Measures the demo once. Returns the demo and the folder with its cells."""
+    """Runs the demo's experiments (cells) once. Returns the demo and the folder with the cells'
+    results."""
     folder = tmp_path_factory.mktemp("demo")
     done = []
     demo = measure(SMALL, folder, done.append)
@@ -219,8 +220,8 @@ def test_report_on_a_full_disk(folder, capsys, monkeypatch):
 
 
 def test_every_cell_is_measured_anew(measured, tmp_path, monkeypatch):
-    """The demo measures every cell again, even if the cell is stored. A cell's key does not include
-    the sources of the compiled library, so a stored result may be outdated."""
+    """The demo runs every experiment (cell) again, even if its result is stored. A cell's key does
+    not include the sources of the compiled library, so a stored result may be outdated."""
     shutil.copytree(measured[1], tmp_path, dirs_exist_ok=True)
     done = []
     monkeypatch.setattr("cpd_lab.papers.run.measure", lambda cell: done.append(cell) or stop())
@@ -265,8 +266,8 @@ def rewritten(path, change):
 
 
 def test_results_of_another_version(folder, capsys):
-    """A stored cell whose fields differ from the present version's raises an error instead of
-    making a page."""
+    """A stored result whose fields differ from the present version's raises an error. No page is
+    made."""
     rewritten(some_cell(folder), lambda body: body["result"].pop("curve"))
     assert main(["report", str(folder)]) == 2
     assert "no page can be made of it (TypeError: " in capsys.readouterr().err
@@ -360,7 +361,7 @@ def test_every_seed_is_run(tmp_path):
     )
     done = []
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # also where sums may stall
+        warnings.simplefilter("error")  # no warning, even if sums may stall
         measured = measure(options, tmp_path, done.append)
     assert len(done) == 1 + 8 + 2 + 2 + 9 + 1
     assert [run.seed for run in measured.table] == [7] * 9

@@ -104,7 +104,7 @@ NEVER_YES = {
 
 
 def random_cell(random_, scale, text):
-    """Returns a random cell in the same notation."""
+    """Returns random figures in the notation of the table cell `text`."""
     if re.fullmatch(r"\d+ of \d+", text):
         whole = text.split(" of ")[1]
         return f"{random_.choice([whole, 0])} of {whole}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the cells of studies, their files, and the reports that studies make of results."""
+"""Tests studies: their cells (single experiments), the files with the cells' results, and the
+reports of these results."""
 
 import json
 import re
@@ -69,7 +70,7 @@ def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
     assert not is_stale(one)
     monkeypatch.setattr(papers_run, "sources_of", lambda kind: "0123456789abcdef")
     assert is_stale(one)
-    assert run([FACTOR], tmp_path) == [one]  # kept unless asked
+    assert run([FACTOR], tmp_path) == [one]  # a stored result is reused by default
     measured = []
     monkeypatch.setattr(papers_run, "measure", lambda cell: measured.append(cell) or measure(cell))
     run([FACTOR], tmp_path, again=is_stale)
@@ -78,7 +79,7 @@ def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
 
 def test_sources_are_the_files_that_decide():
     assert sources_of("scale-factor") != sources_of("train")
-    assert sources_of("train") == sources_of("masks")  # one module and cpd_lab.train
+    assert sources_of("train") == sources_of("masks")  # both use cpd_lab.train and one more module
     for kind in KINDS.values():
         assert callable(kind.function())
 
@@ -148,7 +149,8 @@ def test_a_study_shows_what_little_there_is(study):
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_study_says_what_full_is(study):
-    """If --full measures the same cells as the small size, the study states the reason."""
+    """If a study runs the same experiments with --full as at the small size, it states the
+    reason."""
     small, full = ([cell.key for cell in study.cells(size, 3)] for size in ("small", "full"))
     assert (small == full) == study.full.startswith("as small: ")
 

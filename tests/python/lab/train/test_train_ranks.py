@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests training over processes: the hash, counts, losses and gradients equal those of training
-over virtual ranks."""
+"""Tests training over processes: hash, counts, losses and gradients are the same as over virtual
+ranks."""
 
 from __future__ import annotations
 
