@@ -33,8 +33,8 @@ ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG,
 
 
 def run(case, leaves, **how):
-    """Returns two things: a list of the convolution's result and the gradients of its operands, and
-    the random gradient of the result from which these gradients were computed."""
+    """Returns a list and a tensor. The list has the convolution's result and the gradients of its
+    operands. The tensor is the random gradient of the result from which these gradients follow."""
     y = case.ours(*leaves, **how)
     g = values(*y.shape, seed=7, dtype=y.dtype)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)], g

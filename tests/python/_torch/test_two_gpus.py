@@ -287,8 +287,8 @@ def test_two_models_with_a_gpu_each(recipe: str | cpd.Recipe) -> None:
 
 
 def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With delayed scaling and layers on both GPUs, the ranks' largest magnitudes are reduced once
-    per GPU, in the order in which the GPUs first appear among the layers."""
+    """With delayed scaling and layers on both GPUs, the ranks exchange their largest magnitudes
+    once per GPU. The GPUs come in the order in which they first appear among the layers."""
     places = [SECOND, FIRST, SECOND]
     rows = [torch.full((3,), 1.0 + n, device=place) for n, place in enumerate(places)]
     seen = []

@@ -67,8 +67,8 @@ def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[n
 
 
 def points(f: cpd.Format, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Returns binary32 inputs for a cast to format `f`: midpoints between values and their
-    neighbors, within the format's range and beyond it, then special values and random patterns."""
+    """Returns binary32 inputs for a cast to format `f`. They are midpoints between values with
+    their neighbors, also beyond the format's range, then special values and random patterns."""
     top = min(127, math.frexp(f.max)[1] + 1)
     low = max(-126, math.frexp(f.min_subnormal or 1.0)[1] - 3)
     step = 23 - f.man

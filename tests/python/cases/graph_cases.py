@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what CUDA graphs capture and replay on a GPU: every kind of operation, and a training step
-of every named recipe. test_gpu.py runs this file as a program, which prints one line for each
+"""Tests CUDA graphs on a GPU. A graph captures and replays every kind of operation, and a training
+step of every named recipe. test_gpu.py runs this file as a program, which prints one line for each
 failure."""
 
 from __future__ import annotations

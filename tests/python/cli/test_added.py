@@ -20,7 +20,7 @@ class Entry:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Replaces the entry points of all installed packages by those that a test gives."""
+    """Replaces the entry points of all installed packages by the entry points that a test gives."""
 
     def replace(**groups):
         def entry_points(group):

@@ -229,8 +229,8 @@ def test_scaled_formats_as_json(capsys, name):
 
 @pytest.mark.parametrize("name", [*SCALED, "e2m1 8 scale=e2m1", "int4 8 scale=e4m3", "e5m2 4"])
 def test_least_and_largest_of_scaled_formats(name):
-    """The printed least and largest values of a scaled format equal values decoded from codes: the
-    least and the largest element with the least and the largest scale."""
+    """`cpd show` prints the least and largest values of a scaled format. They equal values decoded
+    from codes: the least and the largest element, with the least and the largest scale."""
     q = cpd.Scaled(name)
 
     def levels(values):

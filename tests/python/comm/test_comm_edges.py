@@ -136,8 +136,8 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
 
 def test_a_layers_first_owner_follows_from_its_number():
     """The owner of a layer's first slice depends on the layer's number in the model, not on its
-    spec. Rank 0 of three owns the value of `a` and sends two one-byte sums. Rank 1 owns `b`: rank 0
-    sends its value in one byte, or in four bytes as fp32."""
+    spec. Rank 0 of three owns the value of `a` and sends two one-byte sums. Rank 1 owns the value
+    of `b`: rank 0 sends its contribution in one byte, or in four bytes as fp32."""
     layers = {"a": (1,), "b": (1,)}
     together, apart = (
         cost_of_step(cpd.Schedule(E4M3, exempt=e), 3, layers, 0) for e in ([], ["b"])

@@ -66,7 +66,7 @@ STATE = {
 
 
 def test_specs_of_before_are_loaded():
-    """Pickles of version 0.7 load, including those from before the field `wire` existed."""
+    """Pickles of version 0.7 load, even pickles from before the field `wire` existed."""
     loaded = [object.__new__(cpd.Reduce) for _ in range(3)]
     with pytest.warns(UserWarning, match="this Reduce of 0.7 had seed 3 and step 2: give them to"):
         loaded[0].__setstate__(STATE)

@@ -91,7 +91,7 @@ def test_runs_are_of_buckets() -> None:
 
 
 def test_means_are_rounded_once() -> None:
-    """A mean is rounded once, even if it is next to a tie: the sum is three times the midpoint
+    """A mean is rounded once, even if it is next to a tie. Here the sum is three times the midpoint
     between 1 and the next number, plus a tiny term."""
     codec = cpd.Codec("one_bit bucket=3")
     for tail in (0.0, 2.0**-49, -(2.0**-49), 2.0**-51, -(2.0**-51), 2.0**-52):
@@ -110,8 +110,8 @@ def test_means_are_rounded_once() -> None:
     ],
 )
 def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
-    """Each column has its own means. A column runs over the outputs for one input of a Linear
-    weight, over the kernel's last dimension of a convolution, and over all values of a vector."""
+    """Each column has its own means. In a Linear weight, a column has the outputs of one input; in
+    a convolution, the values along the kernel's last dimension; in a vector, all values."""
     x = layer(int(np.prod(shape)), 5).reshape(shape)
     packet = cpd.Codec(name).encode(x)
     columns = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])

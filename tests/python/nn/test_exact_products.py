@@ -220,7 +220,7 @@ def test_attention_casts_softmax_weights_in_float32(name, mode):
         return cast(recipe, which, x, axis)
 
     # The last bit of a float32 sum may move a weight or a gradient over a rounding point of its
-    # format, which changes a whole row of results. So the test takes the layer's own values as
+    # format. This changes a whole row of results. So the test takes the layer's own values as
     # operands, and checks that they are close to the exact ones.
     scores = functional.matmul(q, k.mT, recipe=recipe, dtype=torch.float32)
     exact = operand("activation", q, -1) @ operand("weight", k.mT, -2)
@@ -367,8 +367,8 @@ def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
 
 
 def test_float16_results_of_scales_that_are_rounded_up():
-    """A float16 layer gives right results even if a cast rounds up beyond float16's range: 65504 is
-    255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
+    """A float16 layer gives right results even if a cast rounds up beyond float16's range. Here
+    65504 is 255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
     x = torch.full((2, 32), 65504.0, dtype=torch.float16)
     w = torch.full((3, 32), 2.0**-8, dtype=torch.float16)
     recipe = cpd.Recipe("native", activation="mxfp8 rule=rceil")

@@ -197,8 +197,8 @@ def test_near_names():
     "given", ["int8 kahan", "fp32 fma chunk=3", "e9m9 block_fma", "cdna1-fp16 fraction_bits=20"]
 )
 def test_a_wrong_accumulator_is_one(given):
-    """A text with the word of a scheme, or with a matrix unit's name and options, is recognized as
-    an accumulator, even if the accumulator itself is invalid."""
+    """A text is recognized as an accumulator if it has the word of a scheme, or a matrix unit's
+    name with options. This holds even if the accumulator itself is invalid."""
     with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
         cpd.Recipe(given)
     with pytest.raises(ValueError, match=r"must be|chunk|exp|has no effect"):

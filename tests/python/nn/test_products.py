@@ -109,8 +109,8 @@ def test_each_multiply_accumulate_is_counted(name):
     assert counted.forward == wanted
     gradients = sum(int(x.grad.sum()) for x in operands)
     assert gradients == 2 * wanted
-    # torch computes the gradients of dot products by multiplications without sums, which do not
-    # count.
+    # torch computes the gradients of dot products by multiplications without sums. These do not
+    # count as multiply-accumulates.
     assert counted.backward == {"dot": 0, "mv": wanted, "addmv": wanted}.get(name, gradients)
 
 

@@ -377,8 +377,8 @@ def test_errors_of_wires(text, message):
 
 @pytest.mark.parametrize("given", range(6))
 def test_recipes_are_constructed_in_compiled_programs(given):
-    """A recipe can be constructed in a compiled program, also with keywords. The results are those
-    of the same recipe constructed outside."""
+    """A recipe can be constructed in a compiled program, also with keywords. It gives the results
+    of the same recipe constructed outside the program."""
     torch = pytest.importorskip("torch")
 
     def make():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests modules that are registered with CPD and do not come from torch: written by hand, compiled,
-copied, and those of transformers and timm."""
+"""Tests modules that are registered with CPD and do not come from torch: modules written by hand,
+compiled or copied, and modules of transformers and timm."""
 
 import copy
 import pickle

@@ -50,8 +50,8 @@ def test_inductor(recipe: str, mode: str) -> None:
     ("recipe", "tolerance"), [("te-current", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)]
 )
 def test_autocast(recipe: str, tolerance: float) -> None:
-    """Under torch.autocast, results are close to those without it. Operands are rounded to bf16
-    first, which moves some elements to a neighboring value."""
+    """Under torch.autocast, results are close to results without torch.autocast. Operands are
+    rounded to bf16 first, which moves some elements to a neighboring value."""
     model = converted(recipe)
     x = values(32, 64).cuda()
     wanted = model(x)

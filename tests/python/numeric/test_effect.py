@@ -135,8 +135,9 @@ REFUSED = (
     "fp32 block_fma .*fnuz.* overflow=saturate",
     "(int9|int24|int25|fixed<25,4>|bf16 fixed width=9) rounding=up",
 )
-"""Patterns of texts in the documentation's tables with an option that changes no sum: random bits
-that no rounding uses, or a rounding or overflow although the format holds every sum."""
+"""Patterns of the tested texts that must be refused, because their option changes no sum. The
+option is random bits that no rounding uses, or a rounding or overflow although the format holds
+every sum."""
 SCHEMES = ("e5m2 sequential", "bf16 kahan", "e4m3fn pairwise", "e6m9 chunked chunk=4", "e5m2 fma")
 
 

@@ -132,8 +132,8 @@ def test_rows_are_found_by_their_loss_scale():
 
 
 def test_values_are_lost_below_half_of_the_least():
-    """Values below half of a format's least value are lost. e4m3's least value is 2^-9: 2^-10 is a
-    tie and rounds to 0, and 1.5 · 2^-10 does not. So all magnitudes from 2^-11 up to 2^-10 are
+    """Values below half of a format's least value are lost. e4m3's least value is 2^-9. 2^-10 is a
+    tie and rounds to 0, but 1.5 · 2^-10 does not. So all magnitudes from 2^-11 up to 2^-10 are
     lost."""
     e4m3 = cpd.Format("e4m3")
     assert lost_below(e4m3) == -10

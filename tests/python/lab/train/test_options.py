@@ -26,8 +26,8 @@ OF_REDUCE = (
 
 
 def assert_same_run(one: TrainOptions, other: TrainOptions) -> None:
-    """Asserts that two sets of options mean the same training. One may give the all-reduce as a
-    text, the other as separate options."""
+    """Asserts that two sets of options mean the same training. The all-reduce may be a text in one
+    set and separate options in the other set."""
     apart = dict.fromkeys(OF_REDUCE)
     assert replace(one, **apart) == replace(other, **apart)
     assert one.reduction(steps_per_epoch=7) == other.reduction(steps_per_epoch=7)
