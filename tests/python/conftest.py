@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of all tests."""
+"""Fixtures and pytest hooks that all tests share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
 COMPILED = 5
 SCALED = pytest.StashKey[bool]()
-"""True once a test's limit of time is scaled."""
+"""The key under which a test stores True once its time limit is scaled."""
 
 SINCE = (
     (
@@ -36,13 +36,15 @@ SINCE = (
         "products within flex attention are counted from torch 2.13 on",
     ),
 )
-"""The first torch that some tests are for, a pattern of their names, and why."""
+"""Tests that need a recent torch. Each row has the first torch version that passes the tests, a
+pattern of their names, and the reason for skipping them with an older torch."""
 
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # As many CI runners and `… &` start it, this process ignores Ctrl-C, and would hand that on.
+    # This process ignores Ctrl-C if its parent does, as many CI runners and shells do for `COMMAND
+    # &`. Child processes would inherit that. The next line restores Python's handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         folders = [str(Path(__file__).with_name(name)) for name in ("ranks", "cases", "oracles")]
@@ -54,12 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
-    many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
-    place that is one in four of every test's. Of compiled programs, most of whose time is
-    tracing, one in COMPILED of all tests' cases is quick. The seconds of
-    `timeout`, and of pyproject.toml where a test has none, are an idle machine's: those of
-    pyproject.toml are scaled here, those of a mark when the test begins."""
+    """Chooses the cases of the quick tier, scales time limits, and skips tests that need a newer
+    torch.
+
+    The mark `few(word, of)` concerns the cases of a test whose names contain `word`. The first case
+    and about one in `of` others, chosen by a hash of the name, stay in the quick tier. The rest are
+    marked `exhaustive`. If a CPU emulates CUDA, every test has `few("", 4)`. About one in COMPILED
+    of the cases named `compiled…` stays quick, because tracing takes long.
+
+    Time limits are for an idle machine. This function scales the limit of pyproject.toml for tests
+    without a `timeout` mark. `pytest_runtest_protocol` scales the limit of a mark when the test
+    begins.
+    """
     seen: Counter[tuple[str, str]] = Counter()
     version = metadata.version("torch").split(".")[:2] if util.find_spec("torch") else []
     later = [row for row in SINCE if version and tuple(map(int, version)) < row[0]]
@@ -91,10 +99,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout reads the mark
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Scales the limit of a test's own mark by the slowness of now: other work may have begun
-    since the tests were collected. At the limit pytest-timeout interrupts the test, which needs the
-    GIL; at twice the limit the process ends, with where its threads are: one may never give the
-    GIL back."""
+    """Scales the limit of a test's `timeout` mark by the machine's present slowness, because other
+    work may have begun since the tests were collected.
+
+    At the limit, pytest-timeout interrupts the test, which needs the GIL. At twice the limit, the
+    process prints the stacks of its threads and exits, because a thread may never release the GIL.
+    """
     limit = item.get_closest_marker("timeout")
     if limit is not None and not item.stash.get(SCALED, False):
         item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
@@ -110,8 +120,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FRONT_ENDS])
 def front_end(request: pytest.FixtureRequest) -> FrontEnd:
-    """Each front end of the operations; CUDA's is skipped without a GPU, or fails where one is
-    required."""
+    """Runs a test on each front end of the operations. The CUDA front end is skipped without a GPU,
+    or fails where a GPU is required."""
     return FRONT_ENDS[request.param]()
 
 
@@ -122,7 +132,7 @@ def gpu() -> None:
 
 @pytest.fixture
 def two_gpus(gpu: None) -> None:
-    """A skip that says so where there is one GPU alone."""
+    """Skips the test on a machine with one GPU."""
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU, not two")

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations in compiled programs: steps that do not recompile, inductor, dynamic shapes,
-gradients; and the first use of torch, or none at all."""
+"""Tests CPD's operations in programs that torch.compile makes: steps that must not recompile, the
+inductor backend, dynamic shapes and gradients.
+
+Two more tests show that `import cpd` does not load torch, and that the first call of CPD may lie in
+a compiled program.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,8 @@ def step_in_place(x, step):
     ids=lambda f: f.__name__,
 )
 def test_compiled_steps(step):
-    """20 stochastic steps recompile at most once, each with new bits, the same as eager's."""
+    """In a compiled program, 20 stochastic steps compile at most twice. Each step gives new bits,
+    which are the bits that eager mode gives."""
     x = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
     for streams in (list(range(20)), [torch.tensor(i) for i in range(20)]):
         run, counter = compiled(step)
@@ -202,7 +207,8 @@ def test_first_use_may_be_compiled(call):
 
 
 def test_a_torch_whose_compiled_backward_passes_report_nothing(monkeypatch):
-    """Torch 2.11: one graph is refused; otherwise the layers run eagerly, and steps are counted."""
+    """Tests torch 2.11: compiling a converted layer as one full graph raises an error. Without
+    `fullgraph`, the layer runs eagerly, and its step counter counts each step."""
     monkeypatch.setattr("cpd.nn.clock._BACKWARD_REPORTS", False)
     layer = torch.nn.Linear(4, 4)
     cpd.convert(layer, "te-delayed", coverage=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public operation in a compiled program gives eager's bits, or the same refusal: specs given
-as a text, as an object of outside, as an object made inside; seeds as an int and as a tensor."""
+"""Tests that every public operation gives the same bits, or raises the same error, in a compiled
+program as in eager mode. Specs are passed as a text, as an object made outside the program, or as
+an object made inside it. Seeds are passed as an int or as a tensor."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SUM = "fp32 rounding=stochastic"
 
 
 class Operation(NamedTuple):
-    """A call, the class of its spec, and the text of its spec."""
+    """An operation to call, the class of the spec that the operation takes, and the text of that
+    spec."""
 
     run: Run
     of: Callable[[str], Any]
@@ -172,7 +174,8 @@ def test_compiled_calls_have_eagers_bits(name: str, dtype: Any) -> None:
 
 
 def test_sums_of_compiled_programs_are_eagers_recipes() -> None:
-    """The recipe that a program makes is the one that eager makes, whatever its parts are."""
+    """A compiled program and eager mode construct recipes with the same text, whatever the recipe's
+    parts are."""
     made: list[str] = []
     acc, weight = cpd.Accumulator("e8m10 kahan"), cpd.Cast("e5m2 up")
     base = cpd.Recipe("mxfp8", attention="bf16", norm="bf16")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawn convolutions and their gradients on the CPU, where products read images where they lie: the
-bits, types and errors of products of unfolded images, as on a GPU."""
+"""Tests the CPU's convolutions, which multiply without first unfolding the images (im2col). For
+random convolutions and their gradients, they must give the bits, types and errors of matrix
+products of unfolded images, which is how a GPU computes them."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ VALUES = ordinary, ordinary, sparse, tiny, with_specials
 
 
 def laid_out(x):
-    """Returns x in one of four layouts."""
+    """Returns the values of `x` in one of four memory layouts, chosen at random."""
     which = random.randrange(4)
     if which == 0:
         return x
@@ -89,7 +90,8 @@ def some(rank, least, most):
 
 
 def drawn_moves():
-    """Moves, and shapes of input and weight."""
+    """Returns a random convolution: its `Moves` (stride, padding, dilation, groups) and the shapes
+    of the input and of the weight."""
     rank, groups = random.choice((1, 2, 2, 3)), random.choice((1, 1, 2, 3))
     kernel = some(rank, 1, random.choice((1, 3, 3)))
     stride, dilation = some(rank, 1, random.choice((1, 3))), some(rank, 1, 3)

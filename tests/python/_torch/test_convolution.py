@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of one, two and three dimensions and transposed ones: each pass equals, bit for bit,
-the one written by hand of cpd.cast and cpd.gemm of unfolded images, or of torch's own kernels."""
+"""Tests convolutions and transposed convolutions of one, two and three dimensions. The result and
+each gradient equal, bit for bit, a computation written by hand: cpd.cast and cpd.gemm of unfolded
+images, or torch's own kernels."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG,
 
 
 def run(case, leaves, **how):
-    """Returns the result with the gradients of the operands, and the random gradient of the result
-    that they follow from."""
+    """Returns a list and a tensor. The list has the convolution's result and the gradients of its
+    operands. The tensor is the random gradient of the result from which these gradients follow."""
     y = case.ours(*leaves, **how)
     g = values(*y.shape, seed=7, dtype=y.dtype)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)], g
@@ -53,8 +54,8 @@ def test_fp32_sums_are_torchs(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_sums_of_integers_are_exact(case):
-    """Sums of integers equal torch's in float64, which shows that each sum has the right
-    products."""
+    """For small integers, convolutions equal torch's in float64 exactly. The test shows that each
+    sum contains the right products."""
     leaves = [t.mul(4).round().clamp(-8, 8).requires_grad_() for t in operands(case)]
     y = case.ours(*leaves, recipe=cpd.Recipe(sums="fp32"))
     g = values(*y.shape, seed=7).mul(4).round()
@@ -137,7 +138,8 @@ def test_narrow_sums_are_those_written_by_hand(case):
 
 
 def casts_by_hand(recipe, case, x, w, g, layer):
-    """The six operands and their factors, two by two."""
+    """Returns three pairs of operands, for the forward product, the input's gradient and the
+    weight's gradient. Each operand comes with the factor that was multiplied into it."""
     how, groups = {"layer": layer}, case.groups
     inner, outer = (0, 1) if case.transposed else (1, 0)
     image = functools.partial(oracle.images_cast, recipe, groups=groups, **how)
@@ -232,7 +234,8 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose):
-    """Returns `narrow` with stochastic rounding, by the random bits of a purpose."""
+    """Returns a GEMM with the stochastic accumulator SOME, whose random bits come from the stream
+    of the given purpose (the number of a product within a layer)."""
     return lambda *a: cpd.gemm(*a[:2], SOME, *a[2:], seed=3, stream=9 ^ purpose << 60)
 
 
@@ -262,7 +265,7 @@ def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
 @pytest.mark.parametrize("name", ["1d moved", "2d", "2d transposed, moved", "3d transposed"])
 def test_unfolding_in_parts_changes_nothing(name, recipe, monkeypatch):
     case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
-    leaves = [t.bfloat16().float().requires_grad_() for t in operands(case)]  # as a unit takes them
+    leaves = [t.bfloat16().float().requires_grad_() for t in operands(case)]  # values in bf16
     calls = []
 
     def results():
@@ -281,7 +284,8 @@ def test_unfolding_in_parts_changes_nothing(name, recipe, monkeypatch):
 
 
 def test_operands_of_a_matrix_unit_keep_their_places():
-    """Gradients may be values of e5m2 that are none of e4m3fn; weights and activations are not."""
+    """A gradient may hold values that e5m2 has and e4m3fn lacks, if the accumulator declares e5m2
+    for the gradient's operand. The gradient is 2^-14 here."""
     casts = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
     how = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2", **casts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions beyond a plain backward pass: second gradients, forward mode, torch.vmap,
-torch.compile, torch's checks of operators."""
+"""Tests convolutions beyond a plain backward pass: second gradients, forward mode, torch.vmap,
+torch.compile, and torch.library.opcheck."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_compiled_for_any_number_of_images():
 
 @torch._functorch.config.patch(
     enable_autograd_cache=False
-)  # which knows not this library's version
+)  # a cached graph may be from another version of CPD
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 def test_inductor_keeps_bits_and_layouts(last):
     case = CASES["2d moved"]
@@ -215,9 +215,9 @@ def test_inductor_keeps_bits_and_layouts(last):
 
 
 def operators():
-    """Yields what torch.library.opcheck takes."""
+    """Yields convolution operators with arguments, to be passed to torch.library.opcheck."""
     ops = torch.ops.cpd
-    assert functional  # which defines them
+    assert functional  # importing `functional` defines the operators
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     gradient = "e5m2 rounding=stochastic random_bits=8"
     blocks = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of the torch front end in every mode: forward and reverse, one over another, under
-torch.func's transforms and torch.vmap. Never a silent zero."""
+"""Tests the derivatives of torch operations in forward and reverse mode, in nested modes, under
+torch.func's transforms and under torch.vmap. No derivative may be silently zero."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E4
 import cpd.functional as F  # noqa: E402
 
 W = torch.linspace(-1, 2, 12).view(3, 4)
-"""A second operand, a constant."""
+"""A constant second operand."""
 EXACT_SUMS = cpd.Recipe(sums="fp32")
 H4 = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 
@@ -29,8 +29,9 @@ def cubed(mul, x):
     return mul(x, mul(x, x))
 
 
-# Each operation in fp32, where it rounds as torch does but for the order of sums, and torch's own.
-# All are of degree two or three in x, a 3 x 4 matrix, so that second derivatives are no zeros.
+# Each row has a CPD operation in fp32 and torch's own operation. In fp32, CPD rounds as torch does,
+# apart from the order of sums. Every function has degree two or three in x, a 3 x 4 matrix, so that
+# its second derivative is not zero.
 OPERATIONS = {
     "cast": (lambda x: cpd.cast(x * x * x, "fp32"), lambda x: x * x * x),
     "add": (
@@ -81,7 +82,8 @@ OPERATIONS = {
 
 
 def of_dual(f):
-    """The tangent along ones by torch.autograd.forward_ad."""
+    """Returns the tangent of `f` along a direction of ones, computed by
+    torch.autograd.forward_ad."""
 
     def tangent(x):
         with forward_ad.dual_level():
@@ -91,7 +93,7 @@ def of_dual(f):
 
 
 def along(f, direction=0.5):
-    """The derivative of `f` in a direction."""
+    """Returns the derivative of `f` along a vector whose elements all equal `direction`."""
     return lambda x: jvp(f, (x,), (torch.full_like(x, direction),))[1]
 
 
@@ -100,7 +102,8 @@ def gradient(f):
 
 
 def back(f):
-    """The gradient by torch.autograd, itself differentiable."""
+    """Returns a function that computes a gradient through a gradient: it squares the gradient of
+    f's sum and differentiates again by torch.autograd."""
 
     def run(x):
         x = x.clone().requires_grad_()
@@ -142,8 +145,9 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_transforms(operation, transform):
-    """The operation transforms as torch's own function does, and is zero only where that function
-    is."""
+    """Each transform of a CPD operation equals the same transform of torch's operation. The result
+    has a value that is not zero, except for the third derivative along a direction, which may
+    vanish."""
     ours, exact = (TRANSFORMS[transform](f) for f in OPERATIONS[operation])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     got, wanted = ours(x), exact(x)
@@ -172,7 +176,8 @@ def test_cast_is_straight_through(dtype, rounding):
 
 
 def test_tangents_where_autograd_is_off():
-    """no_grad is for reverse mode; forward mode has its own."""
+    """Under torch.no_grad, tangents are still computed, because no_grad turns off reverse mode
+    alone. Forward mode has a switch of its own."""
     x, t = torch.randn(4), torch.randn(4)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, t)
@@ -209,8 +214,8 @@ def test_both_modes_at_once():
     ],
 )
 def test_tangents_of_products_are_products(text):
-    """Two products with the same accumulator, in the streams XOR 12 << 60 and 13 << 60, are added
-    in float32."""
+    """The tangent of a product is the sum, in float32, of two products with the same accumulator.
+    Their random streams are the call's stream XOR 12 << 60 and XOR 13 << 60."""
     generator = torch.Generator().manual_seed(3)
     a, b, c, of_a, of_b, of_c = (
         torch.randn(shape, generator=generator).half().float()
@@ -234,7 +239,8 @@ def test_tangents_of_products_are_products(text):
 
 
 def test_codes_have_no_derivative():
-    """They are integers: like x.to(torch.int64) they carry neither gradient nor tangent."""
+    """Codes are integers: like the result of x.to(torch.int64), they carry neither a gradient nor a
+    tangent."""
     x, t = torch.randn(4), torch.randn(4)
     codes, tangent = jvp(lambda x: cpd.encode(x, "e4m3"), (x,), (t,))
     assert codes.dtype == torch.uint8
@@ -295,7 +301,8 @@ def test_out_takes_no_part_in_derivatives():
 
 
 def calls():
-    """Yields (name, operation, shapes of the operands of one example of a batch)."""
+    """Yields tuples of a name, an operation, and its operands' shapes. The shapes describe one
+    example, without the batch dimension."""
     yield "cast", lambda x: cpd.cast(x, "e4m3"), [(3, 4)]
     yield "add", lambda x, y: cpd.add(x, y, "e4m3"), [(3, 4), (4,)]
     yield "mul", lambda x, y: cpd.mul(x, y, "e4m3"), [(3, 1), (2, 1, 4)]
@@ -319,7 +326,8 @@ CALLS = {name: (f, shapes) for name, f, shapes in calls()}
 
 
 def operands(shapes, dims, size=3):
-    """Tensors of these shapes, with a batch where `dims` has one."""
+    """Yields a random tensor for each shape. A tensor gets a batch dimension of `size` at the
+    position that `dims` gives, or none if `dims` has None."""
     generator = torch.Generator().manual_seed(7)
     for shape, dim in zip(shapes, dims, strict=True):
         whole = shape if dim is None else (*shape[:dim], size, *shape[dim:])
@@ -364,8 +372,9 @@ DRAWING = {
 
 @pytest.mark.parametrize("operation", DRAWING)
 def test_random_bits_under_vmap(operation):
-    """As for torch's own random functions, vmap raises an error, or gives each example the same
-    bits or others."""
+    """With randomness="error", vmap of a stochastic operation raises an error, as it does for
+    torch's own random functions. With "same", all examples get the same random bits; with
+    "different", each example gets its own."""
     f = DRAWING[operation]
     x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(8))
     with pytest.raises(RuntimeError, match="randomness='same'"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.gemm on torch tensors: NumPy's bits, layouts, broadcasting, gradients bit for bit, torch's
-own checks, compilation. That NumPy's bits are the right ones is tested elsewhere."""
+"""Tests cpd.gemm on torch tensors: NumPy's bits, memory layouts, broadcasting, exact gradients,
+torch's own checks of operators, and compilation. Other tests show that NumPy's bits are correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACCUMULATORS = [
     "e4m3 sequential rounding=stochastic random_bits=8",
     "fp32",
 ]
-# Matrix units whose result has another format than their sum.
+# Matrix units that round their result to another format than the format of their sum.
 UNITS = [
     "e4m3 block_fma a=bf16 b=bf16 sum=fp32",
     "e5m2 block_fma a=bf16 b=bf16 sum=fp16 sum_rounding=nearest_even promote=32",
@@ -38,7 +38,8 @@ STOCHASTIC = "e4m3 sequential product=exact rounding=stochastic random_bits=8"
 
 
 def values(*shape, seed=0, dtype=torch.float32):
-    """Numbers that fp16 and bf16 hold (a matrix unit's operands must be values of its format)."""
+    """Returns random numbers that both fp16 and bf16 can represent. A matrix unit accepts only
+    operands that are values of the unit's input format."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator) * 2
     return (x * 32).round().div(32).clamp(-8, 8).bfloat16().to(dtype)
@@ -177,8 +178,9 @@ def test_gradients_are_gemms(acc):
 
 @pytest.mark.parametrize(("of_a", "of_b", "of_c"), BATCHES)
 def test_gradients_of_broadcast_operands(of_a, of_b, of_c):
-    """Sums in fp32 are close to sums in float64. A (4,3) sum runs over the broadcast dimensions and
-    then the matrix's own dimension, as one sum."""
+    """With sums in fp32, gradients of broadcast operands are close to gradients in float64. With
+    sums in e4m3, one single sum runs over the broadcast dimensions and then over the matrix's own
+    dimension."""
     leaves = [
         values(*shape, seed=s).requires_grad_()
         for s, shape in enumerate(((*of_a, 5, 7), (*of_b, 7, 4), of_c))
@@ -263,7 +265,7 @@ def test_a_weights_gradient_has_its_layout_and_the_sums_of_the_transpose(text):
 
 
 def operators():
-    assert cpd.functional  # which defines convolution
+    assert cpd.functional  # the import defines the operators
     a, b, c = values(2, 3, 5), values(5, 4, seed=1), values(4, seed=2)
     number = torch.tensor(5)
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
@@ -352,8 +354,8 @@ def step_of_units(x, w, stream):
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("run", [step, step_of_units], ids=lambda f: f.__name__)
 def test_compiled_steps(run):
-    """Stochastic steps recompile at most once, each with new bits, the same as eager's, also in the
-    backward pass."""
+    """In a compiled program, eight stochastic steps compile at most twice. Each step gives new
+    bits, in the forward and the backward pass, and these are the bits of eager mode."""
     x, w = values(6, 8).requires_grad_(), values(8, 5, seed=1).requires_grad_()
     g = values(6, 5, seed=2)
     for streams in (list(range(8)), [torch.tensor(i) for i in range(8)]):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors give the bits that CPU tensors give. Without a GPU: skipped, or failed if asked."""
+"""Tests that CUDA tensors give the bits that CPU tensors give.
+
+Without a GPU the tests are skipped, or fail if the environment requires a GPU.
+"""
 
 from __future__ import annotations
 
@@ -112,8 +115,9 @@ def test_sums_and_products_take_given_integers() -> None:
 
 
 def test_what_only_values_tell_is_raised_later() -> None:
-    """Without CPD_CHECK=sync, check_cuda or the next call on the device raises the error. The same
-    call raises it if the kernel has ended before the call's last kernel starts."""
+    """An error that depends on values on the GPU is raised later, unless CPD_CHECK=sync is set.
+    cpd.check_cuda or the next call on the device raises the error. The call itself raises the error
+    only if the checking kernel ends before the call's last kernel starts."""
     script = (
         "import cpd, torch\n"
         "x = torch.full((4, 16), 0.3, device='cuda')\n"
@@ -158,8 +162,9 @@ def test_in_place_and_empty() -> None:
 
 
 def test_one_thread_copies_while_another_frees() -> None:
-    """Virtual ranks free their memory with the GIL, which torch wants for the other's copy. In a
-    process of its own: threads that wait for each other cannot be ended."""
+    """One thread may copy tensors to the GPU while another thread frees the memory of virtual
+    ranks. A deadlock over the GIL must not occur. The test runs in a process of its own, because
+    deadlocked threads cannot be ended."""
     script = (
         "import threading, torch, cpd\n"
         "x, done = torch.ones(4, device='cuda'), threading.Event()\n"
@@ -296,7 +301,8 @@ def test_stream_and_in_place():
 
 
 def test_graphs() -> None:
-    """Operations and training steps that a CUDA graph replays; calls are not checked at once."""
+    """A CUDA graph captures and replays operations and training steps. CPD_CHECK is unset, because
+    calls that are checked at once cannot be captured."""
     require_gpu_itself("graphs")
     environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
     done = subprocess.run(

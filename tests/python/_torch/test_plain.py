@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls past torch's dispatcher: where they are taken, and that nobody can tell.
+"""Tests the calls that skip torch's dispatcher to save time: when they do so, and that dispatched
+calls have the same results.
 
-They use torch's private API (`cpd._torch.private`), as they do without it.
+Skipping the dispatcher needs torch's private API, which only `cpd._torch.private` uses. Where a
+torch lacks the private API, public functions take its place.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def test_transforms_and_tracers():
     assert seen == [False] * 5
 
 
-# Each takes two matrices.
+# Each function takes two matrices, x and y.
 CALLS = {
     "cast": lambda x, y: cpd.cast(x * y, "e4m3 stochastic", seed=3, stream=5),
     "scaled cast": lambda x, y: cpd.cast(x * y, "mxfp8"),
@@ -139,19 +141,21 @@ CALLS = {
 
 
 def results(call):
-    """The result, its gradients, and the gradients of a function of those."""
+    """Returns the result of a call, the gradients of its square, and the gradients of those
+    gradients where second gradients exist."""
     x, y = X.clone().requires_grad_(), (X.flip(0) + 0.3).requires_grad_()
     z = call(x, y)
     gradients = torch.autograd.grad((z * z).sum(), (x, y), create_graph=True)
     made = [z, *gradients]
-    with contextlib.suppress(RuntimeError):  # where there are no second gradients
+    with contextlib.suppress(RuntimeError):  # some calls have no second gradients
         made += torch.autograd.grad(sum((g * g).sum() for g in gradients), (x, y))
     return made
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_dispatcher_gives_the_same_results(name):
-    """In the same order of calls, each result and gradient has the same bits either way."""
+    """Each result and gradient has the same bits whether the call skips torch's dispatcher or
+    not."""
     direct = results(CALLS[name])
     with Seen() as seen:
         dispatched = results(CALLS[name])
@@ -165,7 +169,7 @@ def test_the_dispatcher_gives_the_same_results(name):
 
 @pytest.fixture
 def public(monkeypatch):
-    """The fallbacks of the private names that save time."""
+    """Replaces the shortcuts that use torch's private API by their public fallbacks."""
     for name in ("is_plain", "may_differentiate"):
         monkeypatch.setattr(derivatives, name, private.PUBLIC[name])
     monkeypatch.setattr(native, "autocast_off", private.PUBLIC["autocast_off"])
@@ -227,10 +231,8 @@ ELSEWHERE = {
     "parallel/ddp.py": r"torch\.(autograd\.Variable\._execution_engine|_C)",
     "optim/rounding.py": r"torch\.distributed\.tensor\._utils",
 }
-"""The modules that use other private names of torch, and their names.
-
-They load what they use, or do without the operators.
-"""
+"""Modules besides `cpd._torch.private` that may use private names of torch, with a pattern of these
+names. Each module loads the names itself, or works without CPD's operators."""
 
 
 def test_one_module_uses_private_names():
@@ -247,7 +249,8 @@ def test_one_module_uses_private_names():
 
 
 def test_plain_calls_pass_the_dispatcher_by(monkeypatch):
-    """A layer's forward and backward pass do not dispatch its product; within a mode they do."""
+    """A converted layer's forward and backward pass skip the dispatcher. Inside a TorchDispatchMode
+    they do not."""
 
     def refuse(*args):
         raise AssertionError("dispatched")
@@ -276,7 +279,8 @@ def test_a_layer_is_seen_by_its_name():
 
 
 def test_below_autograd_nothing_is_recorded():
-    """The call is within an operator of another library, which has its own derivatives."""
+    """Within an operator of another library that computes its own derivatives, a CPD call records
+    nothing for autograd."""
     x = X.clone().requires_grad_()
     with torch._C._AutoDispatchBelowAutograd():
         y = F.linear(x, X, recipe=cpd.Recipe(sums="e4m3"))
@@ -286,7 +290,8 @@ def test_below_autograd_nothing_is_recorded():
 
 @pytest.mark.parametrize("module", ["cpd._torch.rounding", "cpd.nn.quantizers"])
 def test_whichever_module_comes_first(module):
-    """In a new process, all operators have their derivatives."""
+    """In a new process, all operators have their derivatives registered, whichever module of CPD is
+    imported first."""
     script = f"import {module}; from cpd._torch import derivatives; print(*derivatives._operators)"
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     assert {"cast", "cast_scaled", "gemm", "matmul", "sum"} <= set(done.stdout.decode().split())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats on torch tensors: derivatives, vmap, compiled programs, threads, what is stored.
-What values they give, `test_scaled.py` shows on every front end."""
+"""Tests scaled formats on torch tensors: derivatives, vmap, compiled programs, threads, and stored
+objects. `test_scaled.py` tests the values on every front end."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_out_takes_no_part():
         assert cpd.cast(leaf, "mxfp8", out=out) is out
     y = torch.exp(leaf)
     with torch.no_grad():
-        cpd.cast(y, "mxfp8", out=y)  # which exp's derivative needs
+        cpd.cast(y, "mxfp8", out=y)  # overwrites y, which exp's derivative needs
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
@@ -177,8 +177,9 @@ def test_both_refuses():
     ("recipe", "calls"), [("mxfp8", 1), ("deepseek-v3", 1), ("te-current", 0), ("nvfp4", 0)]
 )
 def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monkeypatch):
-    """If one cast serves both products, it is made once. Stochastic casts take separate random
-    integers."""
+    """With mxfp8 and deepseek-v3, a layer casts its gradient along both axes in one operation,
+    `cast_scaled_both`. With te-current a single cast serves both axes. With nvfp4 the two casts are
+    stochastic and take separate random integers."""
     made = []
     run = operands.run
 
@@ -203,7 +204,7 @@ BATCHES = [
 
 
 def check_batched(call, *batched, in_dims):
-    """vmap gives what a loop gives."""
+    """Asserts that vmap of `call` gives what a loop over the batch gives."""
     got = vmap(call, in_dims=in_dims, randomness="same")(*batched)
     parts = zip(*(x.unbind(d) for x, d in zip(batched, in_dims, strict=True)), strict=True)
     wanted = [tree_leaves(call(*part)) for part in parts]
@@ -308,7 +309,7 @@ def test_per_example_gradients():
 # ---- compiled programs ---------------------------------------------------------------------------
 
 
-cpd.cast(torch.zeros(1), "e4m3")  # loads the operations, which a program would notice
+cpd.cast(torch.zeros(1), "e4m3")  # loads the operations before a program is traced
 
 
 def step(name):
@@ -323,7 +324,8 @@ def step(name):
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", [*FEW, "e4m3fn 4x8"])
 def test_compiled_steps(name):
-    """20 stochastic steps recompile at most once, each with new bits, the same as eager's."""
+    """In a compiled program, 20 stochastic steps compile at most twice. Each step gives new bits,
+    which are the bits that eager mode gives."""
     x, call = normal(6, 40), step(name)
     for numbers in (list(range(20)), [torch.tensor(i) for i in range(20)]):
         run, counter = compiled(call)
@@ -339,7 +341,8 @@ def test_compiled_steps(name):
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_dynamic_shapes(name):
-    """One program for all sizes; how many bytes codes take, it computes itself."""
+    """One compiled program serves all sizes of x. The program itself computes the number of bytes
+    of the codes."""
     run, counter = compiled(step(name), dynamic=True)
     for n in range(5, 9):
         x = normal(n, n + 1, 30 + 3 * n)
@@ -380,7 +383,7 @@ BLOCKS = ("tensor", "row", "3", "2x3", "1x5", "7x1")
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_of_fake_kernels(block):
-    """Fake kernels compute the same grid of scales as the library, of symbolic sizes too."""
+    """Fake kernels (for tensors without data) compute the same grid of scales as the library."""
     q = cpd.Scaled("e4m3fn", block=int(block) if block.isdigit() else block)
     shapes = [(), (5,), (0,), (4, 9), (0, 4), (2, 3, 10), (1, 1, 1, 1)]
     for shape in shapes:
@@ -416,7 +419,8 @@ def test_meta_and_fake_tensors():
 
 
 def test_the_library_takes_no_scales_of_another_tensor():
-    """The operators refuse by themselves what Python checks before."""
+    """Operators called through torch.ops.cpd refuse wrong arguments themselves, although the Python
+    functions check the arguments first."""
     x = normal(2, 32)
     none = (None,) * 7
     operator = torch.ops.cpd.cast_scaled
@@ -431,7 +435,7 @@ def test_the_library_takes_no_scales_of_another_tensor():
 
 
 def test_threads():
-    """Calls of many threads at a time, each with formats of its own, give each its bits."""
+    """Many threads that call at the same time, each with formats of its own, get the right bits."""
     x = normal(16, 96)
     wanted = {name: cpd.cast(x, cpd.Cast(name, rounding="stochastic"), seed=5) for name in FORMATS}
     wrong = []
@@ -457,7 +461,8 @@ def test_threads():
 
 @pytest.mark.parametrize("name", [*FORMATS, "nvfp4 scale_max=256 choose=mae", "bfp6 margin=1"])
 def test_stored(name):
-    """Copies, pickles, and checkpoints read by torch.load's default."""
+    """A scaled format and encoded tensors survive copying, pickling, and torch.save with
+    torch.load's default, weights_only=True."""
     q = cpd.Scaled(name)
     assert copy.deepcopy(q) is copy.copy(q) is q
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -474,7 +479,7 @@ def test_stored(name):
 
 
 def test_encoded_is_a_tree():
-    """torch.utils._pytree, compiled programs and torch.func see its tensors."""
+    """torch.utils._pytree, compiled programs and torch.func see the tensors of a `cpd.Encoded`."""
     x = normal(3, 40)
     encoded = cpd.Encoded(*cpd.encode(x, "nvfp4"), cpd.Scaled("nvfp4"), (3, 40))
     assert sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(encoded)) == 3
@@ -542,8 +547,9 @@ def test_operands_are_split_where_bfloat16_holds_their_values():
     "text", ["mxfp8", "mxfp8-e5m2", "mxfp4", "mxfp8 rule=rceil arithmetic=te", "mxfp8 rule=even"]
 )
 def test_bfloat16_has_the_values_of_float32(text: str, axis: int) -> None:
-    """Of usual blocks, of zeros, of subnormal elements, and of the ends of bfloat16's range, NaN
-    and infinities, next to each other."""
+    """A cast of bfloat16 gives the values of the same cast of float32. The input has ordinary
+    blocks, blocks of zeros, subnormal elements, values at both ends of bfloat16's range, NaN and
+    infinity."""
     draw = torch.Generator().manual_seed(5)
     x = torch.randn(96, 1100, generator=draw)
     x *= torch.exp2(torch.randint(-20, 1, x.shape, generator=draw).float())

@@ -38,10 +38,11 @@ def test_each_operator_has_a_row():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_kernels_of_a_row(name):
-    """C++ defines <name>_plain for the operators whose rows have derivatives, and for no other."""
+    """An operator has the kernels that its row of the table declares. C++ defines `NAME_plain` only
+    for operators that have a derivative and that C++ computes."""
     row = TABLE[name]
     assert has_kernel(name, "CPU" if row.computes is None else "CompositeExplicitAutograd")
-    has_own = name in ("kept", "kept_gradients")  # whose derivatives are torch.library's
+    has_own = name in ("kept", "kept_gradients")  # these have derivatives by torch.library
     assert has_kernel(name, "Autograd") == (row.derivative is not None or has_own)
     has_plain = f"{name}_plain" in DEFINED
     assert has_plain == (row.derivative is not None and row.computes is None)
@@ -57,7 +58,8 @@ def test_the_kernels_of_a_row(name):
 
 
 def test_operators_of_the_cpu_alone():
-    """The others have a kernel on a GPU, too."""
+    """Lists the operators that have a kernel on the CPU alone. All other operators with a CPU
+    kernel have a CUDA kernel too."""
     alone = {name for name in DEFINED if has_kernel(name, "CPU") and not has_kernel(name, "CUDA")}
     assert alone == {
         "cast_scaled_apart",
@@ -70,7 +72,8 @@ def test_operators_of_the_cpu_alone():
 
 @pytest.mark.parametrize("name", front_ends.FrontEnd.__annotations__)
 def test_what_operations_ask_of_arrays(name):
-    """Both kinds of arrays have it, with the same parameters."""
+    """The modules for NumPy and for torch both define each function that operations need of arrays,
+    with the same parameters."""
     pair = [getattr(kind, name) for kind in (on_numpy, on_torch)]
     assert all(map(callable, pair))
     if all(map(inspect.isfunction, pair)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what torch's front end has alone: seeds as tensors, views that are negated or overlap,
-operators that torch's own checks accept, gradients. Its bits are those of every front end
-(test_cast.py and others)."""
+"""Tests the features that the torch front end alone has: seeds as tensors, negated or overlapping
+views, torch's own checks of operators, gradients. Tests such as test_cast.py compare the bits on
+every front end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ E4M3 = cpd.Format("e4m3")
 
 
 def values(shape, dtype=torch.float32, seed=0):
-    """Normal numbers over many binades, with the special values in front where there is room."""
+    """Returns normal numbers over many binades. The first seven values are special (zeros,
+    infinities, NaN, …) if the tensor is contiguous and has room for them."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     x = x * torch.exp2(torch.randint(-12, 12, x.shape, generator=generator).double())
@@ -66,7 +67,8 @@ def test_seed_on_another_device_is_refused():
 
 
 def test_texts_of_many_threads():
-    """What a text means is kept for each thread, in a bounded number."""
+    """Each thread caches the objects that spec texts stand for. The cache is bounded, and results
+    stay right when it overflows."""
     x = torch.linspace(0, 3, 7)
     formats = [f"e{exp}m{man}" for exp in range(2, 8) for man in range(24)]
     texts = [f"{f} {scheme}" for f in formats for scheme in ("sequential", "pairwise")]
@@ -101,7 +103,7 @@ def test_channels_last():
 
 
 def negated(x):
-    """The values of `x` in a tensor that torch negates when it is read."""
+    """Returns a view with the values of `x`, in which torch negates each value when it is read."""
     view = torch._neg_view(-x)
     assert view.is_neg()
     return view
@@ -267,7 +269,8 @@ def test_fake_and_meta_tensors():
 
 
 def test_numbers_on_the_gpu_are_not_waited_for():
-    """Fake CUDA tensors have no values: whatever reads one on the host raises."""
+    """Calls with a seed or stream on the GPU do not wait for its value. The test uses fake CUDA
+    tensors, which have no values and therefore raise an error if the host reads one."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -326,7 +329,8 @@ print(of_torch, threads() - before - of_torch)
 
 
 def test_operators_run_on_torchs_threads_and_arrays_on_the_pools():
-    """The test runs in a new interpreter, because a forked process has none of torch's threads."""
+    """Operations on tensors use torch's threads, and operations on arrays use CPD's thread pool.
+    The test runs in a new interpreter, because a forked process lacks torch's threads."""
     environment = os.environ | {"CPD_NUM_THREADS": "3"}
     command = [sys.executable, "-c", THREADS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

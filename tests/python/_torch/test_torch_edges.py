@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edge cases of operators on tensors: shapes of other operands, factors, padding, saved tensors."""
+"""Tests edge cases of operators on tensors: shapes of additional operands, factors, padding, saved
+tensors."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def test_a_delayed_cast_needs_state():
 
 @pytest.mark.parametrize("rows", [16, 20])
 def test_split_operands_are_padded_to_whole_transforms(rows):
-    """Operands are padded with zeros to whole transforms of 16 values. The zeros add nothing to the
-    product."""
+    """Operands are padded with zeros to a multiple of 16, the size of the Hadamard transform. The
+    zeros add nothing to the product."""
     text = "int4 tensor scale=fp32 transform=hadamard16"
     x = torch.rand(rows, 3)
     made = split_operand(x, text, 0, (None, None), None)
@@ -75,7 +76,8 @@ def test_split_operands_are_padded_to_whole_transforms(rows):
 
 @pytest.mark.parametrize("factors", [(0.5, 1), (1, 0.5), (0.5, 0.25)])
 def test_factors_of_both_operands_are_taken_back(factors):
-    """The product of small integers is exact: mxint8 holds them with these factors, too."""
+    """Factors of both operands are divided out again. The product of small integers stays exact,
+    because mxint8 represents the integers with these factors too."""
     a, w = torch.randint(-4, 5, (3, 32)).float(), torch.randint(-4, 5, (5, 32)).float()
     texts = [f"mxint8 factor={factor}" for factor in factors]
     for sums in ("native", "fp32"):
@@ -87,8 +89,8 @@ def test_factors_of_both_operands_are_taken_back(factors):
 
 
 def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
-    """The gradient has elements in e2m1 for grad_weight and in e4m3fn for grad_input. The
-    accumulator takes the scales."""
+    """The gradient of the weight uses its own cast of the gradient: e2m1 elements for grad_weight,
+    e4m3fn elements for grad_input. In both cases the accumulator applies the scales."""
     a, w = torch.randn(8, 32, requires_grad=True), torch.randn(16, 32, requires_grad=True)
     g = torch.randn(8, 16)
     common = {"sums": "fp32", "activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8"}
@@ -105,7 +107,8 @@ def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
 
 
 def test_a_result_written_into_a_saved_tensor_is_noticed():
-    """The backward pass of sin needs x as it was."""
+    """Autograd notices that `out=` overwrote a tensor that it saved for the backward pass. The
+    backward pass of sin needs x as it was before the call."""
     x = torch.rand(8)
     y = (x.clone().requires_grad_() * 1).sin()
     saved = torch.rand(8)
@@ -129,7 +132,8 @@ def _two(x, *, sizes, numbers):
 
 
 def test_unused_results_of_a_stored_function_give_no_gradient():
-    """Compiled, where the backward pass is an operator; autograd stays as it was afterwards."""
+    """In a compiled program, an output that nobody uses adds nothing to the gradient. Afterwards
+    autograd works as before."""
     x = torch.rand(6, requires_grad=True)
 
     @torch.compile(backend="aot_eager")

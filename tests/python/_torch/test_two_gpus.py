@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on the second of two GPUs while the first is current: they give the CPU's bits, there.
-Operands on both are refused before anything is written. Threads and models may have a GPU each.
-With one GPU: skipped."""
+"""Tests tensors on the second of two GPUs while the first GPU is current.
+
+Results have the CPU's bits and lie on the second GPU. Operands on different GPUs are refused before
+anything is written. Different threads or models may use different GPUs. With one GPU the tests are
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,23 @@ SIDE = 32
 
 @contextlib.contextmanager
 def first_is_current() -> Iterator[None]:
-    """The first GPU is current before and after."""
+    """Makes the first GPU current, and asserts afterwards that it still is."""
     torch.cuda.set_device(0)
     yield
     assert torch.cuda.current_device() == 0
 
 
 def assert_there(got: Any, wanted: Any, device: str, about: str = "") -> None:
-    """Asserts that the result has these bits and is on that device."""
+    """Asserts that the result, or each of several results, has the wanted bits and is on
+    `device`."""
     for one in got if isinstance(got, (tuple, list)) else (got,):
         assert str(one.device) == device, about
     assert same(got, wanted), about
 
 
 def wrong_calls(device: str, calls: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Returns the calls whose results on that device differ from these."""
+    """Returns the names of the calls that give, on `device`, other bits than `wanted` or a result
+    on another device."""
     x = normal(SIDE, SIDE).to(device)
     got = {name: call(x) for name, call in calls.items()}
     return [n for n, y in got.items() if str(y.device) != device or not same(y, wanted[n])]
@@ -61,8 +66,8 @@ def wanted_of(calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns the calls of `captured_calls` that have the same bits as on the CPU, and other calls
-    that no graph captures."""
+    """Returns the calls of `captured_calls` that give the CPU's bits, and further calls that a CUDA
+    graph cannot capture."""
     calls = captured_calls(device, SIDE)
     del calls["blas"]
     calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")
@@ -88,8 +93,9 @@ def test_operations() -> None:
 
 
 def test_blas() -> None:
-    """Each device has its own cuBLAS context."""
-    x = torch.randint(1, 9, (SIDE, SIDE)).float()  # whose products and sums are exact
+    """A matrix product by cuBLAS works on each GPU, because each device has its own cuBLAS
+    context."""
+    x = torch.randint(1, 9, (SIDE, SIDE)).float()  # products and sums of small integers are exact
     with first_is_current():
         got = [cpd.gemm(x.to(d), x.to(d), "fp32", blas=True) for d in (FIRST, SECOND, FIRST)]
     assert [str(y.device) for y in got] == [FIRST, SECOND, FIRST]
@@ -185,7 +191,8 @@ assert torch.cuda.current_device() == 0
 
 
 def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
-    """A later call on the same GPU raises the error, a call on the other GPU does not."""
+    """An error that depends on values on a GPU is raised by a later call on the same GPU, never by
+    a call on the other GPU."""
     program = tmp_path / "later.py"
     program.write_text(_LATER)
     environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
@@ -194,7 +201,8 @@ def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
 
 
 def test_operands_on_both_are_refused() -> None:
-    """The public operations, which name both GPUs, and the operators refuse the operands."""
+    """Operands on two GPUs are refused by the public operations, whose message names both GPUs, and
+    by the operators."""
     a, b = normal(SIDE, SIDE).to(FIRST), normal(SIDE, SIDE).to(SECOND)
     codes, number = cpd.encode(a, "e4m3"), torch.zeros((), dtype=torch.int64, device=SECOND)
     integers = torch.zeros(SIDE, SIDE, dtype=torch.int32, device=SECOND)
@@ -244,7 +252,7 @@ RECIPES = ["te-current", "te-delayed", "mxfp8", "nvfp4", "deepseek-v3", cpd.Reci
 
 
 class Training:
-    """Steps of SGD of a model on a device."""
+    """A copy of a model on a device, with its input and an SGD optimizer."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
         self.model = copy.deepcopy(model).to(device)
@@ -261,7 +269,8 @@ class Training:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_two_models_with_a_gpu_each(recipe: str | cpd.Recipe) -> None:
-    """Forward and backward, by turns."""
+    """Two copies of a model, each on its own GPU, train by turns and give the CPU's results and
+    weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(SIDE, 64), nn.ReLU(), nn.Linear(64, SIDE, bias=False))
     cpd.convert(model, recipe, coverage=False)
@@ -278,7 +287,8 @@ def test_two_models_with_a_gpu_each(recipe: str | cpd.Recipe) -> None:
 
 
 def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delayed scaling of layers on both: an exchange on each GPU, in the layers' order."""
+    """With delayed scaling and layers on both GPUs, the ranks exchange their largest magnitudes
+    once per GPU. The GPUs come in the order in which they first appear among the layers."""
     places = [SECOND, FIRST, SECOND]
     rows = [torch.full((3,), 1.0 + n, device=place) for n, place in enumerate(places)]
     seen = []
@@ -289,7 +299,7 @@ def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(delayed.dist, "all_reduce", to_next)
     monkeypatch.setattr(delayed.dist, "get_world_size", lambda group: 2)
-    histories = [row.unsqueeze(0) for row in rows]  # row 0 of each shares its memory
+    histories = [row.unsqueeze(0) for row in rows]  # row 0 of each history is the row itself
     delayed.reduce(histories, None)
     assert seen == [SECOND, FIRST]
     for n, row in enumerate(rows):
@@ -311,7 +321,8 @@ def optimizers(parameters: list[nn.Parameter]) -> dict[str, torch.optim.Optimize
 
 @pytest.mark.parametrize("name", ["stochastic", "kahan", "master", "LARS"])
 def test_optimizers(name: str) -> None:
-    """An optimizer of parameters on two GPUs gives the CPU's weights, with a loss scaler too."""
+    """An optimizer with parameters on two GPUs gives the CPU's weights. A loss scaler scales the
+    losses."""
     results = []
     for places in (("cpu", "cpu"), (FIRST, SECOND)):
         parameters = [nn.Parameter(normal(8, 32, seed=i).to(d)) for i, d in enumerate(places)]
@@ -330,7 +341,7 @@ def test_optimizers(name: str) -> None:
 
 
 class OnBoth(nn.Module):
-    """Two layers, each on the device where it was placed."""
+    """A model of two linear layers that may lie on different devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,7 +360,8 @@ class OnBoth(nn.Module):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_a_model_on_both(recipe: str | cpd.Recipe) -> None:
-    """Converted where it is; random streams and scales of a step are the same on both."""
+    """A model that is converted while its layers lie on two GPUs trains as on the CPU. Random
+    streams and scales do not depend on the devices."""
     trained = []
     for places in (("cpu", "cpu"), (SECOND, FIRST)):
         model = OnBoth().placed(*places)

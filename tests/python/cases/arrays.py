@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of bit patterns, and comparing them with the rational oracle."""
+"""Functions that make arrays of bit patterns, and functions that compare arrays with the oracle in
+rational arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def spec_of(f: cpd.Format) -> oracle.Spec:
 
 
 def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
-    """An accumulator of scheme `fixed` for its oracle."""
+    """Returns a fixed-point accumulator (scheme `fixed`) in the form that its oracle takes."""
     assert acc.form == "integer"
     options = oracle.Options(acc.rounding, acc.overflow)
     return fixed_oracle.Fixed(
@@ -45,7 +46,8 @@ def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
 def accumulation_of(
     acc: cpd.Accumulator, given: Any = None, seed: int = 0, stream: int = 0
 ) -> gemm_oracle.Accumulation:
-    """Returns the same accumulator for the oracle, with the integers that random= gives, if any."""
+    """Returns the accumulator in the form that the oracle takes. `given` is the array of random
+    integers that a caller passes as `random=`, or None."""
     unit = acc.form == "unit" and gemm_oracle.Unit(
         spec_of(acc.a),
         spec_of(acc.b),
@@ -80,7 +82,8 @@ def accumulation_of(
 
 
 def sum_of(acc: cpd.Accumulator, terms: Any, step: Any) -> int:
-    """The oracle's sum of patterns or values; `step` gives each rounding its random integer."""
+    """Returns the oracle's sum of the terms, which are patterns or values. `step` yields the random
+    integer of each rounding."""
     o = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
     f = spec_of(acc.format)
     if acc.scheme == "chunked":
@@ -102,7 +105,7 @@ def to_bits(x: npt.NDArray[np.float32]) -> list[int]:
 def assert_same_bits(
     got: npt.NDArray[np.float32], expected: Sequence[int], about: str = ""
 ) -> None:
-    """Fails with the first index at which the patterns differ."""
+    """Asserts that the patterns are equal, and names the first index at which they differ."""
     have = to_bits(got)
     assert len(have) == len(expected), about
     for i, (a, b) in enumerate(zip(have, expected, strict=True)):
@@ -110,7 +113,8 @@ def assert_same_bits(
 
 
 def unpack(codes: npt.NDArray[np.uint8], bits: int, n: int) -> list[int]:
-    """Codes of `bits` bits, least significant bit first, without gaps."""
+    """Returns `n` codes of `bits` bits each, read from packed bytes: least significant bit first,
+    without gaps."""
     stream = np.unpackbits(codes, count=n * bits, bitorder="little").reshape(n, bits)
     result: list[int] = (stream.astype(np.int64) << np.arange(bits)).sum(axis=1).tolist()
     return result
@@ -122,14 +126,16 @@ def pack(codes: Sequence[int], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def truncated_bits(value: Fraction) -> int:
-    """The pattern of the greatest binary32 not above a positive value."""
+    """Returns the bit pattern of the largest binary32 number that is not above a positive value."""
     binary32 = oracle.Spec(8, 23)
     down = oracle.Options("toward_zero", "saturate")
     return oracle.bits_from_value(oracle.round_value(binary32, oracle.number(value), down))
 
 
 def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
-    """Specials; values, ties and other points of some gaps, with neighbors; random bits."""
+    """Returns bit patterns near the points where rounding to a format changes. They are special
+    values and, for some gaps between neighboring values, the ends, the midpoint and a random point,
+    each with its binary32 neighbors. Random patterns follow."""
     generator = random.Random(seed)
     top = spec.max_code + 3
     chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}
@@ -148,7 +154,7 @@ def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int
 
 
 def call(operation: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
-    """Calls a cpd operation with the oracle's options."""
+    """Calls a cpd operation with the rounding and the overflow of the oracle's options."""
     return by_keywords(operation, *args, rounding=o.rounding, overflow=o.overflow, **more)
 
 
@@ -156,13 +162,15 @@ def call(operation: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
 
 
 def _packed(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The values in records of 5 bytes: unaligned."""
+    """Returns the values as the float32 field of records of 5 bytes, so that they are not
+    aligned."""
     records = np.zeros(x.size, np.dtype([("a", np.int8), ("x", np.float32)]))
     records["x"] = x.reshape(-1)
     return records["x"]
 
 
-# Views of an array of 8 x 6 x 10: those that a tensor may have, and NumPy's alone.
+# Views of an array of shape 8 x 6 x 10. A torch tensor may have the layouts of STRIDED; LAYOUTS
+# adds layouts that only NumPy has.
 STRIDED: dict[str, Any] = {
     "transposed": lambda x: x.transpose(2, 0, 1),
     "fortran": np.asfortranarray,
@@ -184,14 +192,16 @@ LAYOUTS = STRIDED | {
 
 
 def layout(name: str, nan: bool = True) -> Any:
-    """Boundary values of e4m3 in a layout."""
+    """Returns an array with values near e4m3's rounding boundaries, in the layout of that name.
+    With nan=False, finite numbers replace NaN and infinity."""
     bits = boundary_bits(oracle.Spec(4, 3), codes=40, noise=200)
     x = from_bits((bits * 2)[:480]).reshape(8, 6, 10)
     return LAYOUTS[name](x if nan else np.nan_to_num(x))
 
 
 def layer(n: int, seed: int) -> np.ndarray:
-    """Values of many magnitudes: zeros, subnormals, and some that lie on levels."""
+    """Returns `n` values of many magnitudes. Some are zero, some subnormal, and some are integers
+    from -8 to 8, at which integer codecs place their levels."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
     x[generator.random(n) < 0.1] = 0
@@ -202,7 +212,8 @@ def layer(n: int, seed: int) -> np.ndarray:
 
 
 def assert_same_values(expected: Any, got: Any) -> None:
-    """Equal values of binary32 in the order of memory, of any shapes; zeros with their signs."""
+    """Asserts that two arrays have the same float32 values in order, whatever their shapes. Zeros
+    must have the same sign, and NaN equals NaN."""
     expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
     nan = np.isnan(expected)
     np.testing.assert_array_equal(nan, np.isnan(got))

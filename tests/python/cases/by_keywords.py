@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations with a rounding as keywords, as oracles and tables of cases hold it. It moves into a
-`cpd.Cast`."""
+"""Calls operations whose rounding is given by keywords, as oracles and tables of cases have it. The
+keywords are moved into a `cpd.Cast`, which the operation takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ KEYS = ("rounding", "overflow", "random_bits", "variant")
 def with_cast(
     operation: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of an operation, with its roundings in the format: keywords, or a rounding and an
-    overflow behind the format."""
+    """Returns the operation's arguments and options, with rounding and overflow moved into a
+    `cpd.Cast` at the format's index. Rounding and overflow may come as keywords or as positional
+    arguments after the format."""
     place = PLACE.get(getattr(operation, "__name__", ""), len(args))
     moved = dict(zip(KEYS, args[place + 1 :], strict=False))
     moved |= {key: options[key] for key in KEYS if key in options}
@@ -29,6 +30,6 @@ def with_cast(
 
 
 def by_keywords(operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Calls an operation of cpd."""
+    """Calls an operation of cpd, after moving its rounding keywords into a `cpd.Cast`."""
     args, options = with_cast(operation, args, options)
     return operation(*args, **options)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of `cpd.comm` reduce: specs and layers that every rank makes for itself, and what
-the ranks do with them. Each function takes a rank's communicator, so that it runs over every
-transport (spawn.py), and returns what json can write."""
+"""Functions that the tests of `cpd.comm` run on every rank. Each returns plain data."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ SCALINGS: tuple[dict[str, Any], ...] = (
 
 
 def ways(world: int) -> list[dict[str, Any]]:
-    """Every order with every exchange that produces it, without and with groups."""
+    """Returns every pair of an order and an exchange that supports it, with and without groups."""
     found: list[dict[str, Any]] = []
     groups = sorted({2, 3, world} & set(range(1, world + 1)))
     for order, exchange in itertools.product(("sequential", "ring", "tree"), ("owner", "gather")):
@@ -50,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Sums that go with an order and an exchange."""
+    """Returns accumulators that the order and the exchange of `way` support."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -70,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """The spec and the step of a number: all ways in a row, the rest is drawn by the number."""
+    """Returns the spec and step of test `index`: orders and exchanges in turn, the rest random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -88,7 +86,7 @@ def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
 
 
 def layers_of(rank: int, sizes: tuple[int, ...], seed: int, special: bool = False) -> list[Any]:
-    """One rank's layers, a scale for each; `special`: with NaN, Inf and zeros."""
+    """Returns the layers of one rank. With `special`, they contain NaN, infinities and -0."""
     rng = np.random.default_rng([seed, rank])
     layers = []
     for index, size in enumerate(sizes):
@@ -106,7 +104,7 @@ def sizes_for(world: int) -> tuple[int, ...]:
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Returns whether two lists of layers have the same bits."""
+    """Returns True if two lists of layers have the same shapes and bits."""
     return len(a) == len(b) and all(
         x.shape == y.shape and np.array_equal(x.view(np.uint32), y.view(np.uint32))
         for x, y in zip(a, b, strict=True)
@@ -121,7 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """All-reduces by so many specs; says which were not the virtual ranks'. Last: a hash of all."""
+    """Returns a message for each result unlike the virtual ranks' result, then a hash of all."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -146,7 +144,7 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
 
 
 class RunLengths:
-    """A codec whose sizes vary: equal neighbors are one run, of a count and a binary32."""
+    """A codec whose messages vary in size: a run of equal values becomes a count and a binary32."""
 
     name = "run_lengths"
     value_bytes = 8
@@ -167,7 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Sends messages of any size in every way. Returns the ways that differ from virtual ranks."""
+    """Tests messages of any size in all orders and exchanges. Returns differences or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -190,7 +188,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Sends scaled contributions in every way. Returns the ways that differ from virtual ranks."""
+    """Tests scaled formats in every order and exchange. Returns differences from virtual ranks."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
@@ -225,7 +223,7 @@ WIRES = (
     "feedback int4 bucket=32",
     "feedback qsgd bits=2 bucket=128",
 )
-"""A codec of each kind, with its possible state."""
+"""Codecs of every kind, also with error feedback, which has a state."""
 SHAPES = ((40, 25), (0, 3), (1,), (6, 3, 3), (5001,))
 
 
@@ -236,8 +234,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Sends by every codec in every `of`-th way that takes it, in other ways for the next codec,
-    for three steps with states. Returns the ways with other results than virtual ranks."""
+    """Tests every codec for three steps with states, in every `of`-th suitable order and exchange.
+    The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -261,14 +259,14 @@ def codecs(comm: Communicator, of: int) -> list[str]:
 
 
 def kept_by(states: compress.States, rank: int) -> list[Any]:
-    """Returns the state stored for a rank's contributions."""
+    """Returns the states that are stored for the contributions of `rank`."""
     layers = states.state_dict()["layers"]
     return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 
 
 def others(comm: Communicator) -> list[str]:
-    """reduce, reduce_scatter, all_gather, all_gather_bytes, barrier, subgroup; says what was
-    wrong."""
+    """Tests reduce, reduce_scatter, all_gather, all_gather_bytes, barrier and subgroup. Returns the
+    names of the calls with a wrong result."""
     wrong = []
     sizes = sizes_for(comm.size)
     spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
@@ -305,7 +303,7 @@ def others(comm: Communicator) -> list[str]:
 
 
 BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
-"""How many bytes the ranks send, in turn."""
+"""The sizes in bytes of the ranks' messages, repeated for further ranks."""
 
 
 def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
@@ -313,7 +311,8 @@ def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
 
 
 def slice_of(x: Any, rank: int, world: int) -> Any:
-    """The slice that a rank keeps: the first n mod W are one longer."""
+    """Returns the slice of `x` that `rank` gets in a reduce-scatter. Earlier slices may be
+    longer."""
     bounds = [0]
     for r in range(world):
         bounds.append(bounds[-1] + len(x) // world + (r < len(x) % world))
@@ -384,12 +383,12 @@ SAID = {
     "barrier": "operation is all_gather on rank 0 and barrier on",
     "barrier and sum": "operation is all_reduce on rank 0 and barrier on",
 }
-"""The differences that the texts of some mismatches name."""
+"""For some kinds of mismatch, the phrase by which the error's text must name the difference."""
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:
-    """The last rank differs in one thing after the other: the text of each Mismatch. After that the
-    communicator still works: '' for that, under 'after'."""
+    """Lets the last rank deviate in one property after another. Returns the text of each Mismatch
+    error. The entry 'after' is '' if the communicator still works afterwards."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(5, np.float32), np.ones(3, np.float32)]
     texts = {}
@@ -427,8 +426,8 @@ def _mismatch(call: Any) -> str:
 
 
 def refusals(comm: Communicator) -> dict[str, list[str]]:
-    """The last rank gives wrong arguments to one call after the other, which Python itself refuses:
-    the error of each rank's call, and of the sum after it ('' where that is right)."""
+    """Lets the last rank pass wrong arguments, which Python refuses, in one call after another.
+    Returns two texts a call: this rank's error, and the next sum's error ('' if none)."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(4, np.float32), np.ones(3, np.float32)]
     spec, empty = cpd.Reduce("fp32"), np.empty(0, np.float32)
@@ -484,7 +483,8 @@ def _error(call: Callable[[], Any]) -> str:
 
 
 def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
-    """The last rank had its own errors; the others were told, and all went on."""
+    """Asserts that the last rank raised its own errors, that the other ranks raised Mismatch errors
+    with the same text, and that all later sums were right."""
     *others, odd = ranks
     assert len(odd) == 13
     for name, (own, after) in odd.items():
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """All of the above."""
+    """Runs compare, others, mismatches and refusals. Returns their results by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -514,7 +514,7 @@ FAULT_CHUNK = 1000  # several chunks a call
 class Fault:
     kind: str  # kill, stop, drop
     phase: str  # handshake, exponents, exchange, fold, gather
-    victim: int  # its rank among those that are left by then
+    victim: int  # the failing rank's number among the ranks that are left
     exchange: str = "owner"
 
 
@@ -525,8 +525,8 @@ def fault_spec(exchange: str) -> cpd.Reduce:
 
 
 def leaves_by_error(comm: Communicator) -> dict[str, Any]:
-    """Rank 1 leaves the communicator's block by an exception of its own. Returns the error that
-    this rank raises, and the seconds until then."""
+    """Rank 1 leaves the communicator's `with` block by an exception of its own. Returns the error
+    that this rank raises, and the seconds until then."""
     begin = time.monotonic()
     try:
         with comm:
@@ -540,9 +540,8 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
-    """An exception that nobody catches ends rank 1's program, outside the communicator's block.
-    Returns the error that another rank raises, and the seconds until then. A slow rank may still be
-    in the barrier."""
+    """An uncaught exception ends rank 1's program outside the communicator's `with` block. Returns
+    another rank's error and the seconds until then. A slow rank may still be in the barrier."""
     begin = time.monotonic()
     try:
         comm.barrier()
@@ -555,8 +554,8 @@ def ends_by_error(comm: Communicator) -> dict[str, Any]:
 
 
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Makes one fault after the other, each in the group that the fault before has left over.
-    Returns what this rank saw of each fault; the list of a victim ends with its own fault."""
+    """Makes one rank fail after another, each in the group that survived the failure before.
+    Returns this rank's record of each failure; a failing rank's list ends with its own failure."""
     seen: list[dict[str, Any]] = []
     for number, fault in enumerate(Fault(**one) for one in plan):
         spec = fault_spec(fault.exchange)
@@ -580,7 +579,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record: dict[str, Any] = {}
         try:
             total = comm.all_reduce(mine, spec, step=0)
-            # This rank needed nothing more of the lost one: it hears of it in its next call.
+            # The failing rank had sent all its data: this rank sees the failure in the barrier.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
             comm.barrier()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of binary64 whose sums and products lie at points where rounding changes, or beside."""
+"""Makes binary64 operands whose sums and products lie at, or next to, points where rounding
+changes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ EDGES = [
 
 
 def near(spec: oracle.Spec, generator: random.Random) -> float:
-    """A value of the format, a tie or another point of a gap, or a hair beside it."""
+    """Returns a random number near a value of the format. It is a value, a midpoint of two values,
+    another point between them, or a binary64 neighbor of such a point."""
     code = generator.choice([0, 1, 2, spec.max_code, spec.max_code + 1, 1 << spec.man])
     code = generator.choice([code, generator.randrange(spec.max_code + 2)])
     low, high = spec.magnitude(code), spec.magnitude(code + 1)
@@ -41,7 +43,8 @@ def anything(spec: oracle.Spec, generator: random.Random) -> float:
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
-    """Returns x, y, z. Many sums and products are near a tie, cancel, under- or overflow."""
+    """Returns arrays x, y and z of `n` operands. Many of their sums and products are near a
+    midpoint, cancel, underflow or overflow."""
     generator = random.Random(seed)
     rows = []
     with np.errstate(all="ignore"):
@@ -50,24 +53,24 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
             scale = np.float64(2.0) ** generator.randrange(-500, 500)
             part = np.float64(1 + generator.random())
             match i % 8:
-                case 1:  # x y is a hair beside a point of the format
+                case 1:  # x y lies at or next to a point of the format
                     x = scale * part
                     y = np.float64(near(spec, generator)) / x
-                case 2:  # z is what x y rounds to, or its neighbor
+                case 2:  # z is minus the rounded x y, or a neighbor
                     x, y = scale * part, np.float64(near(spec, generator)) / scale
                     z = -(x * y)
                     z = generator.choice([z, np.nextafter(z, 0), np.nextafter(z, np.inf)])
-                case 3:  # the same at either end of the range
+                case 3:  # as case 2, at the ends of binary64's range
                     size = generator.choice([-1074, -1030, -1000, -900, 1000, 1020, 1023])
                     half = generator.randrange(-40, 41) + size // 2
                     x, y = np.ldexp(part, half), np.ldexp(1 + generator.random(), size - half)
                     z = generator.choice([-(x * y), np.nextafter(-(x * y), 0), z])
-                case 4:  # x + y is a point of the format
+                case 4:  # x + y lies at or next to a point of the format
                     y = np.float64(near(spec, generator)) - x
-                case 5:  # a tiny product beside a point of the format
+                case 5:  # z is near a point of the format, x y is tiny
                     x, y = np.ldexp(part, -generator.randrange(1000)), np.float64(TINY * 5)
                     z = np.float64(near(spec, generator))
-                case 6:  # exactly canceled, or but for the last bit
+                case 6:  # x + y cancels, exactly or up to the last bit
                     y = -generator.choice([x, np.nextafter(x, np.inf)])
                     z = -x
             rows.append((x, y, z))

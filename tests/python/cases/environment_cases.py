@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_environment.py: prints the bits of every operation's results as JSON, computed with
-or without the flags that flush subnormals. Inputs are made, and results read, as integers."""
+"""A program that test_environment.py runs. It prints, as JSON, the bits of every operation's
+results.
+
+The program runs with and without the CPU flags that flush subnormals to zero. It makes inputs and
+reads results as integers, which the flags do not affect.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ found: dict[str, str] = {}
 
 
 def numbers(n: int, seed: int = 0) -> np.ndarray:
-    """float32: zeros, subnormals and the lowest binades, and any others."""
+    """Returns random float32 numbers: zeros and subnormals, numbers of the lowest binades, and
+    numbers of any magnitude."""
     bits = np.random.default_rng(seed).integers(0, 2**32, n, dtype=np.uint32)
     bits[::3] &= 0x81FFFFFF
     bits[1::6] &= 0x807FFFFF
@@ -36,7 +41,7 @@ def numbers(n: int, seed: int = 0) -> np.ndarray:
 
 
 def doubles(n: int) -> np.ndarray:
-    """Returns float64 numbers that are subnormal binary32 values, and some subnormal float64."""
+    """Returns float64 numbers with subnormal binary32 magnitudes, and some float64 subnormals."""
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2**52, n, dtype=np.uint64) & np.uint64(0xF_0000_0000_0000)
     bits |= rng.integers(1023 - 149, 1023 - 120, n, dtype=np.uint64) << np.uint64(52)
@@ -118,7 +123,8 @@ def formats() -> None:
 
 
 def reductions() -> None:
-    """Gradients of ranks: ordinary ones, and ones that are subnormal throughout."""
+    """Records all-reduces of two kinds of gradients: ordinary ones, and ones in which every value
+    is subnormal."""
     tiny = [[(numbers(90, r).view(np.uint32) & 0x807FFFFF).view(np.float32)] for r in range(6)]
     mixed = [[(numbers(70, r).view(np.uint32) & 0xBFFFFFFF).view(np.float32)] for r in range(6)]
     specs = {
@@ -142,7 +148,7 @@ def reductions() -> None:
 
 def files() -> None:
     path = FOLDER / "gradients.npz"
-    if not FLUSH:  # the other process reads it
+    if not FLUSH:  # the process with FLUSH reads the file
         tiny = (numbers(24).view(np.uint32) & 0x807FFFFF).view(np.float32)
         np.savez(path, layer=tiny.astype(np.float64).reshape(3, 8))
     loaded = gradients.load_gradients(path)

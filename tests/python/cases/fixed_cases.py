@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulators of integers, and arrays of binary32 for them."""
+"""Makes integer (fixed-point) accumulators for tests, and arrays of binary32 to sum by them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def floats(values: Any) -> npt.NDArray[np.float32]:
 
 
 def accumulated(name: str, point: cpd.Accumulator, rounding: str, overflow: str) -> cpd.Accumulator:
-    """With that rounding of the sum or, where the format holds every sum, without one."""
+    """Returns the accumulator `point` with a result format, rounding and overflow. If the format
+    holds every sum exactly, the constructor refuses a rounding, so none is passed."""
     try:
         return point.replace(format=name, rounding=rounding, overflow=overflow)
     except ValueError as refused:

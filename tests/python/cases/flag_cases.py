@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the operations that have flags: for the value alone, or for the flags alone."""
+"""Calls the operations that return IEEE flags. One function returns the value alone, another the
+flags alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front ends of the operations: NumPy, torch, compiled, CUDA. A call is written once, on NumPy
-arrays; a front end makes arrays of its own of them, runs the call, and gives NumPy arrays back. The
-fixture `front_end` (conftest.py) runs a test on each; `every_front_end` is for tables of cases."""
+"""The front ends of CPD's operations: NumPy, torch, compiled programs and CUDA.
+
+A test writes a call once, on NumPy arrays. A front end converts the arrays to its own kind, runs
+the call, and converts the result back. The fixture `front_end` (conftest.py) runs a test on each
+front end. `every_front_end` makes parameters from a table of cases.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ from by_keywords import with_cast
 
 Array = npt.NDArray[Any]
 
-# The text of a compiled call's error, by the message expected: dynamo's own words, or the library's
-# if only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
-# cannot know that two arguments overlap; integers of 64 bits are cut to 32 before they are checked.
+# Errors that differ in compiled programs: the message of an eager call, and the text of the
+# compiled call's error. The text is dynamo's own, or the library's if only the library sees the
+# values. None: the compiled call raises no error. A compiled program copies its arguments, so it
+# cannot see that two arguments overlap. It cuts 64-bit integers to 32 bits before they are checked.
 DIFFERS: dict[str, str | None] = {
     r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)": "Attempting to broadcast a dim",
     r"random must be 0…2\^24 - 1, got -1…-1": r"integers must be below 2\^random_bits = 16777216",
@@ -43,12 +47,13 @@ Case = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """An operation with its arguments, arrays among them as NumPy's, and the bits that it gives."""
+    """An operation with its arguments, whose arrays are NumPy's, and the bits that the operation
+    must give."""
 
     operation: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    expected: Any = None  # an array, or the patterns of float32's
+    expected: Any = None  # an array, or the bit patterns of float32 values
 
     def __str__(self) -> str:
         words = [str(x) for x in self.args if not hasattr(x, "dtype")]
@@ -56,14 +61,14 @@ class Call:
 
 
 class FrontEnd:
-    """The front end of NumPy, and the methods that the other front ends inherit."""
+    """The NumPy front end. The other front ends inherit its methods."""
 
     name = "numpy"
-    few: int | None = None  # of cases that differ little, how many are run; None: all
+    few: int | None = None  # the number of similar cases to run; None: all
 
     def array(self, x: Any) -> Any:
-        """Returns this front end's array of the same values, type and strides. Other arguments are
-        returned as they are."""
+        """Converts an array to this front end's kind, with the same values, type and strides.
+        Returns other arguments unchanged."""
         return x
 
     def numpy(self, y: Any) -> Array:
@@ -83,12 +88,13 @@ class FrontEnd:
         return self.run([Call(operation, args, options)])[0]
 
     def check(self, calls: Sequence[Call]) -> None:
-        """Every call gives the bits that are expected of it."""
+        """Asserts that every call gives its expected bits."""
         for call, got in zip(calls, self.run(calls), strict=True):
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Returns the calls to try, of several that fail alike."""
+        """Chooses the calls to try from several calls that raise the same error. This front end
+        tries all."""
         return calls
 
     def tried(self, call: Call) -> Any:
@@ -103,7 +109,8 @@ class FrontEnd:
         *args: Any,
         **more: Any,
     ) -> None:
-        """The call raises the error, with the message somewhere in its text."""
+        """Asserts that the call raises `error`, and that the error's text contains `message` (a
+        regular expression)."""
         with pytest.raises(error, match=message), self.calling():
             self.tried(Call(operation, args, more))
 
@@ -126,7 +133,7 @@ class Torch(FrontEnd):
         one = tuple(slice(0, 1 if stride == 0 else None) for stride in x.strides)
         if x.size == 0:
             return self.array(np.zeros((), x.dtype)).new_empty(x[one].shape).expand(x.shape)
-        values = np.array(x[one], order="C")  # a broadcast dimension lies in memory once
+        values = np.array(x[one], order="C")  # a broadcast dimension is stored once
         if x.dtype == ml_dtypes.bfloat16:
             values = self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)
         else:
@@ -145,7 +152,7 @@ class Torch(FrontEnd):
 
 
 class Compiled(Torch):
-    """All calls that are run together are one graph."""
+    """The front end of compiled programs. Calls that are run together are compiled as one graph."""
 
     name = "compiled"
     few = 2
@@ -174,7 +181,8 @@ class Compiled(Torch):
         *args: Any,
         **more: Any,
     ) -> None:
-        """The error arrives wrapped: its text is in the chain, or what `DIFFERS` has for it."""
+        """Asserts that the call raises an error. Dynamo wraps errors, so the text may be in any
+        error of the chain. `DIFFERS` has the texts that differ from eager mode."""
         wanted = DIFFERS.get(message, message)
         if wanted is None:
             return
@@ -185,15 +193,16 @@ class Compiled(Torch):
 
 
 GPU_IS_CPU = os.environ.get("CPD_CUDA_ON_CPU") == "1"
-"""True if torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
+"""True if torch's CUDA device is an emulation on this CPU (tests/testing/cuda_on_cpu)."""
 
 REFUSED = re.compile(r"(is|are) for [\w ]+ on the CPU")
-"""What is said of CUDA tensors that an operation has no kernel for: the texts of the table in
-kernels/cuda/README.md (test_operations_table.py)."""
+"""The error for CUDA tensors if an operation has no CUDA kernel, as a pattern. The table in
+kernels/cuda/README.md has the texts; test_operations_table.py compares them."""
 
 
 class Cuda(Torch):
-    """What has no kernel there is refused, as the table says, and the test skipped."""
+    """The CUDA front end. If an operation has no CUDA kernel, it must refuse the call as the table
+    of kernels/cuda/README.md says; the test is then skipped."""
 
     name = "cuda"
     device = "cuda"
@@ -238,7 +247,7 @@ def chain(error: BaseException | None) -> Iterator[str]:
 
 
 def require_gpu() -> None:
-    """Skips the test if there is no CUDA device, or fails if a device is required."""
+    """Skips the test if there is no CUDA device. With CPD_REQUIRE_GPU=1 the test fails instead."""
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         return
@@ -248,19 +257,21 @@ def require_gpu() -> None:
 
 
 def require_gpu_itself(why: str) -> None:
-    """A skip where GPU_IS_CPU."""
+    """Skips the test if the CPU emulates CUDA. `why` names the feature that the emulation lacks."""
     require_gpu()
     if GPU_IS_CPU:
         pytest.skip(f"the CPU in a GPU's place has no {why}")
 
 
 def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
-    """All of them; on the CPU emulation of CUDA every fourth, from number `first` modulo 4 on."""
+    """Returns all cases. On the CPU emulation of CUDA, returns every fourth case, starting at index
+    `first` modulo 4."""
     return cases[first % 4 :: 4] if GPU_IS_CPU else cases
 
 
 def assert_bits(got: Array, expected: Any, about: str = "") -> None:
-    """Asserts the same type, shape and bits. Plain patterns stand for float32 values."""
+    """Asserts that a result has the expected type, shape and bits. A list of bit patterns stands
+    for float32 values."""
     if isinstance(expected, np.ndarray):
         assert got.dtype == expected.dtype, about
         assert got.shape == expected.shape, about
@@ -285,9 +296,13 @@ def every_front_end(
     numpy_only: Collection[Case] = (),
     compiled: Collection[str] | None = None,
 ) -> Callable[[Any], Any]:
-    """Parameters `front end, cases`: on the CPU each case by itself; compiled each group as one
-    graph, and on the GPU each group. Of many groups, those in `compiled` are compiled in the quick
-    tier, the others in the exhaustive one."""
+    """Makes pytest parameters of a front end and a list of cases. Eager front ends get each case by
+    itself. The compiled front end gets each group as one graph, and CUDA gets each group as one
+    list.
+
+    If `compiled` is not None, only its groups are compiled in the quick tier; the other groups are
+    compiled in the exhaustive tier.
+    """
     parameters = []
     for group, cases in groups.items():
         for case in cases:

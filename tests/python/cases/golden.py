@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden files: inputs by a fixed recurrence, and the form in which they hold results.
+"""Golden files: stored results of calls whose inputs a fixed recurrence generates.
 
-A file of version 0.7 holds an array as `SHA-256 type shape words`. The words are the first ones, in
-hexadecimal digits without the zeros that end them: 3fc is 3fc00000. `checksum` joins the results of
-many calls into one SHA-256.
+A file of version 0.7 holds an array as the text `SHA-256 type shape words`. The words are the
+array's first ones in hexadecimal digits, without trailing zeros: 3fc stands for 3fc00000.
+`checksum` joins the results of many calls into one SHA-256.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arrays import SPECIAL_BITS
 
 FOLDER = Path(__file__).parents[2] / "golden"
 HEAD = 12
-"""The number of words of an array that a file of version 0.7 holds."""
+"""A file of version 0.7 holds only the first 12 words of an array."""
 
 FORMATS = (
     *("e4m3", "e5m2", "e3m4", "e3m0", "e2m1", "e1m2", "e2m5", "e5m5", "e6m9", "e8m4", "e8m23"),
@@ -40,7 +40,7 @@ Cases = Iterator[tuple[str, Any]]
 
 
 def words(n: int, seed: int) -> npt.NDArray[np.uint64]:
-    """n 64-bit patterns: SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Returns `n` 64-bit patterns of the generator SplitMix64 (Steele, Lea, Flood 2014)."""
     z = (np.arange(1, n + 1, dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(
         0x9E3779B97F4A7C15
     )
@@ -50,13 +50,14 @@ def words(n: int, seed: int) -> npt.NDArray[np.uint64]:
 
 
 def integers(shape: Any, seed: int, bits: int) -> npt.NDArray[np.int64]:
-    """Integers in [0, 2^bits)."""
+    """Returns pseudorandom integers in [0, 2^bits)."""
     z = words(math.prod(shape), seed) & np.uint64(2**bits - 1)
     return z.astype(np.int64).reshape(shape)
 
 
 def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[np.float32]:
-    """Both signs, exponents low…high, any significand."""
+    """Returns pseudorandom floats of both signs, with exponents from `low` to `high` and any
+    significand."""
     z = words(math.prod(shape), seed).astype(object)
     bits = [
         (b & 1) << 31 | (127 + low + (b >> 8 & 0xFFFF) % (high - low + 1)) << 23 | b >> 41
@@ -66,7 +67,8 @@ def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[n
 
 
 def points(f: cpd.Format, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Ties of a format and their neighbors, in its range and beyond; specials; any bits."""
+    """Returns binary32 inputs for a cast to format `f`. They are midpoints between values with
+    their neighbors, also beyond the format's range, then special values and random patterns."""
     top = min(127, math.frexp(f.max)[1] + 1)
     low = max(-126, math.frexp(f.min_subnormal or 1.0)[1] - 3)
     step = 23 - f.man
@@ -93,12 +95,13 @@ def bfloat16() -> Any:
 
 
 def halves(n: int, seed: int, dtype: Any) -> npt.NDArray[Any]:
-    """Any bits of a 16-bit type."""
+    """Returns `n` random bit patterns as values of a 16-bit type."""
     return (words(n, seed) >> np.uint64(48)).astype(np.uint16).view(dtype)
 
 
 def doubles(x: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float64]:
-    """Values just beyond those of `x`, and any bits."""
+    """Returns float64 numbers that are equal to `x` or differ from it in their last bit, then
+    random float64 patterns."""
     z = words(x.size, seed)
     with np.errstate(invalid="ignore"):
         near = x.astype(np.float64).view(np.uint64) | (z & np.uint64(1))
@@ -113,7 +116,8 @@ def numpy(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def tensor(x: npt.NDArray[Any]) -> Any:
-    """A torch tensor of the same bits and, where torch has them, strides."""
+    """Returns a torch tensor with the bits of `x`. It has the strides of `x` too, where torch
+    supports them."""
     import torch
 
     if any(stride < 0 for stride in x.strides):
@@ -127,7 +131,7 @@ def tensor(x: npt.NDArray[Any]) -> Any:
 
 
 def recorded(value: Any) -> Any:
-    """Returns a result as a file of version 0.7 holds it."""
+    """Converts a result to the form in which a file of version 0.7 stores it."""
     if isinstance(value, tuple):
         return [recorded(one) for one in value]
     if isinstance(value, float):
@@ -157,11 +161,11 @@ def _array(kind: str, x: npt.NDArray[Any]) -> str:
 
 
 def checksum(values: Iterable[Any]) -> str:
-    """Returns one SHA-256 of all values, with their types and shapes."""
+    """Returns a single SHA-256 of all values, with their types and shapes."""
     return hashlib.sha256("\n".join(str(recorded(value)) for value in values).encode()).hexdigest()
 
 
 def dumped(value: dict[str, Any]) -> str:
-    """Returns JSON with a line for each of the outermost keys."""
+    """Returns JSON text with one line for each of the outermost keys."""
     lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"

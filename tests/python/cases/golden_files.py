@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled objects.
+"""Makes files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled
+objects.
 
-`make.py` writes a missing file. The tests read the files and compare them with what this module
-constructs, or with the texts and numbers that stand in the files themselves.
+`make.py` writes a missing file. The tests read the files and compare their contents with objects
+that this module constructs, or with texts and numbers in the files.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ RECIPES: dict[str, Callable[[], cpd.Recipe]] = {
     ),
     "delayed": lambda: cpd.Recipe("te-delayed"),
 }
-"""Recipes by the names of their files, each of which is written as TOML and as JSON."""
+"""Recipes by file name. Each recipe is stored as TOML and as JSON."""
 
 
 def recipe_file(name: str, kind: str) -> str:
@@ -65,7 +66,8 @@ def recipe_file(name: str, kind: str) -> str:
 
 
 def recipe(text: str) -> cpd.Recipe:
-    """The recipe of a text of 0.7: of the one that the refusal of its semicolons names."""
+    """Returns the recipe of a text of version 0.7. A text with semicolons is no longer supported:
+    its error names a new text, from which the recipe is made."""
     if ";" not in text:
         return cpd.Recipe(text)
     try:
@@ -88,7 +90,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "codec": cpd.Codec,
     "all-reduce": cpd.Reduce,
 }
-"""The reader of each kind of text."""
+"""For each kind of text, the function that reads it."""
 TEXTS: dict[str, tuple[str, ...]] = {
     "format": (
         *("e4m3", "e4m3fn", "e5m2fnuz", "(4, 3)", "half", "bfloat16", "FLOAT8_E4M3FN", "tf32"),
@@ -150,11 +152,13 @@ TEXTS: dict[str, tuple[str, ...]] = {
         *("feedback e2m1 average divide=before", "mxfp8 result=bf16"),
     ),
 }
-"""Texts as a user writes them, by kind; the file adds the canonical text of each."""
+"""Texts of specs as a user writes them, by kind. The file also stores the canonical text of
+each."""
 
 
 def canonical(kind: str, text: str) -> Any:
-    """The canonical text; of recipes and all-reduces, which have none in 0.7, the fields."""
+    """Returns the canonical text of a spec. Version 0.7 has none for recipes and all-reduces; their
+    fields are returned instead."""
     made = READERS[kind](text)
     if kind in ("recipe", "all-reduce"):
         return plain(kind, made)
@@ -179,7 +183,7 @@ VECTORS: dict[str, Callable[[], Any]] = {
     "block_fma.jsonl": lambda: vectors("block_fma", accumulator="h100-fp16", random=4),
     "mma.csv": lambda: vectors("mma", accumulator="rtx-blackwell-mxfp8", random=2),
 }
-"""Files of vectors by name, in each kind of file."""
+"""Golden vectors by file name. The file's ending determines its format."""
 
 
 def vectors(*operation: Any, **options: Any) -> Any:
@@ -211,7 +215,7 @@ OBJECTS = STORED / "objects.pickle"
 
 
 def objects() -> dict[str, Any]:
-    """Objects by name that `specs.pickle` lacks."""
+    """Returns objects by name, to be pickled. `specs.pickle` has other objects."""
     x = floats((3, 32), 700)
     states = cpd.compress.States()
     wire = cpd.Reduce("feedback qsgd bits=2")
@@ -241,7 +245,8 @@ FIELDS = {
     "wire": f"wire {REDUCE} random_bits variant result",
     "machine": "gpus speed tflops dollars codec_gbps",
 }
-"""The fields that describe an object without a text, by its name or its kind of text."""
+"""The fields that describe an object without a canonical text, by the object's name or its kind of
+text."""
 
 
 def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
@@ -250,7 +255,8 @@ def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
 
 
 def plain(name: str, value: Any) -> Any:
-    """An object as texts and numbers, which other versions of its class have, too."""
+    """Describes an object by texts and numbers. These stay comparable if the object's class changes
+    in a later version."""
     if name.startswith("encoded"):
         values = recorded(cpd.decode(value))
         return {"format": str(value.format), "values": values, "axis": value.axis}
@@ -265,7 +271,7 @@ def plain(name: str, value: Any) -> Any:
     if name == "fixed point":
         return {"width": value.width, "fraction": value.fraction, "rounding": value.sum_rounding}
     links = {}
-    if name == "machine":  # of 0.7, in a list for each level
+    if name == "machine":  # version 0.7 had a list for each level of links
         links["within"] = [value.alpha, value.beta, value.shared, 0.0]
         links["between"] = [value.alpha_between, value.beta_between, 0.0, value.port]
     if name in FIELDS:
@@ -274,14 +280,15 @@ def plain(name: str, value: Any) -> Any:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """A field of 0.7: its `wire` of an all-reduce is the codec that is no format."""
+    """Returns the field that version 0.7 called `name`. Version 0.7's `wire` of an all-reduce is
+    the codec, unless the codec is a plain format."""
     if name == "wire":
         return value.codec if value.format is None else None
     return getattr(value, name)
 
 
 def shown(value: Any) -> Any:
-    """A field as JSON holds it: specs as texts, a machine's links as numbers."""
+    """Converts a field to a value that JSON can represent. Specs become texts."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     return str(value)

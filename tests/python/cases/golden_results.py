@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of each operation, whose results `tests/golden/results.json` holds as one SHA-256.
+"""Makes calls of each operation. `tests/golden/results.json` has one SHA-256 of the results of each
+function.
 
-A checksum that changed says that some bits changed. The test that a function names compares the
-same operation with an oracle, which says which bits are right.
+A changed checksum means that some bits changed. The tests that a function's docstring names compare
+the same operation with an oracle, and so show which bits are right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Results = Iterator[Any]
 
 
 def stored(make: Make, seed: int) -> list[Any]:
-    """Values of each type of storage but float32: any bits, and neighbors of binary32 numbers."""
+    """Returns values of each storage type other than float32: float64, float16 and bfloat16. They
+    are random patterns and, for float64, neighbors of binary32 numbers too."""
     wide = doubles(floats((60,), seed), seed + 1)
     return [make(wide), *(make(halves(120, seed, kind)) for kind in (np.float16, bfloat16()))]
 
@@ -40,7 +42,8 @@ def stored(make: Make, seed: int) -> list[Any]:
 
 
 def cast(make: Make) -> Results:
-    """Proved by ops/test_cast.py, test_cast_layouts.py and test_float64.py."""
+    """Casts arrays in every format and rounding. The bits are proved by ops/test_cast.py,
+    test_cast_layouts.py and test_float64.py."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.cast(make(points(cpd.Format(name))), f"{name} {how}", **NUMBERS)
     for x, how in itertools.product(stored(make, 5), ROUNDINGS):
@@ -52,13 +55,13 @@ def cast(make: Make) -> Results:
 
 
 def encode(make: Make) -> Results:
-    """Proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Encodes arrays. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.encode(make(np.nan_to_num(points(cpd.Format(name)))), f"{name} {how}", **NUMBERS)
 
 
 def decode(make: Make) -> Results:
-    """Proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Decodes codes. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
     for name in FORMATS:
         f = cpd.Format(name)
         codes = integers((f.bits * 32,), 15, 8).astype(np.uint8)
@@ -66,7 +69,8 @@ def decode(make: Make) -> Results:
 
 
 def arithmetic(operation: str, operands: int, make: Make) -> Results:
-    """Proved by ops/test_arithmetic.py and test_float64.py."""
+    """Calls an element-wise operation. The bits are proved by ops/test_arithmetic.py and
+    test_float64.py."""
     call = getattr(cpd, operation)
     for name, how in itertools.product(SHORT, ROUNDINGS):
         f = cpd.Format(name)
@@ -82,7 +86,8 @@ def arithmetic(operation: str, operands: int, make: Make) -> Results:
 
 
 def random_integers(make: Make) -> Results:
-    """Proved by ops/test_random.py, with the published vectors."""
+    """Makes random integers. The bits are proved by ops/test_random.py, with the published
+    vectors."""
     for bits, seed, stream in itertools.product((1, 8, 24), (0, 2**64 - 1), (0, 2**63 + 9)):
         yield cpd.random_integers((3, 41), seed, stream, random_bits=bits)
 
@@ -91,7 +96,8 @@ def random_integers(make: Make) -> Results:
 
 
 def accumulators() -> list[str]:
-    """Texts of every scheme, with every rounding and with formats of every kind."""
+    """Returns texts of accumulators: every scheme with every rounding, and with formats of every
+    kind."""
     draws = ("rounding=stochastic random_bits=8", "rounding=stochastic variant=B")
     roundings = ("rounding=up", "rounding=to_odd", "overflow=saturate", *draws)
     return [f"{name} {scheme}" for name, scheme in itertools.product(SHORT, SCHEMES)] + [
@@ -111,7 +117,8 @@ def sums(make: Make) -> Results:
 
 
 def gemm(make: Make) -> Results:
-    """Proved by ops/test_gemm.py, test_tensor_core.py and test_units_mmasim.py."""
+    """Multiplies matrices. The bits are proved by ops/test_gemm.py, test_tensor_core.py and
+    test_units_mmasim.py."""
     a, b, c = floats((3, 70), 60, -3, 1), floats((70, 5), 61, -3, 1), floats((3, 5), 62)
     more = ("e6m9 fma", "e6m9 fma rounding=up", "e5m10 product=e4m3", "int32", "fixed<40,12>")
     for text in (*accumulators(), *more, "e6m9 chunked product=exact chunk=8 inner=e5m5"):
@@ -154,7 +161,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def differentiated(call: Callable[..., Any], *given: Any) -> Results:
-    """Yields the result of a call, and the gradients of its operands."""
+    """Yields the result of a call, then the gradient of each operand."""
     import torch
 
     operands = [x.clone().requires_grad_() for x in given]
@@ -164,8 +171,8 @@ def differentiated(call: Callable[..., Any], *given: Any) -> Results:
 
 
 def layers(make: Make) -> Results:
-    """Proved by nn/test_functional.py, test_layer_derivatives.py, _torch/test_conv.py and
-    test_convolution.py."""
+    """Calls layers' functional forms. The bits are proved by nn/test_functional.py,
+    test_layer_derivatives.py, _torch/test_conv.py and test_convolution.py."""
     from cpd.functional import conv2d, linear
 
     x, w, b = make(floats((2, 7, 40), 104)), make(floats((6, 40), 105)), make(floats((6,), 106))
@@ -203,11 +210,11 @@ SPECS = [
     )
     if (order, scheme) != ("tree", "kahan")
 ] + [f"{name} aps" for name in (*SHORT, "e2m1")]
-"""Every order and group, and formats of every kind."""
+"""All-reduce specs that cover every order, several group sizes, and formats of every kind."""
 
 
 def tensors_of(rank: int, make: Make) -> list[Any]:
-    """A rank's tensors, each with a scale of its own."""
+    """Returns the tensors of one rank. Each tensor has another range of exponents."""
     seeds = range(200 + 8 * rank, 200 + 8 * rank + len(SIZES))
     return [
         make(floats((n,), seed, -3 - 4 * i, 2 - 3 * i))
@@ -216,8 +223,8 @@ def tensors_of(rank: int, make: Make) -> list[Any]:
 
 
 def simulate_all_reduce(make: Make) -> Results:
-    """Proved by comm/test_reduce.py. Real ranks equal virtual ones: comm/test_comm.py and
-    tests/comm/test_all_reduce.cpp."""
+    """Reduces over virtual ranks. The bits are proved by comm/test_reduce.py. Tests of real ranks,
+    comm/test_comm.py and tests/comm/test_all_reduce.cpp, compare them with virtual ranks."""
     ranks = [tensors_of(rank, make) for rank in range(5)]
     for text in SPECS:
         numbers = {"seed": 2**63 + 1, "step": 7} if "stochastic" in text else {}
@@ -232,7 +239,8 @@ def simulate_all_reduce(make: Make) -> Results:
 
 
 def study(make: Make) -> Results:
-    """Proved by study/test_roundoff.py, test_costs.py and tests/study/test_cost.cpp."""
+    """Calls functions of cpd.study. The results are proved by study/test_roundoff.py, test_costs.py
+    and tests/study/test_cost.cpp."""
     given = [[make(floats((n,), 400 + rank + n)) for n in (90, 31)] for rank in range(8)]
     machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for order, average in itertools.product(("sequential", "ring", "tree"), ("", "average")):
@@ -254,5 +262,5 @@ BOTH: dict[str, Callable[[Make], Results]] = {
     "fma": functools.partial(arithmetic, "fma", 3),
     "sum": sums,
 }
-"""Operations whose results are the same for arrays and tensors."""
+"""Operations that give the same results for NumPy arrays and for torch tensors."""
 OF_TORCH: dict[str, Callable[[Make], Results]] = {"layers": layers, "derivatives": derivatives}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stored besides results: pickled objects, a checkpoint, and every name that can be
-imported."""
+"""Makes the objects that stored files contain: pickled objects, a checkpoint, and the list of all
+names that can be imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def specs() -> dict[str, Any]:
-    """Returns what torch.load(weights_only=True) reads."""
+    """Returns the spec objects that torch.load(weights_only=True) can read."""
     import torch
 
     return {k: v for k, v in golden_texts.objects(torch).items() if isinstance(v, SPECS)}
@@ -38,7 +38,8 @@ def state() -> dict[str, Any]:
 
 
 def layers() -> dict[str, Any]:
-    """Returns what the layers and the hook's state of MODULES, a file that 0.7 wrote, are now."""
+    """Returns, as the present version constructs them, the layers and the hook state that version
+    0.7 stored in the file MODULES."""
     import torch
 
     linear = torch.nn.Linear(4, 3)
@@ -71,7 +72,7 @@ def write_checkpoint() -> None:
 
 
 def names() -> dict[str, list[str]]:
-    """Of each module with an `__all__`: the public names."""
+    """Returns the public names of each module that has an `__all__`."""
     root = Path(cpd.__file__).parent
     found: dict[str, list[str]] = {}
     for path in sorted(root.rglob("*.py")):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden cases of what a user reads: names and texts, signatures, and outputs of the command line.
-A text's name is the expression that gives it."""
+"""Golden cases of texts that a user reads: names and texts of objects, signatures, and outputs of
+the command line. The name of a text is the Python expression that gives it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def _value(expression: str, more: dict[str, Any]) -> Any:
 
 
 def objects(torch: Any = None) -> dict[str, Any]:
-    """The objects of `TEXTS` by their expressions; with torch those of `TORCH_TEXTS`, too."""
+    """Returns the objects of `TEXTS` by their expressions. If torch is passed, the objects of
+    `TORCH_TEXTS` are included."""
     lines = _lines(TEXTS) + (_lines(TORCH_TEXTS) if torch else [])
     return {expression: _value(expression, {"torch": torch}) for expression in lines}
 
@@ -125,7 +126,8 @@ def texts_cases() -> Cases:
 
 
 def _signatures(public: dict[str, Sequence[str]]) -> Cases:
-    """Each public function, class and method, with its parameters and defaults, without types."""
+    """Yields the parameters and defaults of each public function, class and method, without
+    types."""
     for module_name, names in public.items():
         module = importlib.import_module(module_name)
         for name in names:
@@ -171,7 +173,8 @@ COMMANDS = (
 
 
 def cli_cases() -> Cases:
-    """Status, output and errors of commands; the options of all."""
+    """Yields the exit status, output and errors of some commands, and the options of all
+    commands."""
     from cpd.cli import build_parser
 
     yield from _commands(COMMANDS)
@@ -192,7 +195,8 @@ def _commands(commands: Sequence[str]) -> Cases:
 
 
 def _last(text: str) -> list[str]:
-    """The error itself: what argparse writes before it differs between versions of Python."""
+    """Returns the last line, which is the error itself. The lines that argparse writes before it
+    differ between versions of Python."""
     return text.splitlines()[-1:]
 
 

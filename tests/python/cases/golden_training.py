@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of trainings that version 0.7 wrote, each with what a training gave that went on from it.
+"""Training states that version 0.7 wrote, each with the results that version 0.7 computed from the
+state.
 
-A stored state is plain data and tensors. `result` of a case continues from a state; the file holds
-the state and the results, so that a test needs no results of today's code.
+A stored state consists of plain data and tensors. A case's `result` function continues the training
+from a state. The file holds the state and the expected results, so a test compares with version 0.7
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ SCHEDULE = "feedback qsgd bits=2"
 
 
 def filled(model: Any, seed: int) -> Any:
-    """The model with parameters by the fixed recurrence."""
+    """Fills the model's parameters with the fixed pseudorandom values of golden.py, and returns the
+    model."""
     import torch
 
     with torch.no_grad():
@@ -37,7 +40,7 @@ def linear(seed: int) -> Any:
 
 
 def gradients(model: Any, seed: int) -> None:
-    """Sets the parameters' gradients by the fixed recurrence."""
+    """Sets the parameters' gradients to the fixed pseudorandom values of golden.py."""
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = tensor(floats(tuple(parameter.shape), seed + number))
 
@@ -73,7 +76,7 @@ def hook(step: int = 0) -> Any:
 
 
 def hook_made() -> dict[str, Any]:
-    """The state of rank 1 after a call."""
+    """Returns the state of rank 1's hook after one all-reduce."""
     spec = cpd.Reduce(SCHEDULE)
     states = [cpd.compress.States() for _ in range(2)]
     ranks = contributions(830)
@@ -100,7 +103,8 @@ def nodes() -> tuple[Any, Any]:
 
 
 def nodes_step(model: Any, made: Any, seed: int) -> None:
-    """A step whose gradients are the nodes' inputs, on every machine."""
+    """Takes a training step of virtual nodes with a linear loss. The gradients are the inputs
+    themselves, so every machine computes the same bits."""
 
     def loss(micro: Any) -> Any:
         return (model.weight * micro[0]).sum() + (model.bias * micro[0, :, 0]).sum()
@@ -177,9 +181,10 @@ def low_precision_adamw(model: Any) -> Any:
 
 
 ADAM = (low_precision_adamw,)
-"""Optimizers whose next step another build of torch may round otherwise."""
+"""Optimizers whose next step may round differently in another build of torch."""
 GONE = {"kahan_sgd": low_precision, "kahan_adamw": low_precision_adamw}
-"""Stored states of optimizers that are gone, each with what takes its optimizer's place."""
+"""Optimizers of version 0.7 that no longer exist: the name of the stored state, and the optimizer
+that replaces it."""
 
 
 def optimizer_step(optimizer: Any, model: Any, seed: int) -> None:
@@ -228,7 +233,8 @@ RECIPES = {
     "mxfp4-rht-sr": "e6m9 kahan",
     "nvfp4": "e6m9 kahan rounding=stochastic",
 }
-"""Recipes of the stored models, with the sums of their products, which are the same everywhere."""
+"""Recipes of the stored models, each with an accumulator. With an accumulator, the products have
+the same bits on every machine."""
 
 
 def converted(recipe: str, sums: str) -> Any:
@@ -241,7 +247,7 @@ def converted(recipe: str, sums: str) -> Any:
 
 
 def model_step(model: Any, seed: int) -> list[Any]:
-    """The output and the gradients of a step."""
+    """Returns the output and the gradients of a training step."""
     model.zero_grad()
     y = model(tensor(floats((32, 32), seed)))
     y.backward(tensor(floats((32, 32), seed + 100)))
@@ -249,7 +255,8 @@ def model_step(model: Any, seed: int) -> list[Any]:
 
 
 def model_made(recipe: str, sums: str) -> dict[str, Any]:
-    """The state after two steps, in which the histories of scales and the clock have moved."""
+    """Returns a model's state after two steps. By then the histories of scales and the model's step
+    counter have changed."""
     model = converted(recipe, sums)
     for step in range(2):
         model_step(model, 960 + step)
@@ -266,8 +273,8 @@ Case = tuple[Callable[[], Any], Callable[[Any], list[Any]]]
 
 
 def cases() -> dict[str, Case]:
-    """Returns two functions by name: one makes a state, one continues from the state and returns
-    the results."""
+    """Returns two functions for each case: the first makes a state, the second continues from a
+    state and returns the results."""
     found: dict[str, Case] = {
         "states": (states_made, states_result),
         "hook": (hook_made, hook_result),
@@ -289,7 +296,8 @@ def cases() -> dict[str, Case]:
 
 
 def copied(state: Any) -> Any:
-    """The state as a file holds it, which a training that goes on does not change."""
+    """Returns a copy of the state, saved and loaded again as a file holds it. Training does not
+    change the copy."""
     import torch
 
     held = io.BytesIO()
@@ -319,7 +327,7 @@ def whole() -> Any:
 
 
 def write_model() -> None:
-    """A converted model, whole, with a step's result."""
+    """Pickles a whole converted model, together with the result of a training step."""
     import torch
 
     model = whole()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA graphs capture and replay on a GPU (test_gpu.py runs this as a program): every kind of
-operation, and a training step of every named recipe. Writes what is wrong, a line each."""
+"""Tests CUDA graphs on a GPU. A graph captures and replays every kind of operation, and a training
+step of every named recipe. test_gpu.py runs this file as a program, which prints one line for each
+failure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tensors import normal, same
 def captured_calls(
     device: str = "cuda", side: int = 64
 ) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """One of each kind of operation, of a square matrix there."""
+    """Returns one call of each kind of operation, by name. Each call takes a square matrix of
+    `side` rows on `device`."""
     integers = torch.arange(side * side, device=device, dtype=torch.int32).view(side, side) % 256
     drawn = {"rounding": "stochastic", "random_bits": 8}
     sums = ("e4m3", "e4m3 kahan", "e4m3 pairwise", "fp32 chunked inner=e4m3", "int32")
@@ -54,7 +56,8 @@ def captured_calls(
 
 
 def operations() -> list[str]:
-    """A replay reads what is in its input then; the host waits for nothing while it captures."""
+    """Captures each operation in a graph, replays it on another input, and compares with the eager
+    result. The host must not wait for the GPU during a capture. Returns the failures."""
     x = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).cuda()
     wrong = []
     for name, call in captured_calls().items():
@@ -87,7 +90,7 @@ def converted(recipe: str) -> torch.nn.Module:
 
 
 def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A step of SGD, without momentum; it returns the loss."""
+    """Returns a function that takes one step of SGD without momentum and returns the loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
     def step() -> torch.Tensor:
@@ -101,7 +104,8 @@ def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tenso
 
 
 def training_steps() -> list[str]:
-    """Three replays and three eager steps: random integers and delayed scales go on in both."""
+    """Compares three replays of a captured training step with three eager steps, for each recipe.
+    Random integers and delayed scales must advance with each replay. Returns the failures."""
     wrong = []
     for recipe in READY:
         eager = converted(recipe)
@@ -111,7 +115,7 @@ def training_steps() -> list[str]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            replayed()  # loads kernels and makes what is kept
+            replayed()  # loads kernels and fills caches
         torch.cuda.current_stream().wait_stream(side)
         step()
         graph = torch.cuda.CUDAGraph()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that calls keep: the C library's heap and Python's, before and after."""
+"""Measures whether calls leak memory, on the C library's heap and on Python's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import gc
 import sys
 
 ROUNDS = 8
-"""A heap may grow by chance in some rounds; memory that calls keep grows it in each round."""
+"""The number of rounds of a measurement. A heap may grow by chance in some rounds; a leak grows the
+heap in every round."""
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -22,7 +23,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def heap_bytes() -> int:
-    """Bytes that the process has of malloc, in all arenas and mapped ones."""
+    """Returns the bytes that the process has allocated by malloc, including mapped memory."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Mallinfo2
     info = mallinfo2()
@@ -34,11 +35,11 @@ def has_mallinfo2() -> bool:
 
 
 def growth(run, calls: int) -> tuple[int, int]:
-    """By how many bytes of malloc and blocks of Python's allocator a round of calls // ROUNDS calls
-    grows the process; the least of all rounds."""
+    """Runs ROUNDS rounds of calls // ROUNDS calls each. Returns the least growth of all rounds, as
+    two numbers: bytes of malloc and blocks of Python's allocator."""
     for _ in range(min(200, calls)):
         run()
-    gc.freeze()  # objects of before, torch's million of them, are left out of each collection
+    gc.freeze()  # excludes older objects (torch has a million) from collections
     rounds = []
     for _ in range(ROUNDS):
         gc.collect()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public callable of the package, and wrong things for it, one argument at a time."""
+"""Calls every public function and class of the package with wrong values, one argument at a
+time."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ MODULES = (
 
 
 class Refusing:
-    """Raises at each use as a number or a sequence."""
+    """An object that raises TypeError whenever it is used as a number or a sequence."""
 
     def __index__(self) -> int:
         raise TypeError("no index")
@@ -49,7 +50,7 @@ class Refusing:
 
 
 class Text(str):
-    """A str of a subclass."""
+    """An instance of a subclass of str."""
 
     __slots__ = ()
 
@@ -185,7 +186,7 @@ WEIGHTS = [(4, 4), (4, 4), (4,), (4,)]
 
 
 def recurrent(gates: int) -> dict[str, Callable[[], Any]]:
-    """Of a recurrent layer of four inputs and four units."""
+    """Returns valid arguments for a recurrent layer with four inputs and four units."""
     sizes = [(4 * gates, 4), (4 * gates, 4), (4 * gates,), (4 * gates,)]
     return {
         "input": lambda: torch.ones(3, 2, 4),
@@ -270,7 +271,7 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
-"""Right arguments of one callable, in the place of those above."""
+"""Valid arguments of particular functions, which replace the general ones of RIGHT."""
 
 NORM = cpd.Recipe("native", norm="bf16")
 
@@ -279,7 +280,7 @@ NORM = cpd.Recipe("native", norm="bf16")
 
 
 class OneRank:
-    """A communicator of one rank, each of whose methods is called in that rank's thread."""
+    """A communicator of one rank that runs each method in the thread of that rank."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **how: Any) -> Any:
@@ -325,7 +326,7 @@ class Target(NamedTuple):
 
 
 def public(module: Any) -> Iterator[tuple[str, Any]]:
-    """The names that a module gives its users, with what they are."""
+    """Yields the public names of a module, each with its object."""
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
     for name in (*names, *later(module.__name__)):
         found = getattr(module, name)
@@ -337,8 +338,9 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def targets() -> Iterator[Target]:
-    """Each once: functions, classes, their methods, and settable properties."""
-    seen: dict[int, Any] = {}  # by their numbers, which hold while they are kept
+    """Yields each public target once: functions, classes, their methods, and settable
+    properties."""
+    seen: dict[int, Any] = {}  # by id; the objects are kept, so that no id is reused
     for module_name in MODULES:
         for name, found in public(importlib.import_module(module_name)):
             if id(found) in seen:
@@ -395,7 +397,8 @@ def setter(whole: str, name: str) -> Callable[[], Callable[..., Any]]:
 
 
 def right(target: Target, parameter: inspect.Parameter) -> Any:
-    """A right argument: a particular one, the default, or by its name."""
+    """Returns a valid argument for a parameter: the one for this function, else the parameter's
+    default, else the one for the parameter's name."""
     given = SPECIFIC.get(target.name, {})
     if parameter.name in given:
         return given[parameter.name]()
@@ -405,15 +408,16 @@ def right(target: Target, parameter: inspect.Parameter) -> Any:
 
 
 EXEMPT = {
-    ("cpd.random_integers", "shape"): {"2**31"},  # as many are made
-    # a function of the caller's, which torch.nn.Linear is too:
+    ("cpd.random_integers", "shape"): {"2**31"},  # valid, but takes too long
+    # For the caller's own function, torch.nn.Linear is a valid argument, because a class is
+    # callable.
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
-    ("cpd.study.capture", "inputs"): set(WRONG),  # of the caller's model
+    ("cpd.study.capture", "inputs"): set(WRONG),  # inputs of the caller's own model
     **{("cpd.study.capture", name): {"module"} for name in ("model", "loss")},
 }
 INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")
-"""Classes whose objects only the package makes."""
+"""Classes that only the package itself constructs."""
 
 
 def calls() -> Iterator[tuple[Target, inspect.Parameter, str]]:
@@ -426,7 +430,8 @@ def calls() -> Iterator[tuple[Target, inspect.Parameter, str]]:
 
 
 def run(target: Target, parameter: inspect.Parameter, what: str) -> Any:
-    """Makes one call, all of whose arguments but one are right."""
+    """Makes one call in which the argument for `parameter` is wrong and all other arguments are
+    valid."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for each in target.parameters:
@@ -467,11 +472,11 @@ MACHINE = re.compile(
     "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
     "CUDA tensors need an NVIDIA GPU and its driver"
 )
-"""Words in errors about the machine, or about a missing library."""
+"""Words that occur in errors about the machine or about a missing library."""
 
 
 def complaint(error: BaseException) -> str:
-    """Returns what is wrong with an error that a wrong argument raised. Empty: a good error."""
+    """Returns the defect of an error that a wrong argument raised, or '' for a good error."""
     kind = type(error)
     text = str(error)
     if isinstance(error, UnicodeError):
@@ -490,7 +495,7 @@ def complaint(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """Returns the file and line at which the error was raised, for a list."""
+    """Returns the file and the line that raised the error, preferably within cpd."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "/cpd/" in f.filename]
     frame = (ours or frames)[-1]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for test_interrupt.py, each run in a process of its own: calls that would last for
-minutes and are met by Ctrl-C, and threads that are still in a call when the program ends.
+"""Programs for test_interrupt.py, which runs each in a process of its own.
 
-    interrupt_cases.py NAME [TRANSPORT]    prints one line of json, or nothing where it just ends
+In some programs, Ctrl-C interrupts a call that would take minutes. In others, the program ends
+while threads are still inside a call.
+
+    interrupt_cases.py NAME [TRANSPORT]    prints a line of JSON, or nothing if it just ends
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ from cpd import _core
 from cpd.comm import Communicator, LocalGroup
 from patience import scaled
 
-warnings.simplefilter("ignore", cpd.PrecisionWarning)  # what is slow is what is wanted
+warnings.simplefilter("ignore", cpd.PrecisionWarning)  # these calls must be slow
 
 DELAY = 0.7  # seconds until Ctrl-C
 SPEC = cpd.Reduce("e4m3")
 SLOW = cpd.Accumulator("e6m9 kahan", rounding="stochastic")
-SIDE = 6000  # of matrices whose product lasts for minutes
+SIDE = 6000  # rows of square matrices with products that take minutes
 
 
 class Interrupts:
-    """Sends this process SIGINT once it has begun; `took`: seconds since."""
+    """Sends SIGINT to this process `delay` seconds after `begin`. `took` returns the seconds since
+    the signal."""
 
     def __init__(self, delay: float = DELAY) -> None:
         self._sent = 0.0
@@ -50,12 +53,13 @@ class Interrupts:
         return time.monotonic() - self._sent
 
     def end(self) -> None:
-        """Waits until the signal has been sent: a busy machine may send it late."""
+        """Waits until the signal has been sent, which may be late on a busy machine."""
         self._timer.join()
 
 
 def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, Any]:
-    """Returns the outcome of an interrupted call."""
+    """Runs a call that Ctrl-C interrupts after `delay` seconds. Returns the error that the call
+    raised, its text and the time."""
     interrupts = Interrupts(delay)
     interrupts.begin()
     try:
@@ -65,7 +69,7 @@ def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, An
         seen = {"raised": type(error).__name__, "said": str(error), "took": took}
     else:
         seen = {"raised": "", "said": "", "took": interrupts.took()}
-    try:  # one that was kept back comes now
+    try:  # a delayed signal would raise KeyboardInterrupt here
         interrupts.end()
         for _ in range(1000):
             time.sleep(0.0001)
@@ -79,7 +83,7 @@ def values(*shape: int) -> Any:
 
 
 def large_matrix() -> Any:
-    """SIDE × SIDE, of equal rows, which are in memory once."""
+    """Returns a SIDE × SIDE matrix whose rows are equal and share the memory of one row."""
     return np.broadcast_to(values(SIDE), (SIDE, SIDE))
 
 
@@ -100,7 +104,8 @@ def total() -> dict[str, Any]:
 
 
 def handler() -> dict[str, Any]:
-    """A handler's own exception, as it is."""
+    """A signal handler that raises its own exception: the interrupted call raises this exception
+    unchanged."""
 
     class Enough(Exception):  # noqa: N818
         pass
@@ -114,7 +119,7 @@ def handler() -> dict[str, Any]:
 
 
 def quiet_handler() -> dict[str, Any]:
-    """One that returns: the call goes on to its end."""
+    """A signal handler that returns: the interrupted call continues and gives the right result."""
     heard: list[int] = []
     signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     a = values(400, 400)
@@ -144,7 +149,7 @@ def torch_sum() -> dict[str, Any]:
 
 
 def torch_backward() -> dict[str, Any]:
-    """The forward pass is short, the backward pass long."""
+    """Interrupts a backward pass. Only the backward pass takes long, not the forward pass."""
     import torch
 
     a = torch.ones(2048, 2048, requires_grad=True)
@@ -165,7 +170,8 @@ def torch_compiled() -> dict[str, Any]:
 
 
 def waits_local() -> dict[str, Any]:
-    """Rank 0 is this thread, rank 1 waits too, rank 2 comes late."""
+    """Interrupts rank 0, which is this thread, while it waits for rank 2. Rank 1 waits too, and
+    rank 2 comes late."""
     others: dict[int, Any] = {}
     interrupted = threading.Event()
     with cpd.comm.local(3, timeout=scaled(60)) as group:
@@ -197,18 +203,19 @@ def told(call: Callable[[], Any]) -> dict[str, Any]:
 
 
 def waits_at_timeout() -> dict[str, Any]:
-    """Ctrl-C in the moment in which the wait ends by itself."""
+    """Sends Ctrl-C at about the moment at which the wait ends by its timeout."""
     with cpd.comm.local(2, timeout=DELAY + 0.02) as group:
         return met_by_ctrl_c(lambda: group.ranks[0].barrier())
 
 
 def late_signal() -> dict[str, Any]:
-    """The call has ended long before Ctrl-C, as on a busy machine."""
+    """Sends Ctrl-C long after the call has ended, as may happen on a busy machine."""
     return met_by_ctrl_c(lambda: None, 1.5)
 
 
 class PythonTransport:
-    """Rank 0 of 2; Ctrl-C meets its own code, in one method after the other."""
+    """A transport in Python for rank 0 of two ranks. Ctrl-C interrupts the transport's own code, in
+    one method after another."""
 
     name, rank, size, ranks_on_host, device_index = "python", 0, 2, 1, -1
     alarm_keeper = -1
@@ -260,7 +267,8 @@ def python_transport() -> dict[str, Any]:
 
 
 def run_waits() -> dict[str, Any]:
-    """In LocalGroup.run, rank 0 never comes, rank 1 waits, and rank 2 multiplies for minutes."""
+    """Interrupts LocalGroup.run: rank 0 never joins, rank 1 waits in a barrier, and rank 2
+    multiplies for minutes."""
 
     def work(comm: Communicator) -> None:
         if comm.rank == 0:
@@ -274,7 +282,7 @@ def run_waits() -> dict[str, Any]:
     before = threading.active_count()
     group = cpd.comm.local(3, timeout=scaled(60))
     seen = met_by_ctrl_c(lambda: group.run(work))
-    until = time.monotonic() + scaled(10)  # on a busy host a thread may have been left behind
+    until = time.monotonic() + scaled(10)  # a thread may be late on a busy machine
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     seen["threads"] = threading.active_count() - before
@@ -283,8 +291,8 @@ def run_waits() -> dict[str, Any]:
 
 
 def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """For spawn_ranks, of three: the victim is interrupted as it waits, one waits too, the last
-    comes `late` seconds after Ctrl-C."""
+    """Runs on three ranks (spawn_ranks). Ctrl-C interrupts the victim's wait. A second rank waits
+    too; the third comes `late` seconds after Ctrl-C."""
     layers = [values(1000)]
     comm.all_reduce(layers, SPEC)
     if comm.rank == victim:
@@ -299,7 +307,8 @@ def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """The same in a backward pass of DDP, whose hook has a communicator of its own."""
+    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. The
+    ranks behave as in `rank`."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -311,7 +320,7 @@ def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
     def step() -> None:
         ddp(torch.ones(2, 8)).sum().backward()
 
-    for _ in range(2):  # DDP makes its buckets anew in the second forward pass, together
+    for _ in range(2):  # DDP builds its final buckets in the second forward pass
         step()
     if comm.rank == victim:
         seen = met_by_ctrl_c(step)
@@ -326,7 +335,8 @@ def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward_ends(comm: Communicator) -> bool:
-    """For spawn_ranks: rank 0 ends while the hook's thread waits for rank 1."""
+    """Runs on ranks of spawn_ranks. Rank 0's program ends while the hook's thread waits for rank
+    1."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -344,7 +354,8 @@ def backward_ends(comm: Communicator) -> bool:
 
 
 def in_a_thread(call: Callable[[], Any], *, again: bool = True) -> None:
-    """Returns while a daemon thread is inside the call."""
+    """Starts a daemon thread that makes the call, by default in an endless loop. Returns after 0.3
+    s, when the thread is inside the call."""
 
     def loop() -> None:
         call()
@@ -387,7 +398,8 @@ def ends_in_torch_cast() -> None:
 
 
 def calls_after_the_end_of_calls() -> dict[str, Any]:
-    """The calls of another thread before its calls are ended, and in the half second after that."""
+    """Counts the calls of another thread, up to the moment at which its calls are ended and in the
+    half second after that."""
     x, made = values(10), [0]
 
     def call() -> None:
@@ -403,7 +415,7 @@ def calls_after_the_end_of_calls() -> dict[str, Any]:
     return {"ended": ended, "before": before, "after": made[0] - before}
 
 
-GROUPS: list[LocalGroup] = []  # stay until the end
+GROUPS: list[LocalGroup] = []  # keeps the groups alive until the program ends
 
 
 def ends_in_local_wait() -> None:
@@ -412,7 +424,7 @@ def ends_in_local_wait() -> None:
 
 
 def ends_in_local_loop() -> None:
-    """Both ranks reduce for ever."""
+    """Ends the program while two ranks reduce in endless loops."""
     GROUPS.append(cpd.comm.local(2, timeout=scaled(60)))
     x = [values(10_000)]
     for comm in GROUPS[0].ranks:
@@ -420,7 +432,8 @@ def ends_in_local_loop() -> None:
 
 
 def rank_ends(comm: Communicator) -> bool:
-    """For spawn_ranks: every process ends while a thread of rank 0's and 1's waits for rank 2."""
+    """Runs on ranks of spawn_ranks. Every process ends while a thread of ranks 0 and 1 waits for
+    rank 2."""
     if comm.rank < 2:
         in_a_thread(comm.barrier, again=False)
     else:

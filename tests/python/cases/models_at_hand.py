@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models of transformers and timm with random weights, and what to call them with.
+"""Small models of transformers and timm with random weights, and the arguments with which to call
+them.
 
-timm imports torchvision for pictures and datasets, which nothing here needs: where it is not
-installed, a module takes its place that has a class for whatever name it is asked for.
+timm imports torchvision for images and datasets that the tests do not use. Where torchvision is not
+installed, a placeholder module provides an empty class for every name.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ VOCABULARY = 96
 
 
 class _Constants(type):
-    """The class of classes that have a constant for each name."""
+    """A metaclass: each attribute of its classes is the attribute's own name."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -27,7 +28,7 @@ class _Constants(type):
 
 
 class _Placeholder(types.ModuleType):
-    """A module that has a new class for each name."""
+    """A placeholder module: each attribute is an empty class."""
 
     __path__ = ()
 
@@ -47,8 +48,8 @@ _TORCHVISION = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional"
 
 @contextlib.contextmanager
 def _without_torchvision():
-    """Placeholders for torchvision while a package is imported that has its classes in type tests
-    alone."""
+    """Replaces torchvision by placeholders while a package is imported that needs torchvision's
+    classes in isinstance tests only."""
     if importlib.util.find_spec("torchvision") is not None:
         yield
         return
@@ -181,7 +182,7 @@ TRANSFORMERS = {
     ),
     "vit": ("ViTForImageClassification", _VISION),
 }  # fmt: skip
-"""Class and configuration, by the type of model."""
+"""The model class and the configuration, by type of model."""
 
 TIMM = {
     "resnet50": {},
@@ -191,11 +192,12 @@ TIMM = {
     "mixer_s32_224": {"img_size": 64},
     "efficientnet_b0": {},
 }
-"""Options, by the name of the model."""
+"""Options of timm's create_model, by the name of the model."""
 
 
 def of_transformers(name, **options):
-    """The model, in training mode, and the keywords to call it with; its loss is in the result."""
+    """Returns a transformers model in training mode, and the keyword arguments to call it with. The
+    model's result contains the loss."""
     package = transformers()
     kind, said = TRANSFORMERS[name]
     torch.manual_seed(0)
@@ -208,7 +210,7 @@ def of_transformers(name, **options):
 
 
 def of_timm(name):
-    """The model, in training mode, and the keywords to call it with."""
+    """Returns a timm model in training mode, and the keyword arguments to call it with."""
     package = timm()
     torch.manual_seed(0)
     model = package.create_model(name, num_classes=8, **TIMM[name]).train()
@@ -216,5 +218,6 @@ def of_timm(name):
 
 
 def loss_of(result):
-    """Returns the loss from which a step's backward pass starts."""
+    """Returns the loss of a model's result: the loss that the result contains, or the mean
+    square."""
     return result.loss if hasattr(result, "loss") else result.square().mean()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and steps of the tests of virtual nodes, and the same steps written by hand."""
+"""Models and training steps for the tests of virtual nodes, and the same steps written by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 4  # images of a node
 
 
 def classifier() -> nn.Module:
-    """Convolution, BatchNorm and dropout."""
+    """Returns a small classifier with a convolution, BatchNorm and dropout."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3),
@@ -46,7 +46,8 @@ def drawn() -> tuple[float, float, float]:
 
 
 def batch_of(step: int, world: int, node: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """All nodes' images and labels of a step, or one node's."""
+    """Returns the images and labels of a step: the whole batch of all nodes, or the part of one
+    node."""
     generator = torch.Generator().manual_seed(step)
     images = torch.randn(world * BATCH, 1, 6, 6, generator=generator)
     labels = torch.randint(5, (world * BATCH,), generator=generator)
@@ -57,7 +58,7 @@ def batch_of(step: int, world: int, node: int | None = None) -> tuple[torch.Tens
 def parts_of(
     batch: tuple[torch.Tensor, torch.Tensor], count: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """A node's images and labels, in equal parts."""
+    """Splits a node's images and labels into `count` equal parts."""
     return list(zip(*(each.chunk(count) for each in batch), strict=True))
 
 
@@ -66,8 +67,8 @@ def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
 
 
 def state_hash(model: nn.Module) -> str:
-    """Of all weights and buffers but the histories of delayed scaling, in whose present row DDP's
-    ranks have magnitudes of their own still."""
+    """Returns a hash of all weights and buffers except the histories of delayed scaling. The
+    current row of a history still differs between the ranks of DDP."""
     digest = hashlib.sha256()
     kept = {n: v for n, v in model.state_dict().items() if not n.endswith("amax_history")}
     for name, value in kept.items():
@@ -81,7 +82,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 @dataclass
 class Trained:
-    """What a run leaves."""
+    """The result of a training run: a hash of the state, the losses and the reports."""
 
     hash: str
     losses: list[list[float]] = field(default_factory=list)
@@ -97,8 +98,8 @@ def by_hand(
     average: bool = True,
     seed: int = 0,
 ) -> Trained:
-    """A model for each node, of its own, and `cpd.simulate_all_reduce` of their gradients.
-    Node n's generator begins with seed n."""
+    """Trains with a separate model for each node, and sums the gradients by
+    `cpd.simulate_all_reduce`. Node n's random generator starts with seed n."""
     schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
     if average:
         names = ("spec", "exempt_spec", "first_spec")
@@ -147,7 +148,7 @@ def by_nodes(
     keep: Any = None,
     **options: Any,
 ) -> Trained:
-    """Trains in the same way by `cpd.VirtualNodes`."""
+    """Trains like the function above, with one model and `cpd.VirtualNodes`."""
     model = classifier()
     optimizer = optimizer_of(model)
     nodes = cpd.VirtualNodes(model, world, spec, keep, generators=range(world), **options)
@@ -228,7 +229,8 @@ STEPS = 3
 
 
 class TwoHeads(nn.Module):
-    """The second head is used by odd nodes alone, the third by none."""
+    """A model of three heads. Even nodes use the first head, odd nodes the second; no node uses the
+    third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +249,8 @@ def model_of(case: dict[str, Any]) -> nn.Module:
 
 
 def nodes_hash(case: dict[str, Any]) -> str:
-    """The weights and buffers after some steps of a case."""
+    """Trains a case for some steps by `cpd.VirtualNodes`, and returns a hash of the weights and
+    buffers."""
     unused, accumulated = case.get("unused", False), case.get("accumulated", False)
     model = model_of(case)
     optimizer = optimizer_of(model)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that cast the operands of a layer's three GEMMs, and each cast by `cpd.cast`."""
+"""Recipes that cast the operands of a layer's three GEMMs, and functions that make each cast by
+`cpd.cast`."""
 
 from __future__ import annotations
 
@@ -53,14 +54,15 @@ STREAM = 3 << 36
 
 
 def by_hand(recipe, name, x, axis, layer=0):
-    """An operand's cast by `cpd.cast`, its stream by the table; and its factor."""
+    """Casts an operand as `recipe` demands, by `cpd.cast` with the random stream of the documented
+    table. Returns the cast values and the factor that was multiplied in."""
     spec = recipe._operand(name)
     if spec is None:
         return x, 1
     purpose = PURPOSES[name]
     usual = {"grad_input_weight": "weight", "grad_weight_activation": "activation"}.get(name)
     if usual and is_whole(spec.text) and getattr(recipe, name) == "same":
-        purpose = PURPOSES[usual]  # one cast, kept
+        purpose = PURPOSES[usual]  # one cast serves two products
     if name == "grad_weight_gradient" and is_whole(spec.text) and getattr(recipe, name) == "same":
         purpose = "cast_gradient"
     how = {"seed": 0, "stream": (STREAM ^ stream_tag(Purpose[purpose], layer)) % 2**64}
@@ -79,5 +81,5 @@ def by_hand(recipe, name, x, axis, layer=0):
 
 
 def size_of(transform: str) -> int:
-    """The values that a Hadamard transform takes at once: N of `hadamardN…`."""
+    """Returns the size of a Hadamard transform: N of `hadamardN…`."""
     return int(transform.partition(":")[0].removeprefix("hadamard"))

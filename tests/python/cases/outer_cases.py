@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of workers that average their weights every N steps (`cpd.optim`), and the same by hand."""
+"""Training runs of workers that average their weights every N steps (`cpd.optim`), and the same
+runs computed by hand."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ CASES: dict[str, Case] = {
 
 
 def model_of(case: Case) -> nn.Module:
-    """A convolution in another memory format, a linear layer, and a frozen one."""
+    """Returns a model with a convolution in channels-last memory format, a linear layer, and a
+    frozen linear layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5))
     model = model.to(memory_format=torch.channels_last)
@@ -81,7 +83,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, worker: int, step: int) -> None:
-    """One inner step of a worker, on a batch of its own."""
+    """Takes one inner step of a worker, on the worker's own batch."""
     generator = torch.Generator().manual_seed(1000 * worker + step)
     images = torch.randn(4, 2, 6, 6, generator=generator).to(next(model.parameters()).dtype)
     labels = torch.randint(5, (4,), generator=generator)
@@ -99,7 +101,8 @@ def outer_of(case: Case, model: Any, comm: Communicator | None) -> DiLoCo | Weig
 
 
 def copy_of(state: Any) -> Any:
-    """Returns a copy of the state that is saved and read by torch with its defaults."""
+    """Returns a copy of the state, saved by torch.save and read by torch.load with its default
+    options."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -109,8 +112,9 @@ def copy_of(state: Any) -> Any:
 def run(
     case: Case, workers: Sequence[int], comm: Communicator | None, saved_after: int | None = None
 ) -> list[str]:
-    """The hash of the weights of each worker of this process, the others being reached by `comm`.
-    After step `saved_after` everything is saved, and made anew from that."""
+    """Trains the workers of this process. `comm` reaches the workers of other processes. Returns
+    the hash of each worker's weights. After step `saved_after`, all state is saved and loaded into
+    new objects."""
 
     def make() -> Any:
         models = [model_of(case) for _ in workers]
@@ -131,7 +135,7 @@ def run(
 
 
 def rank_hashes(comm: Communicator) -> dict[str, str]:
-    """Of each case, this rank's weights (spawn.py)."""
+    """Returns a hash of this rank's weights for each case. Each rank of spawn.py runs it."""
     torch.set_num_threads(1)
     return {name: run(case, [comm.rank], comm)[0] for name, case in CASES.items()}
 
@@ -140,7 +144,8 @@ def rank_hashes(comm: Communicator) -> dict[str, str]:
 
 
 def by_hand(case: Case, world: int) -> list[str]:
-    """Models, start and momentum apart, in NumPy, one layer after the other."""
+    """Computes a case in NumPy, layer by layer, with the models, the starting weights and the
+    momentum as separate arrays."""
     spec = case["spec"]
     schedule = cpd.Reduce(spec) if isinstance(spec, str) else spec
     if not isinstance(schedule, cpd.Schedule):
@@ -197,7 +202,8 @@ def _values(parameter: torch.Tensor) -> Any:
 
 
 def _runs(sizes: list[int], count: int) -> list[list[int]]:
-    """Layers by the run in which the middle of each is, as fractions."""
+    """Splits layers into `count` fragments of about equal size. A layer belongs to the fragment in
+    which the middle of the layer lies, in exact fractions."""
     found: list[list[int]] = [[] for _ in range(count)]
     for number, size in enumerate(sizes):
         middle = Fraction(sum(sizes[:number]) * 2 + size, 2 * sum(sizes))

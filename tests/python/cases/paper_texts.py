@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds words and places in the text extractions of the papers."""
+"""Finds words, values and their sections in the text extractions of the papers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = {
     "oland": "004_acae04cfc7f7765d.txt",
 }
 CAPTION_FIRST = {"qsgd", "terngrad"}
-"""Papers whose extractions have a table's caption before its values."""
+"""Papers in whose extractions the caption of a table comes before the table's values."""
 HEADINGS = {
     "aps": [
         "1 Introduction", "2 Related Work", "2.1 Gradient synchronization",
@@ -53,17 +53,18 @@ HEADINGS = {
         "6. CONCLUSION",
     ],
 }  # fmt: skip
-"""The first words of each section, in the paper's order, with the number that the paper gives it.
-Before the first one lies section 1, but for Grubic et al., whose list of insights is in it."""
+"""The first words of each section, with the section's number, in the paper's order. The text before
+the first entry belongs to section 1. For Grubic et al. the first entry begins the list of insights
+in section 1; it is not a heading."""
 
 
 def at_hand() -> bool:
-    """True where the papers' texts lie next to the checkout."""
+    """Returns True if the papers' texts are in the folder next to the checkout."""
     return FOLDER.is_dir()
 
 
 def plain(text: str) -> str:
-    """One form for what extractions write differently: ligatures, dashes, spaces, marks of TeX."""
+    """Normalizes a text in which extractions differ: ligatures, dashes, spaces and TeX markup."""
     text = unicodedata.normalize("NFKC", text)
     text = text.replace("\\times", "×").translate(str.maketrans("−–—∼“”", '---~""'))
     return " ".join(re.sub(r"[*${}\\`]", "", text).split())
@@ -71,7 +72,7 @@ def plain(text: str) -> str:
 
 @functools.cache
 def paper_text(paper: str) -> str:
-    """A paper's text in that form."""
+    """Returns the normalized text of a paper."""
     text = (FOLDER / _FILES[paper]).read_text(encoding="utf-8")
     if text.startswith("{"):
         text = json.loads(text)["full_text"]
@@ -79,8 +80,8 @@ def paper_text(paper: str) -> str:
 
 
 def found_at(paper: str, near: str, value: str) -> list[int]:
-    """Returns the places at which the value follows these words, with no digit between words and
-    value and no further digit around the value."""
+    """Returns the positions at which `value` follows the words `near`. There is no digit between
+    the words and the value, and no further digit touches the value."""
     words = re.escape(plain(near)) + r"[^0-9]{0,40}?" if near else ""
     start = r"(?<![\d.])" if value[:1].isdigit() else ""
     end = r"(?!\.?\d)" if value[-1:].isdigit() else ""
@@ -89,7 +90,7 @@ def found_at(paper: str, near: str, value: str) -> list[int]:
 
 
 def section_of(paper: str, position: int) -> str:
-    """The number of the section in which this position lies."""
+    """Returns the number of the section that contains this position."""
     number = "1"
     for start, heading in sections(paper):
         if start > position:
@@ -100,7 +101,7 @@ def section_of(paper: str, position: int) -> str:
 
 @functools.cache
 def sections(paper: str) -> list[tuple[int, str]]:
-    """Returns the place at which each section begins, and the section's number."""
+    """Returns the position at which each section begins, with the section's number."""
     text, begin, found = paper_text(paper), 0, []
     for heading in HEADINGS[paper]:
         begin = text.find(plain(heading), begin)
@@ -110,8 +111,9 @@ def sections(paper: str) -> list[tuple[int, str]]:
 
 
 def table_of(paper: str, position: int) -> set[str]:
-    """The places that a position may belong to: 'Table 5', whose caption is next to it, and
-    'Table 5 caption', which begins up to 600 characters before it."""
+    """Returns the names of the tables to which a position may belong. 'Table 5' is a table with a
+    caption next to the position. 'Table 5 caption' is a caption that begins up to 600 characters
+    before the position."""
     captions = [
         (match.start(), match[1])
         for match in re.finditer(r"(Table \d+)[.:] [A-Z]", paper_text(paper))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers that the tests of reductions over virtual ranks share."""
+"""Inputs that the tests of reductions over virtual ranks share."""
 
 import numpy as np
 
 
 def gradients(world, shapes=((3, 7), (2,), ()), seed=0, scale=1.0):
-    """Values over a few binades, some zero, per rank and layer."""
+    """Returns random values for each rank and layer, over a few binades. Some values are zero."""
     rng = np.random.default_rng(seed)
     return [
         [

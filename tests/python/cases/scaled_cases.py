@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The golden vectors of scaled formats as one table: which array is which `cpd.Scaled`, and which
-of its values differ for a reason. Driven through the oracle and through the public operations."""
+"""The stored golden vectors of scaled formats from other libraries, as one table.
+
+Each case names the stored arrays and the `cpd.Scaled` that must give them. The table also lists the
+values that differ, each with a reason. Tests compare both the oracle and the public operations.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "scaling"
 REASON = f"no vectors of scaled formats at {DATA} (CPD_DATA names the data folder)"
 
-# The meanings of the texts of formats in these tests.
+# The element formats, by their names in the arguments of these tests.
 FORMATS = {
     "e4m3fn": Format(4, 3, None, "fn"),
     "e5m2": Format(5, 2),
@@ -55,7 +58,7 @@ ELEMENTS = {
 
 
 def spec_of(arguments: Mapping[str, Any]) -> scaled_oracle.Spec:
-    """The oracle's descriptor of what `cpd.Scaled` is called with."""
+    """Converts the arguments of `cpd.Scaled` to the oracle's description of the format."""
     of = {name: arguments[name] for name in arguments}
     for name in ("element", "scale", "tensor_scale"):
         if of.get(name) is not None:
@@ -68,7 +71,8 @@ def spec_of(arguments: Mapping[str, Any]) -> scaled_oracle.Spec:
 
 @dataclass(frozen=True)
 class Case:
-    """A group of arrays of one implementation: `name.codes`, `name.scale`, …, of one input."""
+    """A group of stored arrays that one implementation computed from one input. The arrays are
+    named `name.codes`, `name.scale`, …."""
 
     name: str
     file: str
@@ -76,9 +80,9 @@ class Case:
     arguments: Mapping[str, Any]
     axis: int = -1
     rounding: str = "nearest_even"
-    apart: bool = False  # each of the first dimension is a tensor of its own
+    apart: bool = False  # True: each index of the first dimension is a separate tensor
     prepare: Callable[[Array], Array] = np.asarray
-    about: str = ""  # where an array is compared again
+    about: str = ""  # added to the key if an array is compared a second time
 
     @property
     def key(self) -> str:
@@ -97,13 +101,13 @@ class Case:
         return spec_of(self.arguments)
 
     def inputs(self) -> list[Array]:
-        """The tensors that are encoded."""
+        """Returns the tensors that are encoded."""
         file = "nvfp4" if self.source == "in.nv_x" else self.file
         x = self.prepare(load(file)[self.source])
         return list(x) if self.apart else [x]
 
     def arrays(self) -> Arrays:
-        """The original's, by what they are."""
+        """Returns the arrays of the original implementation, by kind: codes, scale, …."""
         arrays = load(self.file)
         whats = ("codes", "scale", "scale_inv", "tensor_scale", "dequant", "amax")
         return {w: arrays[f"{self.name}.{w}"] for w in whats if f"{self.name}.{w}" in arrays}
@@ -124,13 +128,14 @@ def bfloat16_bits(x: Array) -> Array:
 
 
 def without_subnormal_blocks(x: Array) -> Array:
-    """The flush of microxcaling's C++: a block is 0 where its largest magnitude is below 2^-126."""
+    """Flushes blocks as microxcaling's C++ does: a block is zero if its largest magnitude is below
+    2^-126."""
     return np.where(np.abs(x).max(axis=-1, keepdims=True) < 2.0**-126, np.float32(0), x)
 
 
 def without_small_logarithms(x: Array) -> Array:
-    """The flush of microxcaling's Python: a block is 0 where the binary32 logarithm of its largest
-    magnitude is below -126."""
+    """Flushes blocks as microxcaling's Python does: a block is zero if the logarithm of its largest
+    magnitude, in binary32, is below -126."""
     largest = np.abs(x).max(axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
         return np.where(np.log2(largest) < np.float32(-126), np.float32(0), x)
@@ -141,7 +146,7 @@ def every_second(x: Array) -> Array:
 
 
 def cases() -> list[Case]:
-    """Returns all stored cases; none without the data."""
+    """Returns all stored cases, or an empty list if the data folder does not exist."""
     if not (DATA / "index.json").exists():
         return []
     return [c for c in (*_mx(), *_nvfp4(), *_fp8()) if c.arrays()]
@@ -238,8 +243,8 @@ def _deepgemm(
 
 @dataclass(frozen=True)
 class Result:
-    """What one tensor of a case is encoded to: codes of x's shape, decode scales in the order of
-    the grid, the second level's, and binary32 values. NaN scales are NaN."""
+    """The encoding of one tensor: codes in the shape of x, decode scales in the order of the grid
+    of blocks, outer scales, and decoded binary32 values. An invalid scale is NaN."""
 
     codes: Array
     scales: Array
@@ -249,7 +254,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """The properties of each element of a case, of its block and of its tensor."""
+    """Properties of each element of a case, of the element's block and of its tensor. D is the
+    block's decode scale."""
 
     x: Array
     quotient: Array  # x / D
@@ -282,13 +288,14 @@ def facts(case: Case, results: list[Result]) -> Facts:
 
 
 def _anywhere(hit: Array, block: Array) -> Array:
-    """Returns whether an element's block has a hit."""
+    """Returns an array that is True for every element in whose block `hit` has a True."""
     return (np.bincount(block.reshape(-1), hit.reshape(-1)) > 0)[block]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Why values of the named cases differ from ours, and where they may."""
+    """A known difference between the named cases' values and CPD's: the reason, and the elements
+    that may differ."""
 
     names: str  # a pattern of fnmatch
     reason: str
@@ -380,8 +387,8 @@ DIFFERENCES = [
 ]
 
 
-# Values that were compared, of each implementation, and how many of them differ, as
-# `DIFFERENCES` says.
+# For each implementation, the number of values that were compared, and the number of values that
+# differ as `DIFFERENCES` documents.
 COUNTS = {
     "torchao_main": (158223, 0),
     "torchao_release": (158223, 9736),
@@ -456,8 +463,9 @@ DIFFERING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a case: how many values of each array were compared, how many differ, and for which of
-    `DIFFERENCES` (by index) some do."""
+    """The comparison of one case: for each array, the number of values compared and of values
+    that differ. `reasons` holds the indices of the entries of `DIFFERENCES` that explain a
+    difference."""
 
     compared: dict[str, int]
     differing: dict[str, int]
@@ -465,7 +473,7 @@ class Outcome:
 
 
 def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
-    """Returns what `COUNTS` has, of every case's outcome."""
+    """Sums the outcomes of all cases for each implementation, in the form of `COUNTS`."""
     compared: collections.Counter[str] = collections.Counter()
     apart: collections.Counter[str] = collections.Counter()
     for case in cases():
@@ -476,13 +484,14 @@ def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
 
 
 def unneeded(outcomes: Iterable[Outcome]) -> list[Difference]:
-    """Returns the entries of `DIFFERENCES` for which nothing differs."""
+    """Returns the entries of `DIFFERENCES` that explain no difference, and so are obsolete."""
     needed = set().union(*(outcome.reasons for outcome in outcomes))
     return [d for i, d in enumerate(DIFFERENCES) if i not in needed]
 
 
 def compare(case: Case, results: list[Result]) -> Outcome:
-    """Compares our results with theirs: each difference must be allowed by `DIFFERENCES`."""
+    """Compares CPD's results with the stored arrays. Fails for each difference that `DIFFERENCES`
+    does not allow."""
     f = facts(case, results)
     allowed = {
         i: d.where(case, f)
@@ -505,7 +514,8 @@ def compare(case: Case, results: list[Result]) -> Outcome:
 def differing(
     case: Case, what: str, theirs: Array, results: list[Result]
 ) -> tuple[int, int, Array]:
-    """How many values differ, of how many, and at which elements of the inputs."""
+    """Returns the number of values that differ, the number of values compared, and a mask of the
+    input elements that differ."""
     match what:
         case "codes":
             ours = np.stack([r.codes for r in results])
@@ -514,7 +524,7 @@ def differing(
             )
             known = ~np.isnan(np.stack([_each(case, r.scales, "block") for r in results]))
             known = known.reshape(theirs.shape) | (case.element.nan_code is not None)
-            apart &= known  # else the codes stand for nothing
+            apart &= known  # in a block with a NaN scale, codes have no meaning
             return int(apart.sum()), int(known.sum()), apart.reshape(_shape(case))
         case "dequant":
             apart = ~same(np.stack([r.values for r in results]).reshape(theirs.shape), theirs)
@@ -530,7 +540,7 @@ def differing(
 
 
 def _each(case: Case, of_blocks: Array, level: str) -> Array:
-    """Returns, for each element of a tensor, the value of its block."""
+    """Returns, for each element of a tensor, the value of the element's block."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
     return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]
@@ -546,14 +556,14 @@ def same(a: Array, b: Array) -> Array:
 
 
 def classes(element: Format, codes: Array) -> Array:
-    """Codes, with -1 for every NaN."""
+    """Returns the codes as integers, with -1 in place of every NaN's code."""
     nan = [isinstance(element.decode(c), oracle.NotANumber) for c in range(1 << element.bits)]
     return np.where(np.array(nan)[codes], -1, codes.astype(np.int64))
 
 
 def decode_scales(case: Case, what: str, theirs: Array) -> Array:
-    """Returns the original's scales in our form: decode scales, one per block. NVFP4's `amax` gives
-    the scale of the tensor."""
+    """Converts the original's scales to CPD's form: decode scales, one per block. For NVFP4's
+    `amax`, returns the outer scale of the tensor."""
     with np.errstate(all="ignore"):
         if what == "amax":
             top = np.float32(case.spec.element.max * case.spec.largest_scale)

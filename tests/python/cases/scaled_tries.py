@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats and arrays, with which tests compare the operations of every front end to the
+"""Scaled formats and arrays for tests that compare the operations of every front end with the
 oracle."""
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def codes_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
-    """Returns the scales of a format with one level of scales."""
+    """Encodes `x`, and returns the scales. The format has one level of scales."""
     return by_keywords(cpd.encode, x, q, **how)[1]
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Returns the scales of blocks, the lower of two levels."""
+    """Encodes `x` in a format with two levels of scales, and returns the block scales."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 
@@ -64,14 +64,14 @@ def decode_one(codes: Any, q: Any, shape: Any, blocks: Any, **how: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """An array that is encoded, with the oracle's result."""
+    """An array to encode, with the format, the options and the oracle's result."""
 
     x: Array
     arguments: Mapping[str, Any]
     axis: int = -1
     rounding: str = "nearest_even"
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the operation
-    given: Mapping[str, Any] = field(default_factory=dict)  # of the oracle
+    options: Mapping[str, Any] = field(default_factory=dict)  # passed to the operation
+    given: Mapping[str, Any] = field(default_factory=dict)  # passed to the oracle
 
     @property
     def spec(self) -> scaled_oracle.Spec:
@@ -96,7 +96,8 @@ class Try:
 
     @functools.cached_property
     def has_codes(self) -> bool:
-        """A NaN that keeps its scale is none of the codes of a format without NaN."""
+        """False if an element has a NaN that the element format cannot encode. In a block whose
+        scale is NaN, elements need no code of their own."""
         known = zip(self.expected.elements, self.block_scales, strict=True)
         return self.spec.element.nan_code is not None or not any(
             is_nan(v) and not is_nan(d) for v, d in known
@@ -121,7 +122,7 @@ def packed_scales(f: oracle.Spec, scales: Sequence[oracle.Value]) -> Array:
 
 
 def check(front_end: FrontEnd, tries: Sequence[Try], few: int | None = None) -> None:
-    """Codes, scales, values, and the values of the codes, on a front end."""
+    """Tests codes, scales, cast values, and values decoded from the codes, on one front end."""
     tries = tries[: front_end.few if few is None or front_end.few is None else few]
     calls, wanted = [], []
     for t in tries:
@@ -147,7 +148,7 @@ def check(front_end: FrontEnd, tries: Sequence[Try], few: int | None = None) -> 
 
 
 def decode_call(t: Try, made: Mapping[str, Array]) -> Call:
-    """The values of the codes and scales that were made."""
+    """Returns the call that decodes the codes and scales in `made`."""
     q, how = t.format, {"axis": t.axis, "dtype": None}
     del how["dtype"]
     if "outer_of" in made:
@@ -183,7 +184,7 @@ def check_one(t: Try, what: str, y: Array) -> None:
             ):
                 assert a == b or (is_nan(d) and t.spec.element.nan_code is None), (str(t), i, a, b)
         case "blocks_of" if any(is_nan(v) for v in t.expected.outer):
-            pass  # what is below a NaN stands for nothing
+            pass  # block scales under a NaN outer scale have no meaning
         case "scales_of" | "blocks_of":
             assert y.tolist() == packed_scales(t.spec.scale, t.expected.scales).tolist(), t
         case "outer_of":
@@ -201,7 +202,7 @@ def f32(x: Fraction) -> float:
 
 
 def near(x: float) -> list[float]:
-    """x and its neighbors in binary32."""
+    """Returns x, rounded to binary32, and its two neighbors."""
     a = np.float32(x)
     return [
         float(np.nextafter(a, np.float32(0))),
@@ -212,8 +213,9 @@ def near(x: float) -> list[float]:
 
 @functools.cache
 def boundaries(element: str) -> Array:
-    """Rows of a block and a short one: the largest magnitude at the rules' turning points, the
-    others at ties of the element; and blocks of zeros, subnormals, huge values, NaN and Inf."""
+    """Returns rows that test rounding. Each row is a full block and a short block. The largest
+    magnitude lies where the scale's rule changes its result, and the other values are midpoints of
+    the element format. Further rows have zeros, subnormals, huge values, NaN and infinities."""
     f = FORMATS[element]
     draw = random.Random(7)
     top = oracle.power_of_two(oracle.floor_log2(f.max))
@@ -231,7 +233,7 @@ def boundaries(element: str) -> Array:
 
 
 def special_rows() -> Iterator[list[float]]:
-    """Of a block and two more."""
+    """Yields rows of special values, each with BLOCK + 2 values."""
     nan, inf, largest = float("nan"), float("inf"), float(scaled_oracle.FLT_MAX)
     ramp = [0.5 * i * (-1) ** i for i in range(BLOCK + 2)]
     yield [0.0] * (BLOCK + 2)
@@ -278,7 +280,7 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """Yields formats with one level of scales in the arithmetic of other implementations."""
+    """Yields formats with one level of scales, in the arithmetic of other implementations."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}
         for arithmetic, rule in itertools.product(("te", "torchao"), ("max", "max_pow2")):
@@ -310,7 +312,8 @@ BLOCKS: list[Any] = ["tensor", "row", 1, 4, 16, "1x3", "2x3", "4x1", "16x16", "3
 
 
 def noise(shape: Sequence[int], seed: int) -> Array:
-    """Normal values, each with one of some powers of two."""
+    """Returns normally distributed values, each multiplied by a random power of two from 2^-3 to
+    2^3."""
     g = np.random.Generator(np.random.PCG64(seed))
     x = g.standard_normal(shape) * 2.0 ** g.integers(-3, 4, shape)
     return x.astype(np.float32)
@@ -320,7 +323,7 @@ def noise(shape: Sequence[int], seed: int) -> Array:
 
 
 def drawn_arguments(draw: random.Random) -> dict[str, Any]:
-    """Arguments that stand for a scaled format, each with its chance."""
+    """Returns random arguments of a valid scaled format."""
     of: dict[str, Any] = {
         "element": draw.choice(ELEMENTS),
         "block": draw.choice([*BLOCKS, 2, 5, 7]),
@@ -356,11 +359,11 @@ def drawn_arguments(draw: random.Random) -> dict[str, Any]:
         case "microxcaling":
             of |= {"arithmetic": "microxcaling"}
     if of.get("tensor_scale"):
-        if of["block"] in ("tensor", "row"):  # must be smaller
+        if of["block"] in ("tensor", "row"):  # the block must be smaller than the outer block
             of["block"] = draw.choice((3, 4, "2x3"))
-        if of["scale"] == "fp32":  # all significands together fit in 53 bits
+        if of["scale"] == "fp32":  # significands' bits must add up to at most 53
             of["tensor_scale"] = "bf16"
-        rows = ("2x3", "16x16", "3x2", "4x1")  # of several rows: under one tensor's scale
+        rows = ("2x3", "16x16", "3x2", "4x1")  # tensor's scale only
         of["outer"] = "tensor" if of["block"] in rows else draw.choice(("tensor", "row"))
         if of.get("rule") in (None, "max") and of["scale"] == "e4m3fn" and of["element"] == "e2m1":
             chosen = of.get("arithmetic") in (None, "te")

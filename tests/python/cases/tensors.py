@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers that the tests of tensors share: comparing, compiling, random values, recipes."""
+"""Helpers that the tests of tensors share: comparison, compilation, random values and recipes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits(x):
-    """On the CPU, as integers."""
+    """Returns the tensor's bits as integers, on the CPU."""
     return x.detach().cpu().contiguous().view(INTEGERS[x.element_size()])
 
 
 def same(a, b):
-    """Equal types, shapes and bits, any NaN equal to itself (NaNs that CPD makes are one pattern);
-    of trees, those of all their leaves."""
+    """Returns True if two tensors, or trees of tensors, have equal types, shapes and bits. NaNs
+    with the same bits are equal; CPD makes a single NaN pattern."""
     pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
     return bool(pairs) and all(
         p.dtype == q.dtype and p.shape == q.shape and torch.equal(bits(p), bits(q))
@@ -41,7 +41,8 @@ def same(a, b):
 
 
 def close(a, b, tolerance=1e-4):
-    """Expects equal shapes, and values within a tolerance; for trees, in all their leaves."""
+    """Returns True if two tensors, or trees of tensors, have equal shapes and close values. The
+    tolerance is both relative and absolute."""
     pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
     return bool(pairs) and all(
         p.shape == q.shape
@@ -51,13 +52,13 @@ def close(a, b, tolerance=1e-4):
 
 
 def converted(module, recipe, **options):
-    """The module, converted in place."""
+    """Converts the module in place, and returns the module."""
     cpd.convert(module, recipe, coverage=False, **options)
     return module
 
 
 def compiled(function, backend="aot_eager", **options):
-    """The function as one graph, and a counter of its compilations."""
+    """Returns the function compiled as one graph, and a counter of its compilations."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     return torch.compile(function, fullgraph=True, backend=counter, **options), counter
@@ -69,7 +70,7 @@ def normal(*shape, seed=0, dtype=torch.float32):
 
 
 def wide(*shape, seed=0):
-    """Values over many binades, with zeros."""
+    """Returns random values over many binades, some of them zero."""
     made = normal(*shape, seed=seed) * torch.exp2(7 * normal(*shape, seed=seed + 1))
     return made.masked_fill(normal(*shape, seed=seed + 2) > 1.5, 0)
 

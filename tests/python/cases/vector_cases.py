@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of `cpd vectors`, all batches together."""
+"""Collects the lines of golden vectors (`cpd vectors`) from all batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from cpd.hardware import Vectors
 
 
 def columns(made: Vectors) -> dict[str, Any]:
-    """Each field's codes of all lines."""
+    """Returns the codes of all lines, by field."""
     batches = list(made.batches())
     return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of other packages, which are found by entry points."""
+"""Tests commands that other packages add to `cpd` by entry points."""
 
 import argparse
 import importlib.metadata
@@ -12,7 +12,7 @@ NEEDS = "needs the Python package 'cpd-lab' (pip install cpd-lab)"
 
 
 class Entry:
-    """An entry point whose object is at hand."""
+    """An entry point that returns a given object without an import."""
 
     def __init__(self, name, target):
         self.name, self.load = name, lambda: target
@@ -20,7 +20,7 @@ class Entry:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Replaces the entry points of all installed packages."""
+    """Replaces the entry points of all installed packages by the entry points that a test gives."""
 
     def replace(**groups):
         def entry_points(group):
@@ -44,7 +44,7 @@ def status(*words):
     "words",
     [
         *((c, *rest) for c in added.LAB_COMMANDS for rest in ((), ("--help",), ("--nodes", "2"))),
-        ("roundoff",),  # by the gradients of a model
+        ("roundoff",),  # without a file, takes a model's gradients
     ],
     ids=" ".join,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `cpd`: formats, help, and what a mistake looks like."""
+"""Tests the command `cpd`: formats, help texts, and errors for wrong arguments."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from cpd.cli import main
 
 
 def run(*arguments: str) -> int:
-    """The exit status of `cpd ARGUMENTS`, also where the parser itself leaves."""
+    """Returns the exit status of `cpd ARGUMENTS`, even if the argument parser ends the program."""
     try:
         return main(list(arguments))
     except SystemExit as stop:
@@ -144,7 +144,7 @@ COMMANDS = [
 
 
 def start(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """`cpd ARGUMENTS` with both outputs in pipes."""
+    """Runs `cpd ARGUMENTS` with pipes for both outputs."""
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -176,12 +176,12 @@ def test_no_escape_codes_in_pipes(arguments):
         assert started(arguments, TERM="xterm-256color", COLORTERM="truecolor") == plain
         assert started(arguments, NO_COLOR="1", FORCE_COLOR="1") == plain
         forced = started(arguments, FORCE_COLOR="1")
-        # Styles, which were asked for; the cursor is never moved.
+        # The output has styles, because FORCE_COLOR demands them. It never moves the cursor.
         assert re.sub(ESCAPE + r"\[[0-9;]*m", "", forced) == plain
 
 
 def in_a_terminal(arguments: list[str], columns: int, **environment: str) -> str:
-    """Returns the output of `cpd ARGUMENTS` on a terminal of `columns` columns."""
+    """Returns the output of `cpd ARGUMENTS` on a terminal that is `columns` columns wide."""
     import fcntl
     import pty
     import struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd completion`: what bash completes with its script."""
+"""Tests which words bash completes with the script of `cpd completion`."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ def script(tmp_path_factory):
 
 
 def completed(script, *words: str) -> list[str]:
-    """Returns what bash offers for the last word."""
+    """Returns the completions that bash offers for the last word."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")

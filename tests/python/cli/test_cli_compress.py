@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd compress` reports the results of the codecs for a file."""
+"""Tests that `cpd compress` reports each codec's results for a file of tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensors():
 
 @pytest.fixture
 def checkpoint(tmp_path, tensors):
-    """A model beside what else a training saves."""
+    """A checkpoint with a model's tensors and the other objects that a training saves."""
     path = tmp_path / "checkpoint.pt"
     state = {name: torch.from_numpy(np.array(x)) for name, x in tensors.items()}
     options = {"step": 12, "options": {"lr": 0.1, "betas": (0.9, 0.99), "none": {}}}
@@ -132,12 +132,13 @@ def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint)
     told = figures(checkpoint, capsys, "--codec=e4m3")
     assert told["zstd"]["ratio"] == 2
     assert told["zstd"]["relative_rms"] == 0
-    monkeypatch.setitem(sys.modules, "zstandard", None)  # then its import fails
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # makes the import of zstandard fail
     assert "zstd" not in figures(checkpoint, capsys, "--codec=e4m3")
 
 
 def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
-    """Tensors called a and a.shape, a.data, file, x.npy: all are kept."""
+    """Tensors with names such as a, a.shape, a.data, file and x.npy are all stored under their own
+    names."""
     rng = np.random.default_rng(1)
     given = {
         name: np.asarray(rng.standard_normal((2, n)), np.float32)
@@ -209,7 +210,8 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
 
 
 def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
-    """One of four values is sent of the array, and one of each rank's two."""
+    """An array in one file is one tensor: top_k 0.25 sends one of its four values. An archive with
+    an array for each rank has two tensors: top_k sends one of the two values of each."""
     ranks = np.float32([[4, 3], [2, 1]])
     np.save(tmp_path / "rows.npy", ranks)
     np.savez(tmp_path / "ranks.npz", **{f"rank{r}/w": row for r, row in enumerate(ranks)})
@@ -221,7 +223,8 @@ def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
 
 
 def test_a_time_of_encoding_leaves_out_the_fastest_decoding(monkeypatch):
-    """A packet decodes its values, too: 10 s, less 4 s of the fastest of three decodings."""
+    """The reported encoding time excludes decoding, because a packet also decodes its values. Here
+    10 s minus the fastest of three decodings, 4 s, gives 6 s."""
     seconds = iter([0, 10, 20, 29, 30, 34, 40, 46])
     monkeypatch.setattr(compression.time, "perf_counter", lambda: next(seconds))
     figures, _ = compression.measured("e4m3", range(1), np.ones(4, np.float32))

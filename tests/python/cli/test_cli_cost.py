@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd cost`: its table, its files, published figures, and what a mistake looks like."""
+"""Tests `cpd cost`: its table, its files, figures that papers published, and errors for wrong
+arguments."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def test_exchanges_and_groups(capsys):
     told = as_json(capsys, *base, *wires)
     assert [row["exchange"] for row in told["rows"]] == ["hierarchical", "hierarchical", "owner"]
     owner = as_json(capsys, *base, "--reduce", "fp32,e4m3 aps,terngrad")
-    assert told["rows"][0]["messages"] < owner["rows"][0]["messages"]  # one link for 4 GPUs
+    assert told["rows"][0]["messages"] < owner["rows"][0]["messages"]  # 4 GPUs share a link
     assert told["rows"][0]["dollars_1000_steps"] is None
     ring = as_json(capsys, *base, "--reduce", "fp32 order=ring exchange=ring")
     assert [row["steps"] for row in ring["rows"]] == [30]
@@ -216,7 +217,8 @@ def test_the_table_names_the_source_of_each_codec_rate(capsys):
 
 
 def test_small_messages_have_digits(tmp_path, capsys):
-    """1,000 bytes of e4m3 on four ranks: each sends 2 · 3/4 of them, 0.0015 MB."""
+    """Four ranks all-reduce 1,000 one-byte values (e4m3). Each rank sends 2 · 3/4 of the bytes,
+    0.0015 MB."""
     path = tmp_path / "small.npy"
     np.save(path, np.ones((4, 1000), "f4"))
     words = ["cost", "--gradients", str(path), "--compute", "1", "--machine", "alpha=0 beta=1e9"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of commands: signs and bounds of what they print, and errors that end in one line."""
+"""Tests edge cases of commands: signs and limits of printed numbers, and errors, which must fit in
+one line."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def test_nodes_are_as_many_as_the_ranks(nodes, world, fits):
 
 
 def test_a_rank_alone_is_told(monkeypatch):
-    """Unless one node is asked for."""
+    """A launcher that starts a single rank raises an error, unless the user asks for one node
+    (--nodes 1)."""
     monkeypatch.setattr(nodes_of, "broken_promise", lambda size: "")
     monkeypatch.setattr(nodes_of, "no_launcher", lambda: "no launcher")
     alone, two = SimpleNamespace(world=1), SimpleNamespace(world=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd env`: what is pasted into a report."""
+"""Tests `cpd env`, which prints the environment in a form to paste into a bug report."""
 
 import json
 import platform

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show` of formats: neighbors, tables of standards, pictures."""
+"""Tests `cpd show` of formats: neighboring values, tables of standards, and pictures."""
 
 from __future__ import annotations
 

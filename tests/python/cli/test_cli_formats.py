@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show` of units and formats, and `--compare`, print the facts of the package."""
+"""Tests that `cpd show` of matrix units and formats, and `cpd show --compare`, print the package's
+own facts."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ PAIRS = [
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_counts_and_values_are_those_of_all_values(one, other):
-    """Sets of all values give the same counts."""
+    """The printed counts of common and of other values equal counts from sets of all values of both
+    formats."""
     a, b = cpd.Format(one), cpd.Format(other)
     mine, theirs = set(a.values().tolist()), set(b.values().tolist())
     for rows, of, first, second in (
@@ -227,7 +229,8 @@ def test_scaled_formats_as_json(capsys, name):
 
 @pytest.mark.parametrize("name", [*SCALED, "e2m1 8 scale=e2m1", "int4 8 scale=e4m3", "e5m2 4"])
 def test_least_and_largest_of_scaled_formats(name):
-    """Decoded from the codes of the largest and of the least scales and elements."""
+    """`cpd show` prints the least and largest values of a scaled format. They equal values decoded
+    from codes: the least and the largest element, with the least and the largest scale."""
     q = cpd.Scaled(name)
 
     def levels(values):
@@ -283,7 +286,7 @@ def test_scaled_formats_as_tables(capsys, monkeypatch, columns):
 
 
 def test_all_terms_are_told(capsys):
-    """Every rule, arithmetic and choice that there is has words."""
+    """`cpd show` explains every rule, arithmetic and choice of scaled formats in words."""
     for rule in ("floor", "ceil", "rceil", "even", "max", "max_pow2", "up"):
         assert main(["show", f"mxfp8 rule={rule}"]) == 0
         assert f"\n{rule}: " in capsys.readouterr().out

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what the package does where NumPy, rich and tomli_w are installed and nothing else: each
-command here works, and others name the package that they need."""
+"""Tests the package where only NumPy, rich and tomli_w are installed. The commands here work, and
+other commands name the package that they need."""
 
 import json
 import subprocess

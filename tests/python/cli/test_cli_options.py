@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have: one definition, one help, one grammar of lists."""
+"""Tests options that several commands share: each has one definition, one help text and one syntax
+for lists."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
-"""Options whose letters are the letters of a formula."""
+"""Options that are named after letters of a formula."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Each command and each action of `cpd study`."""
+    """Returns the parser of each command and of each action of `cpd study`, by name."""
     (found,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     made = dict(found.choices)
     for action in made["study"]._actions:
@@ -33,7 +34,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def options() -> list[tuple[str, argparse.Action]]:
-    """The options and arguments of all commands."""
+    """Returns the options and arguments of all commands, each with its command."""
     return [(name, one) for name, parser in commands().items() for one in parser._actions]
 
 
@@ -46,7 +47,7 @@ def test_every_option_says_what_it_does() -> None:
 
 
 def test_every_default_is_told() -> None:
-    """An option with a default other than None or False says it."""
+    """The help of an option states the default, unless the default is None or False."""
     quiet = (None, False, argparse.SUPPRESS, [])
     told = [(c, one) for c, one in options() if one.default not in quiet and one.nargs != 0]
     assert len(told) > 10
@@ -69,7 +70,8 @@ def test_values_of_one_word_are_told() -> None:
 
 @pytest.mark.parametrize("name", ["--json", "--csv", "--seed", "--gradients", "--round"])
 def test_shared_options_have_one_help(name: str) -> None:
-    """Except for defaults, which stand behind the last semicolon."""
+    """An option that several commands share has the same help text, except for the default after
+    the last semicolon."""
     helps = {
         str(action.help).rpartition("; default")[0] or str(action.help)
         for _, action in options()
@@ -79,7 +81,8 @@ def test_shared_options_have_one_help(name: str) -> None:
 
 
 def test_one_name_has_one_metavar() -> None:
-    """A name takes a value of one kind in all commands; `,…` says that it takes a list of such."""
+    """An option has the same kind of value in all commands. A metavar with `,…` means a
+    comma-separated list of such values."""
     metavars: dict[str, set[str]] = collections.defaultdict(set)
     for _, action in options():
         for flag in action.option_strings:
@@ -93,7 +96,8 @@ def test_one_name_has_one_metavar() -> None:
 def test_help_in_80_columns(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No line is longer than the window, and none ends within a word, as at a hyphen."""
+    """In the help, no line is wider than the window, and no line breaks within a word or at a
+    hyphen."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match=r"^0$"):
         main([*command.split(), "--help"])
@@ -105,7 +109,8 @@ def test_help_in_80_columns(
 
 
 def examples() -> list[list[str]]:
-    """The commands that the help texts show, without what a shell does with their output."""
+    """Returns the example commands of the help texts, without shell syntax that processes their
+    output."""
     shown = [re.findall(r"^  (cpd .*)", str(one.description), re.M) for one in commands().values()]
     lines = [line.partition("   ")[0] for lines in shown for line in lines]
     parts = [part for line in lines for part in re.split(r" && | > ", line)]
@@ -115,7 +120,7 @@ def examples() -> list[list[str]]:
 def test_examples_of_the_help(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are read without an error, and the examples of `cpd show` run."""
+    """The parser accepts all example commands, and the examples of `cpd show` run."""
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(cpd.Recipe("nvfp4").to_toml())
     assert len(examples()) > 20
@@ -126,7 +131,7 @@ def test_examples_of_the_help(
 
 @dataclass
 class Part:
-    """A group of options."""
+    """A group of options, as a dataclass."""
 
     seeds: int = opt.option("the number of seeds", 4)
     rate: float | None = opt.option("a rate", absent="the machine's", choices=(0.5, 1.0))
@@ -135,7 +140,7 @@ class Part:
 
 @dataclass
 class Whole:
-    """The options of a command."""
+    """The options of a command, as a dataclass."""
 
     files: list[Path] = opt.argument("files", nargs="*", metavar="FILE")
     out: Path | None = opt.option("a folder", flags=("-o", "--out"), metavar="DIR")
@@ -150,7 +155,8 @@ def read(*words: str) -> Whole:
 
 
 def test_a_dataclass_of_options() -> None:
-    """The fields decide flags, types and defaults; the command line becomes an instance."""
+    """A dataclass defines a command's flags, types and defaults. The command line is read into an
+    instance."""
     options = read()
     assert options == Whole(files=[])
     assert opt.changed(options.part) == {}

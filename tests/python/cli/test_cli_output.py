@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in a pipe fit 80 columns, and no number of them is cut."""
+"""Tests that tables printed into a pipe fit 80 columns, and that no number is cut."""
 
 import shlex
 
@@ -41,7 +41,8 @@ def folder(tmp_path_factory):
 
 
 def tables(capsys, command: str) -> list[str]:
-    """The lines of the tables that it prints; all other lines begin at the edge."""
+    """Returns the lines of the tables that the command prints. Table lines begin with a blank; all
+    other lines do not."""
     assert main(shlex.split(command)) == 0
     return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line[:1] == " "]
 
@@ -57,7 +58,7 @@ def test_tables_fit_a_pipe(capsys, monkeypatch, folder, command):
 
 
 def test_no_number_is_cut(capsys, monkeypatch, folder):
-    """The words of a narrow table, without blanks, are those of a wide one."""
+    """A narrow table has the same words as a wide one, apart from blanks."""
     monkeypatch.chdir(folder)
     found = []
     for columns in ("60", "200"):
@@ -79,7 +80,7 @@ def test_headers_break_where_the_table_is_narrow(capsys, monkeypatch):
 
 
 def test_words_break_at_signs(capsys, monkeypatch):
-    """A wire of 18 letters in a column of 8."""
+    """A long codec text in a narrow column breaks at blanks, `=` and hyphens."""
     monkeypatch.setenv("COLUMNS", "80")
     wire = "qsgd bits=4 bucket=512 coding=elias-dense"
     lines = tables(capsys, f"cost --model resnet50 --codec-gbps 1 --ranks 4 --reduce '{wire}'")

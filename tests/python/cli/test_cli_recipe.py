@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show` of recipes: a list, TOML that reads back, and the schema of it."""
+"""Tests `cpd show` of recipes: a list, TOML that can be read back, and the recipes' JSON schema."""
 
 import json
 

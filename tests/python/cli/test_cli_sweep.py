@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd sweep`: files, tables, errors in one line, Ctrl-C and going on from there."""
+"""Tests `cpd sweep`: files, tables, errors in one line, and Ctrl-C, after which a sweep can
+continue."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def told(capsys, *arguments):
 
 
 def refused(capsys, *arguments):
-    """One line, status 2."""
+    """Runs a command that must fail with status 2 and a single line of error."""
     assert main(["sweep", *map(str, arguments)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -161,9 +162,10 @@ def test_functions_of_ones_own(tmp_path, capsys, monkeypatch):
 
 
 def workers_of(pid):
-    """Processes of a sweep that have begun, be it only to import."""
+    """Returns the worker processes of a sweep that have started, even if they are still
+    importing."""
     found = []
-    with contextlib.suppress(OSError):  # what has ended meanwhile
+    with contextlib.suppress(OSError):  # a process may have ended meanwhile
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
@@ -172,7 +174,8 @@ def workers_of(pid):
 
 @pytest.mark.parametrize("after", [0, 0.02, 0.1, 0.4])
 def test_interrupted_while_processes_start(tmp_path, after):
-    """They say nothing: one line tells of it."""
+    """If Ctrl-C arrives while worker processes start, these print nothing: the sweep reports the
+    interruption in one line."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     command = [
         *("-m", "cpd", "sweep", str(tmp_path / "x.npy")),
@@ -194,7 +197,8 @@ def test_interrupted_while_processes_start(tmp_path, after):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_interrupted_and_taken_up(tmp_path, jobs):
-    """Ctrl-C ends a sweep in one line; finished cells remain, and are not measured again."""
+    """Ctrl-C ends a sweep with one line. Finished measurements stay stored, and a second sweep does
+    not repeat them."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     out = tmp_path / "out"
     command = [
@@ -258,7 +262,8 @@ def test_names_are_whole_where_there_is_room(checkpoint, capsys, monkeypatch):
 
 
 def test_commas_in_brackets_are_no_lists(tmp_path, capsys):
-    """`fixed<32,12>` can stand in a list of accumulators, `(4,3)` in one of formats."""
+    """A comma within brackets does not separate: `fixed<32,12>` may be in a list of accumulators,
+    and `(4,3)` in a list of formats."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((4, 32)).astype("f"))
     lists = ["--formats=(4,3),e5m2", "--accumulator=fixed<32,12>,fp32"]
     assert main(["sweep", str(tmp_path / "x.npy"), *lists, f"--csv={tmp_path / 'cells.csv'}"]) == 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""APS's shift: the wire holds each contribution, accumulator and result hold the sum."""
+"""Tests the shift that APS chooses: every contribution fits the wire format, and every sum fits the
+accumulator and the result format."""
 
 import itertools
 import math
@@ -18,7 +19,8 @@ def _format(text):
 
 
 def _ranks(world, seed=0):
-    """Layers of normal values, of zeros, of subnormal ones, and of one value on one rank."""
+    """Layers of four kinds: normal values, zeros, subnormal values, and a single nonzero value on
+    one rank."""
     random = np.random.default_rng(seed)
     ranks = []
     for rank in range(world):
@@ -79,7 +81,8 @@ def test_shift_and_sums_equal_exact_rationals(wire, sums, result, order, group_s
 
 @pytest.mark.parametrize("wire", ["e3m0", "e2m1"])
 def test_four_bits_of_64_workers_sum_in_fp32(wire):
-    """DiLoCo's outer gradients: with the paper's headroom for 64 ranks nothing is left of them."""
+    """Four-bit formats can send DiLoCo's outer gradients of 64 workers, if sums are in fp32. With
+    the headroom that the APS paper reserves for 64 ranks, all values become zero."""
     random = np.random.default_rng(0)
     ranks = [[random.standard_normal(500).astype(np.float32)] for _ in range(64)]
     exact = np.sum([rank[0] for rank in ranks], axis=0, dtype=np.float64)
@@ -106,8 +109,9 @@ FORMATS = [f"e{exp}m{man}" for exp in (2, 3, 4) for man in (0, 1, 2, 3)]
 @pytest.mark.filterwarnings("ignore:the sum over")  # may stall
 @pytest.mark.parametrize("wire", FORMATS)
 def test_no_sum_leaves_the_range(wire):
-    """Equal values of equal sign have the largest partial sums in any order; of many significands
-    each is a layer. A wire of no fraction rounds 1.5 up to 2."""
+    """No sum overflows. The test sums equal values of equal sign, which have the largest partial
+    sums in any order. Each layer has another significand, because a format without mantissa bits
+    rounds 1.5 up to 2."""
     values = np.float32(1) + np.arange(16, dtype=np.float32) / 16
     values = np.concatenate([values, np.nextafter(values, np.float32(9))])
     worlds = (2, 3, 5, 6, 7, 8, 11, 15, 21, 43, 64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of Python that a call of a communicator runs."""
+"""Tests the overhead of a communicator's call in Python, counted in function calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FP32 = cpd.Reduce("fp32")
 
 @pytest.mark.parametrize(("front_end", "most"), [("numpy", 20), ("torch", 40)])
 def test_a_call_takes_few_steps_of_python_for_a_layer(front_end, most):
-    """Models have thousands of layers: counted in calls of functions, which no load changes."""
+    """A call runs few Python functions per layer, because models have thousands of layers. The test
+    counts function calls, which do not depend on the machine's load."""
 
     def calls(layers):
         x = [np.ones(3, np.float32)] * layers
@@ -28,7 +29,7 @@ def test_a_call_takes_few_steps_of_python_for_a_layer(front_end, most):
             counted += event in ("call", "c_call")
 
         with cpd.comm.local(1) as group:
-            group.ranks[0].all_reduce(x, FP32)  # imports
+            group.ranks[0].all_reduce(x, FP32)  # first call: imports modules
             sys.setprofile(count)
             group.ranks[0].all_reduce(x, FP32)
             sys.setprofile(None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.comm` over ranks that are threads: bits, arguments, reports, errors. Over processes:
-test_comm_ranks.py."""
+"""Tests `cpd.comm` over ranks that are threads: bits, arguments, reports and errors.
+test_comm_ranks.py tests ranks that are processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(world, function, **options):
 
 
 def first(world, function, **options):
-    """Returns the result of rank 0; the others return the same."""
+    """Runs a function on all ranks, asserts that the results are equal, and returns rank 0's."""
     results = run(world, function, **options)
     assert all(repr(result) == repr(results[0]) for result in results)
     return results[0]
@@ -43,7 +43,8 @@ def first(world, function, **options):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
 def test_all_reduce_is_the_virtual_ranks(world):
-    """All orders, exchanges and groups; formats, sums, scalings drawn; NaN and Inf among them."""
+    """An all-reduce over threads gives the virtual ranks' bits, for all orders, exchanges and
+    groups. Formats, accumulators and scalings are random; inputs include NaN and infinity."""
     count = (2 if world < 5 else 1) * len(comm_cases.ways(world))
     assert len(first(world, lambda c: comm_cases.compare(c, 0, count), chunk=4096)) == 1
 
@@ -74,7 +75,8 @@ def test_other_operations(world):
 
 
 def kinds_of_layers():
-    """Returns the same values in several forms: (description, layers)."""
+    """Returns pairs of a description and a list of layers: the same values in several array types
+    and memory layouts."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     x = rng.integers(-8, 9, (6, 4)).astype(np.float32)
@@ -118,7 +120,7 @@ def test_kinds_of_layers():
             assert np.array_equal(np.asarray(got), 2 * x), what
     for layer in kinds.values():
         values = layer.detach().resolve_neg().float().numpy() if hasattr(layer, "detach") else layer
-        assert np.array_equal(values, x)  # as it was
+        assert np.array_equal(values, x)  # the input is unchanged
 
 
 def test_ml_dtypes():
@@ -248,7 +250,7 @@ def test_bad_arguments():
             comm.all_gather(x, "e99m1")
         with pytest.raises(TypeError, match="data must be bytes, got bytearray"):
             comm.all_gather_bytes(bytearray(3))
-        assert comm.all_reduce(x, FP32)[0].tolist() == [1, 1, 1]  # it still works
+        assert comm.all_reduce(x, FP32)[0].tolist() == [1, 1, 1]  # the communicator still works
 
 
 def test_devices_must_not_mix():
@@ -298,8 +300,9 @@ def test_report():
 
 
 def test_traffic():
-    """By hand, for 1000 values of 4 bits over 4 ranks: 125 bytes go to each slice's owner and come
-    back."""
+    """Reported traffic equals a count by hand. Among 4 ranks, 1000 values of 4 bits make slices of
+    125 bytes. Each rank sends three slices to their owners, and its own summed slice to three
+    ranks."""
     x = [np.ones(1000, np.float32)]
     spec = cpd.Reduce("e2m1", accumulator="e5m10", result="e2m1")
     for _, report in run(4, lambda c: c.all_reduce(x, spec, report=True)):
@@ -339,8 +342,8 @@ def stalls(spec, world, call):
 
 @pytest.mark.parametrize("exchange", ["owner", "gather", "hierarchical"])
 def test_groups_are_at_most_the_ranks(exchange):
-    """Every rank raises the error before anything is sent, and can reduce again. Virtual ranks
-    raise the same error."""
+    """If group_size exceeds the number of ranks, every rank raises an error before it sends
+    anything, and can reduce again. Virtual ranks raise the same error."""
     spec = cpd.Reduce("e4m3", order="ring", exchange=exchange, group_size=16)
     layers = [np.ones(3, np.float32)]
     told = r"group_size must be 1…3 \(the ranks\), got 16"
@@ -370,7 +373,7 @@ def over_threads(spec, world):
 @pytest.mark.parametrize("call", [simulated, over_threads])
 def test_a_sum_that_may_stall_warns(call):
     (said, *more) = stalls(cpd.Reduce("e3m0"), 3, call)
-    assert len(more) == (0 if call is simulated else 2)  # each rank says so
+    assert len(more) == (0 if call is simulated else 2)  # each rank warns
     for part in ("3 ranks", "e3m0", "precision of 1 bits", "kahan", "group_size", "tree"):
         assert part in said
     for other in ({"order": "ring"}, {"group_size": 3}):
@@ -392,7 +395,8 @@ def test_a_study_of_sums_that_may_stall_is_silent():
 
 
 def test_a_stall_is_what_the_warning_says():
-    """2^p terms of 1 still count, the next one does not."""
+    """The warning about stalled sums is exact. In a format of precision p, a sum of 2^p ones is
+    right, and one more term does not change it."""
     for f, world in (("e3m0", 2), ("e4m3", 16), ("e5m2", 8)):
         one = [np.ones(1, np.float32)]
         assert stalls(cpd.Reduce(f), world, simulated) == []
@@ -463,7 +467,7 @@ def test_a_rank_that_raises_takes_the_others_along():
 
 
 def test_a_refusal_reaches_all_ranks():
-    """An error that only C++ raises, on one rank, reaches all ranks."""
+    """An error that only C++ raises on one rank makes all ranks raise an error."""
     x = [np.ones(3, np.float32)]
 
     def calls(comm):
@@ -476,14 +480,16 @@ def test_a_refusal_reaches_all_ranks():
 
 
 def test_wrong_arguments_of_one_rank_reach_all():
-    """An error that Python raises before C++ is called reaches all ranks."""
+    """An error that Python raises on one rank, before C++ is called, makes all ranks raise an
+    error."""
     comm_cases.check_refusals(run(3, comm_cases.refusals))
 
 
 @pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((6,), (1, 6)), ((6, 1), (6,))])
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce", "reduce_scatter", "all_gather"])
 def test_layers_of_other_shapes_are_refused_on_all_ranks(operation, shapes):
-    """Equal sizes are not enough, as of virtual ranks."""
+    """Layers must have equal shapes on all ranks, not just equal sizes. Virtual ranks demand the
+    same."""
 
     def call(comm):
         layer = np.arange(6, dtype=np.float32).reshape(shapes[comm.rank])
@@ -499,14 +505,15 @@ def test_layers_of_other_shapes_are_refused_on_all_ranks(operation, shapes):
 
 
 def test_a_refusal_that_nobody_hears():
-    """The rank has its own error, with a word about the others, and the group is broken."""
+    """If a rank raises an error and cannot inform the other ranks, a note on the error says so. The
+    group is broken afterwards."""
     with cpd.comm.local(2, timeout=0.5) as group:
         with pytest.raises(TypeError, match="tensors must be a list") as caught:
             group.ranks[0].all_reduce(3, FP32)
         assert "the other ranks could not be told: rank 1 of 2 lost" in caught.value.__notes__[0]
         assert "rank 1 of 2 lost" in group.ranks[0].broken
         with pytest.raises(TypeError, match="tensors must be a list"):
-            group.ranks[0].all_reduce(3, FP32)  # told to nobody any more
+            group.ranks[0].all_reduce(3, FP32)  # the other ranks are no longer informed
 
 
 def test_errors_can_be_pickled():
@@ -540,7 +547,7 @@ def test_properties_and_closing():
 
 
 def test_the_gil_is_let_go():
-    """A rank waits while another thread of Python works."""
+    """While a rank waits, it releases the GIL: another Python thread keeps working."""
     group = cpd.comm.local(2, timeout=scaled(60))
     threading.Timer(0.3, group.ranks[1].barrier).start()
     counted = 0
@@ -577,7 +584,7 @@ def test_calls_of_two_threads_take_turns():
 
 
 def test_import_is_light():
-    """Neither cpd nor cpd.comm brings torch; cpd alone does not bring cpd.comm."""
+    """Importing cpd or cpd.comm does not load torch. Importing cpd does not load cpd.comm."""
     program = (
         "import sys, cpd\n"
         "assert 'cpd.comm' not in sys.modules\n"

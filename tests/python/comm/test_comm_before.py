@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks are lost before a communicator exists. Every survivor gets an error in time that names the
-lost rank, with MPI and with gloo. A subgroup of the survivors works."""
+"""Tests ranks that are lost before a communicator exists, with MPI and with gloo. Every survivor
+must raise an error in time that names the lost rank. A subgroup of the survivors then works."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_twenty_times(transport: str) -> None:
 
 
 def test_a_free_port_is_not_given_to_an_outgoing_connection() -> None:
-    """Between its choice and the rank that listens, other programs connect."""
+    """A port from `free_port` stays free until a rank listens, although other programs connect
+    meanwhile. So it must be below the ports that the system gives to outgoing connections."""
     with socket.socket() as other, socket.socket() as outgoing:
         other.listen()
         outgoing.connect(other.getsockname())
@@ -87,7 +88,8 @@ except cpd.comm.RankLost as error:
 
 @pytest.mark.timeout(180)
 def test_the_rank_that_keeps_the_store(tmp_path: Path) -> None:
-    """Nobody can ask who else is there; but who kept the store is lost for certain."""
+    """If the rank whose process has torch's store is lost, survivors cannot exchange the list of
+    lost ranks. Their error names this rank alone."""
     skip_without("gloo")
     address, timeout = f"tcp://127.0.0.1:{lost_before.free_port()}", scaled(lost_before.TIMEOUT)
     program = tmp_path / "rank.py"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edge cases of sums over ranks: numbers that are off by one, and a forgotten argument."""
+"""Tests edge cases of sums over ranks: limits that are off by one, and arguments that might be
+forgotten."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ ONES = [np.ones(1000, np.float32)]
 
 
 def test_a_communicator_counts_all_its_calls():
-    """Each of two ranks sends 500 of 1000 values in 4 bytes, then 500 sums: 4000 bytes a call."""
+    """A communicator adds up the traffic of all its calls. Each of two ranks sends 500 of its 1000
+    four-byte values, then 500 sums: 4000 bytes a call."""
 
     def calls(comm):
         for _ in range(3):
@@ -45,7 +47,8 @@ def test_traffic_is_added_number_by_number():
 
 
 def test_sent_and_received_are_told_apart():
-    """The root of a reduce over three ranks receives both others' slices, and sends none back."""
+    """Reports distinguish bytes sent from bytes received. The root of a reduce over three ranks
+    receives the slices of both other ranks and sends no result."""
     with cpd.comm.local(3) as group:
         reports = group.run(lambda comm: comm.reduce(ONES, FP32, root=1, report=True)[1].traffic)
     root = reports[1]
@@ -54,7 +57,8 @@ def test_sent_and_received_are_told_apart():
 
 
 def test_gathered_layers_are_cast_by_the_seed():
-    """Each value becomes one of its two neighbors, by random bits of the communicator's seed."""
+    """all_gather rounds each value stochastically to one of its two neighbors. The random bits
+    depend on the communicator's seed."""
     x = np.linspace(-3, 3, 999, dtype=np.float32)
 
     def gathered(comm):
@@ -81,7 +85,7 @@ def test_a_gather_counts_as_a_step():
     def calls(comm):
         found = [comm.all_gather([x], "e4m3 stochastic") for _ in range(2)]
         with pytest.raises(ValueError, match="is a scaled format"):
-            comm.all_gather([x], "mxfp8")  # is not counted
+            comm.all_gather([x], "mxfp8")  # this call raises, so it does not count as a call
         found.append(comm.all_gather([x], "e4m3 stochastic", step=9))
         assert comm.step == 3
         return found
@@ -102,8 +106,8 @@ def test_a_gather_refuses_other_steps(step):
 
 
 def test_a_value_alone_is_no_short_row():
-    """A single value is a row with its own scale. A larger row is not possible, so there is no
-    warning."""
+    """A layer with a single value gives no warning about short rows, because no longer row is
+    possible."""
     layers = [np.ones((1, 1), np.float32)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", cpd.PrecisionWarning)
@@ -111,7 +115,8 @@ def test_a_value_alone_is_no_short_row():
 
 
 def test_a_cost_of_several_layers_takes_each_ones_largest():
-    """e3m0 has no code for NaN: a layer whose sum may overflow goes in binary32."""
+    """The predicted cost takes each layer's own largest magnitude. e3m0 cannot encode NaN, so a
+    layer whose sum may overflow is sent in binary32."""
     spec = cpd.Reduce("e3m0")
     parts = [cost(spec, 2, [1000], largest=value) for value in (1.0, 1e30)]
     assert parts[0].bytes_sent < parts[1].bytes_sent
@@ -130,8 +135,9 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
 
 
 def test_a_layers_first_owner_follows_from_its_number():
-    """Of 3 ranks, rank 0 owns the value of `a` and sends two sums of a byte. Rank 1 owns that of
-    `b`, the second layer, wherever it is sent: rank 0 sends one value, as fp32 four bytes."""
+    """The owner of a layer's first slice depends on the layer's number in the model, not on its
+    spec. Rank 0 of three owns the value of `a` and sends two one-byte sums. Rank 1 owns the value
+    of `b`: rank 0 sends its contribution in one byte, or in four bytes as fp32."""
     layers = {"a": (1,), "b": (1,)}
     together, apart = (
         cost_of_step(cpd.Schedule(E4M3, exempt=e), 3, layers, 0) for e in ([], ["b"])
@@ -173,7 +179,8 @@ def test_ranks_of_other_hosts_are_not_counted():
 
 @pytest.mark.parametrize(("code", "fails"), [(None, 0), (0, 0), (1, 1), (2, 1), ("why", 1)])
 def test_a_rank_that_exits_tells_the_others(code, fails):
-    """Unless its exit status says that it is done."""
+    """A rank that leaves a communicator's block by SystemExit informs the other ranks, unless its
+    exit status means success."""
     ended = MagicMock()
     Communicator.__exit__(ended, SystemExit, SystemExit(code), None)
     assert ended._give_up.call_count == fails

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.comm` with tensors on a GPU: the bits of tensors on the CPU. Without a GPU: skipped, or
-failed if asked."""
+"""Tests that `cpd.comm` gives tensors on a GPU the bits of tensors on the CPU.
+
+Without a GPU the tests are skipped, or fail if the environment requires a GPU.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def _gpu() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_all_reduce(world: int) -> None:
-    """Every order, exchange and group; over threads of one process."""
+    """An all-reduce over threads of one process gives the virtual ranks' bits in every order,
+    exchange and group."""
     sizes = (5000, 0, 1, 33, 70_001)
     with cpd.comm.local(world, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
@@ -112,8 +115,8 @@ def test_layouts_types_and_out() -> None:
 
 
 def test_the_current_stream_counts() -> None:
-    """Work that is queued before the call is in its input, and results are there for what is queued
-    after it, on the caller's stream."""
+    """An all-reduce follows the caller's CUDA stream: it reads its input after the work queued
+    before the call, and work queued afterwards sees the results."""
 
     def calls(comm: Any) -> float:
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -139,7 +142,7 @@ def test_devices_must_not_mix() -> None:
 
 @pytest.mark.parametrize("transport", ["mpi", "gloo"])
 def test_processes_that_share_a_gpu(transport: str) -> None:
-    """Messages go through host memory."""
+    """Processes that share a GPU exchange messages through host memory and get the right sums."""
     ranks = spawn_ranks(transport, 2, "gpu_ranks:reduce", chunk=4096)
     assert [rank.result for rank in ranks] == [[], []]
 
@@ -178,7 +181,8 @@ def test_a_torch_group_with_nccl() -> None:
 
 @pytest.mark.parametrize("world", [1, 3, 8])
 def test_virtual_ranks(world: int) -> None:
-    """simulate_all_reduce folds where the layers are: bits and reports of layers on the CPU."""
+    """simulate_all_reduce sums on the layers' device, and gives the bits and reports of layers on
+    the CPU."""
     sizes = (3000, 0, 33)
     for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
         spec, step = comm_cases.spec_at(world, index)
@@ -201,7 +205,8 @@ def test_virtual_ranks_of_narrow_types_and_views() -> None:
 
 
 class Filled(Sequence[Any]):
-    """Ranks whose layer is one tensor, filled for each in turn."""
+    """A lazy sequence of ranks. All ranks share one tensor, which is overwritten when the next
+    rank's layer is read."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
@@ -215,8 +220,8 @@ class Filled(Sequence[Any]):
 
 
 def test_virtual_ranks_in_one_tensor() -> None:
-    """Layers that a function or a lazy sequence makes are used before the next are made; those of
-    lists, sixteen ranks at a time, give the same."""
+    """simulate_all_reduce uses the layers of a function or a lazy sequence before it requests the
+    layers of the next rank. Lists, which it reads sixteen ranks at a time, give the same sums."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
     for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
@@ -237,13 +242,14 @@ WITH_KERNELS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit", "one_bit bucket=8
                 "fp8_rows", "int8_rows stochastic", "int4 bucket=8", "quantized mxfp8",
                 "feedback int4 bucket=8", "feedback qsgd bits=2 bucket=8",
                 "qsgd bits=4 bucket=8 axis=0"]  # fmt: skip
-ROUNDED = ["top_k 0.25", "top_k 0.25 e4m3", "feedback top_k 0.25 feedback=off"]  # by kernels, too
+ROUNDED = ["top_k 0.25", "top_k 0.25 e4m3", "feedback top_k 0.25 feedback=off"]  # on the GPU too
 CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 
 
 @pytest.mark.parametrize("text", CODECS)
 def test_codecs(text: str) -> None:
-    """Virtual and real ranks, with columns of another axis, and states."""
+    """Codecs give the CPU's values over virtual and real ranks. The test covers columns along
+    another axis, and states."""
     spec = cpd.Reduce(text)
     layers = [[torch.randn(6, 8), torch.randn(5)] for _ in range(3)]
     states = [cpd.compress.States(), cpd.compress.States()]
@@ -288,7 +294,8 @@ def test_compress(text: str, dtype: torch.dtype) -> None:
     ids=["aps", "ring", "codec"],
 )
 def test_virtual_nodes_fold_on_the_gpu(spec: Any) -> None:
-    """What `VirtualNodes` sums with: gradients of each node, one of them missing."""
+    """`Folds`, with which `VirtualNodes` sums gradients on the GPU, gives the CPU's sums, even if a
+    node lacks one gradient."""
     from cpd.comm.schedule import Schedule
     from cpd.compress.states import States
     from cpd.parallel.nodes.folds import Folds

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.comm` over ranks that are processes, under MPI and gloo: the virtual ranks' bits, one error
-on all ranks, and ranks that are killed, stopped or cut off in every phase."""
+"""Tests `cpd.comm` over ranks that are processes, under MPI and gloo. Results have the virtual
+ranks' bits, and all ranks raise the same error. Ranks are killed, stopped or disconnected in every
+phase of a call."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 5.0
-"""An idle machine's seconds until a rank is lost, where some are."""
+"""The timeout, in seconds on an idle machine, of tests in which ranks are lost."""
 ROOM = 40.0
-"""Seconds on an idle machine, after the timeout, until a rank must have reported."""
+"""After the timeout, a rank must report the loss within this number of seconds on an idle
+machine."""
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
-    """Ranks of the exhaustive tier."""
+    """Returns pytest parameters with these numbers of ranks, marked for the exhaustive tier."""
     return [pytest.param(transport, world, marks=EXHAUSTIVE) for world in worlds]
 
 
@@ -44,7 +46,8 @@ def also(transport: str, *worlds: int) -> list[Any]:
     ("transport", "world"), [*also("mpi", 2, 4), ("mpi", 3), *also("gloo", 2), ("gloo", 4)]
 )
 def test_bits(transport: str, world: int) -> None:
-    """All orders, exchanges and groups; the same hash on all ranks."""
+    """All-reduces over processes give the virtual ranks' bits, for all orders, exchanges and
+    groups. All ranks have the same hash. Mismatches and refusals raise the expected errors."""
     ways = len(comm_cases.ways(world))
     ranks = spawn_ranks(transport, world, "comm_cases:every_check", 2 * ways, chunk=2048)
     for rank in ranks:
@@ -63,7 +66,8 @@ def test_bits(transport: str, world: int) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), *also("gloo", 3)])
 def test_messages_of_any_size(transport: str, world: int) -> None:
-    """Run lengths over all orders, exchanges and groups."""
+    """A codec of run lengths, whose messages vary in size, gives the virtual ranks' bits in all
+    orders, exchanges and groups."""
     for rank in spawn_ranks(transport, world, "comm_cases:any_size", chunk=2048):
         assert rank.result == []
 
@@ -71,7 +75,7 @@ def test_messages_of_any_size(transport: str, world: int) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("transport", "world"), [*also("mpi", 3), ("gloo", 3)])
 def test_scaled_formats(transport: str, world: int) -> None:
-    """All orders, exchanges and groups."""
+    """Scaled formats give the virtual ranks' bits in all orders, exchanges and groups."""
     for rank in spawn_ranks(transport, world, "comm_cases:scaled", chunk=2048):
         assert rank.result == []
 
@@ -86,8 +90,8 @@ def test_scaled_formats(transport: str, world: int) -> None:
     ],
 )
 def test_codecs(transport: str, world: int, of: int) -> None:
-    """Every compressor with one in `of` of the ways: by owner and gather, with groups, and what it
-    keeps."""
+    """Every codec gives the virtual ranks' bits and states, with the exchanges "owner" and
+    "gather", with and without groups. Each codec is tested in one of `of` combinations."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 
@@ -104,7 +108,8 @@ def test_bytes_that_no_decoder_takes() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
-    """The others know at once, long before the timeout."""
+    """If a rank leaves the communicator's block by an exception, the other ranks raise RankLost at
+    once, long before the timeout."""
     timeout = scaled(60)
     ranks = spawn_ranks(transport, 3, "comm_cases:leaves_by_error", timeout=timeout, victims=(1,))
     assert ranks[1].result["said"].startswith("KeyError")
@@ -117,7 +122,8 @@ def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_program_that_ends_by_an_exception(transport: str) -> None:
-    """Nobody catches it, outside any block: the others know at once, too."""
+    """If an uncaught exception ends a rank's program outside the communicator's block, the other
+    ranks raise RankLost at once."""
     timeout = scaled(60)
     ranks = spawn_ranks(transport, 3, "comm_cases:ends_by_error", timeout=timeout, victims=(1,))
     for rank in (ranks[0], ranks[2]):
@@ -159,8 +165,9 @@ except cpd.comm.RankLost as error:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("whose", "said"), [("torch's", "[0] "), ("the program's", "[] ")])
 def test_no_survivor_is_named(tmp_path: Path, whose: str, said: str) -> None:
-    """Rank 0 is killed with the store in its process: ranks that wait for one another name it, or
-    nobody, where it is not known who kept the store."""
+    """Rank 0, whose process has torch's store, is killed. If torch made the store, the error of the
+    waiting ranks names rank 0. If the program made the store, its owner is unknown, and the error
+    names no rank."""
     skip_without("gloo")
     program = tmp_path / "rank.py"
     program.write_text(KILLED_IN_A_CALL)
@@ -197,7 +204,8 @@ time.sleep(20 if rank == 0 else 0.05)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seconds", [0.8, *(pytest.param(s, marks=EXHAUSTIVE) for s in (0.6, 1.0))])
 def test_ranks_that_end_while_the_store_is_silent(tmp_path: Path, seconds: float) -> None:
-    """A thread that comes back from torch's store during Python's own end would abort them."""
+    """Ranks end cleanly while torch's store does not answer. A thread that returns from the store
+    while Python shuts down must not abort the process."""
     skip_without("gloo")
     program = tmp_path / "rank.py"
     program.write_text(ENDS)
@@ -223,8 +231,9 @@ def test_ranks_that_end_while_the_store_is_silent(tmp_path: Path, seconds: float
 
 
 def check_faults(transport: str, plan: list[Fault]) -> None:
-    """Runs one job with several faults, one after the other. Each fault loses one rank. Every
-    survivor must name that rank in time, keep its inputs, and go on with the other survivors."""
+    """Runs one job with several faults, one after another. Each fault loses one rank. Every
+    survivor must name the lost rank in time, keep its inputs unchanged, and continue with the other
+    survivors."""
     skip_without(transport)
     world = len(plan) + 2
     left = list(range(world))
@@ -245,8 +254,8 @@ def check_faults(transport: str, plan: list[Fault]) -> None:
 
 
 def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit: float) -> None:
-    """`until`: the fault whose victim this rank was; `limit`: the seconds within which it must hear
-    of each."""
+    """Checks one rank's records. Fault number `until` of the plan hits this rank itself. The rank
+    must notice each earlier fault within `limit` seconds."""
     seen = spawned.result
     if seen is None:  # killed or stopped: it cannot say what it saw
         assert until < len(plan)
@@ -263,7 +272,7 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit
         assert record["untouched"], about
         assert record["broken"], about
         assert record["works"], about
-    if until < len(plan):  # cut off: all others are lost to it
+    if until < len(plan):  # a disconnected rank loses all others
         assert plan[until].kind == "drop"
         assert len(seen) == until + 1
         assert seen[until].get("lost"), seen[until]
@@ -271,15 +280,16 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit
 
 
 def seen_in(phase: str) -> tuple[str, ...]:
-    """Returns the phases in which other ranks can be while one rank is in `phase`: chunks
-    overlap."""
+    """Returns the phases in which other ranks may be while one rank is in `phase`. Chunks overlap,
+    so ranks can be in different phases."""
     return PHASES[2:] if phase in PHASES[2:] else (phase,)
 
 
 def plan_of(
     kinds: list[str], phases: list[str], shift: int, exchange: str = "owner"
 ) -> list[Fault]:
-    """The victims come from all places."""
+    """Returns a plan of faults, one for each kind and phase. The victim's rank varies from fault to
+    fault."""
     plan = []
     for number, (kind, phase) in enumerate(zip(kinds, phases, strict=True)):
         world = len(kinds) + 2 - number
@@ -292,7 +302,8 @@ def plan_of(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])
 def test_lost_ranks(transport: str, turn: int) -> None:
-    """In three jobs every kind of fault in every phase; in the first each phase and each kind."""
+    """Three jobs (turns) together test every kind of fault in every phase. The first job alone
+    tests each phase once and each kind at least once."""
     kinds = [KINDS[(turn + number) % 3] for number in range(5)]
     check_faults(transport, plan_of(kinds, list(PHASES), turn))
 
@@ -312,7 +323,8 @@ def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
-    """Here too every kind of fault in every phase."""
-    phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # that has no such phase
+    """For the exchanges ring, hierarchical and gather, three jobs together test every kind of fault
+    in every phase."""
+    phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # gather lacks it
     kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
     check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.comm`, virtual ranks and `VirtualNodes` with two GPUs, while the first is current: the bits
-of tensors on the CPU, on the layers' GPU. With one GPU: skipped."""
+"""Tests `cpd.comm`, virtual ranks and `VirtualNodes` with two GPUs while the first GPU is current.
+Results have the bits of tensors on the CPU, and lie on the layers' GPU. With one GPU the tests are
+skipped."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def from_(device: str, layers: list[torch.Tensor]) -> list[Any]:
 
 
 def test_ranks_with_a_gpu_each() -> None:
-    """Threads, in which the first GPU is current."""
+    """Ranks that are threads, each with layers on its own GPU, give the virtual ranks' bits. The
+    first GPU is current in every thread."""
     with cpd.comm.local(2, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(2))), 1):
             spec, step = comm_cases.spec_at(2, index)
@@ -95,7 +97,8 @@ def test_states_of_codecs_change_gpus(text: str) -> None:
 
 
 def test_streams_of_the_second() -> None:
-    """Work that is queued before the call is in its input."""
+    """An all-reduce of tensors on a stream of the second GPU reads its input after the work that
+    was queued on this stream before the call."""
 
     def calls(comm: Any) -> float:
         device = f"cuda:{1 - comm.rank}"
@@ -150,7 +153,8 @@ def test_layers_on_both_are_refused() -> None:
 @pytest.mark.parametrize("places", [(SECOND, SECOND), (SECOND, FIRST)])
 @pytest.mark.parametrize("wire", [None, "one_bit bucket=8"])
 def test_virtual_nodes(wire: str | None, places: tuple[str, str]) -> None:
-    """Of a model on the second GPU, and of one on both, whose gradients are summed on the CPU."""
+    """`VirtualNodes` gives the CPU's weights for a model on the second GPU. A model with layers on
+    both GPUs also does, and its gradients are summed on the CPU."""
     spec = cpd.Reduce("e4m3", aps=True) if wire is None else cpd.Reduce(wire)
     weights = []
     for first, second in (("cpu", "cpu"), places):

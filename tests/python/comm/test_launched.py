@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers that have promised more ranks than MPI has started are named."""
+"""Tests the error for a launcher whose environment variable promises more ranks than MPI has
+started. The error names the variable."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A process that no launcher has started."""
+    """Runs Python in a process that no MPI launcher started, with additional environment
+    variables."""
     spawn.skip_without("mpi")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.simulate_all_reduce` and `cpd.study.roundoff` against exact rational arithmetic."""
+"""Compares `cpd.simulate_all_reduce` and `cpd.study.roundoff` with exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oracle import MODES, Options
 from rationals import Fraction
 from reduce_cases import gradients
 
-# Many of the sums here are of more terms than their format can count.
+# Many sums here have more terms than their format can count, which would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)
@@ -25,7 +25,8 @@ FORMATS = ("e3m0", "e4m3fn", "e2m1", "fp16", "bf16", "fp32", "e1m2")
 
 
 def accumulators(f, **options):
-    """Every scheme that an all-reduce can have, chunks of several lengths among them."""
+    """Returns accumulators of every scheme that an all-reduce supports, with several chunk
+    lengths."""
     return [
         cpd.Accumulator(f, **options),
         cpd.Accumulator(f, scheme="kahan", **options),
@@ -38,7 +39,7 @@ def accumulators(f, **options):
 
 
 def sums(f, **options):
-    """The pairs of an order and an accumulator that go together."""
+    """Returns the pairs of an order and an accumulator that an all-reduce supports."""
     return [
         (order, acc)
         for order in ORDERS
@@ -100,8 +101,8 @@ def test_orders_and_schemes(world):
 @pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
 @pytest.mark.parametrize("group_size", [None, 9])
 def test_ranks_in_one_array(acc, group_size):
-    """Layers that a function makes are used before the next are made, in one array too; those of
-    lists give the same sums and counts."""
+    """simulate_all_reduce uses the layers of a function before it requests the layers of the next
+    rank. So a function may overwrite one array. Lists give the same sums and counts."""
     x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
     x[:, ::7] *= 2.0**-12
     x[5, 3] = np.inf
@@ -159,7 +160,8 @@ def test_modes_and_formats(wire, mode):
 
 
 def test_a_lone_rank_is_rounded_once_at_each_level():
-    """A tree of one term is that term, rounded into the accumulator."""
+    """With one rank, each level of a sum rounds the value once into the accumulator. A tree with
+    one leaf is such a level."""
     ranks = gradients(1, shapes=((300,),), scale=0.25)
     for order, acc in sums("e3m0", rounding="stochastic"):
         for group_size in (None, 1):
@@ -170,10 +172,11 @@ def test_a_lone_rank_is_rounded_once_at_each_level():
 
 
 def test_a_tree_adds_neighbours_first():
-    """7 ranks: ((0 + 1) + (2 + 3)) + ((4 + 5) + 6), where ones beside 16 would be lost."""
+    """With order="tree" and 7 ranks, the sum is ((0 + 1) + (2 + 3)) + ((4 + 5) + 6). A sequential
+    sum would lose the ones next to 16."""
     ranks = [[np.float32([x])] for x in (16, 1, 1, 1, 1, 1, 16)]
     (tree,) = cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", order="tree"))
-    assert tree.tolist() == [36.0]  # (16 + 2) + (2 + 16): the first one was lost on its tie
+    assert tree.tolist() == [36.0]  # 16 + 1 is a tie, which rounds to 16
     ones = [[np.float32([1])]] * 256
     assert cpd.simulate_all_reduce(ones, cpd.Reduce("e5m2", order="tree"))[0] == 256
     assert cpd.simulate_all_reduce(ones, cpd.Reduce("e5m2"))[0] == 8
@@ -278,7 +281,8 @@ def test_scale_and_average(world):
 
 
 def test_sums_that_overflow_are_averages_where_contributions_are_divided():
-    """The figure in Reduce's text: six of ten."""
+    """If contributions are divided before the sum, averages do not overflow. The text of
+    `cpd.Reduce` says that otherwise six of ten do."""
     values = np.random.default_rng(1).standard_normal((64, 20_000)).astype(np.float32) * 60
     ranks = [[one] for one in values]
     infinite = {}
@@ -291,8 +295,9 @@ def test_sums_that_overflow_are_averages_where_contributions_are_divided():
 
 
 def test_one_group_of_all_ranks_is_the_flat_sum():
-    """The sum is the same in every order and every exchange. It is the same too if a sum of one
-    term would differ from that term, as with chunks of a narrower format or random integers."""
+    """With a single group of all ranks, the sum equals the sum without groups, in every order and
+    exchange. This holds even if the sum of one term differs from the term, as with chunks of a
+    narrower format or stochastic rounding."""
     ranks = gradients(5)
     for accumulator in ("e4m3 chunked chunk=2 inner=e5m1", "e4m3 sequential rounding=stochastic"):
         flat = bits_of(cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", accumulator=accumulator)))
@@ -326,7 +331,7 @@ def test_signs_of_zero():
 
 
 def test_large_layers_equal_the_fold():
-    """More values than one block, and more than one thread takes."""
+    """Layers that exceed one block and one thread's share have the bits of `cpd.sum`."""
     ranks = [[np.random.default_rng(r).normal(size=200_003).astype(np.float32)] for r in range(5)]
     for scheme in ("sequential", "kahan"):
         acc = cpd.Accumulator("e5m2", scheme=scheme)

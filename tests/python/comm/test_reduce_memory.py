@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peak memory of `cpd.simulate_all_reduce`."""
+"""Tests the peak memory of `cpd.simulate_all_reduce`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# Many of the sums here are of more terms than their format can count.
+# Many sums here have more terms than their format can count, which would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ print(peak() - before)
 
 
 def grown(world, size, order, scheme, group, aps):
-    """Bytes by which the peak memory of a process grows in an all-reduce."""
+    """Returns the bytes by which an all-reduce increases the peak memory of a new process."""
     arguments = [str(a) for a in (world, size, order, scheme, group, int(aps))]
     run = subprocess.run(
         [sys.executable, "-c", MEMORY_SCRIPT, *arguments],
@@ -67,7 +67,7 @@ def grown(world, size, order, scheme, group, aps):
 )
 @pytest.mark.parametrize("group", [0, 2])
 def test_memory(order, scheme, group):
-    """Peak memory: four times one rank's values and 64 MiB, whatever the options."""
+    """Peak memory grows by at most four times one rank's values plus 64 MiB, with all options."""
     size = 10_000_000
     assert grown(4, size, order, scheme, group, aps=True) <= 4 * 4 * size + (64 << 20)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests arguments and results of `cpd.simulate_all_reduce`, and refusals of `cpd.Reduce`."""
+"""Tests the arguments and results of `cpd.simulate_all_reduce`, and the errors of `cpd.Reduce`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import cpd
 from reduce_cases import gradients
 
-# Many of the sums here are of more terms than their format can count.
+# Many sums here have more terms than their format can count, which would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 QSGD = "qsgd bits=4 bucket=512"

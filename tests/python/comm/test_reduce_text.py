@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Reduce`: texts, keywords, and the numbers of calls."""
+"""Tests `cpd.Reduce`: its texts, its keywords, and the seed and step of a call."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_keywords_replace_keys_of_the_text() -> None:
 
 @pytest.mark.parametrize("given", ["text", 2**77, np.int64(2**50), np.float32(2.0**51)])
 def test_loss_scales_are_floats(given: Any) -> None:
-    """Whichever way comes first: one all-reduce of a text and its keys is kept for both."""
+    """A loss scale is stored as a float, whether it comes from a text or a keyword. Equal specs
+    share one object, so the order of construction must not matter."""
     spec = (
         cpd.Reduce("e4m3 loss_scale=8") if given == "text" else cpd.Reduce("e4m3", loss_scale=given)
     )
@@ -160,7 +161,8 @@ def test_keywords_of_0_7_are_told() -> None:
 
 
 def test_the_seed_and_the_step_of_a_call() -> None:
-    """One seed serves casts and sums (test_reduce.py has their bits)."""
+    """The seed and the step of a call determine the random bits of casts and sums (test_reduce.py
+    tests the bits)."""
     ranks = gradients(5)
     wanted = cpd.simulate_all_reduce(ranks, STOCHASTIC, seed=3, step=9)
     assert same(cpd.simulate_all_reduce(ranks, STOCHASTIC, seed=np.int64(3), step=9), wanted)
@@ -183,7 +185,7 @@ def test_a_communicator_counts_its_reductions() -> None:
         mine = ranks[comm.rank]
         found = [comm.all_reduce(mine, STOCHASTIC) for _ in range(2)]
         with pytest.raises(ValueError, match="order must be"):
-            comm.all_reduce(mine, "e4m3 order=x")  # is not counted
+            comm.all_reduce(mine, "e4m3 order=x")  # raises, so does not count
         found.append(comm.all_reduce(mine, STOCHASTIC, step=9))
         comm.reduce(mine, "e4m3")
         assert comm.step == 4

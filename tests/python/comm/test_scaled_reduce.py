@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of contributions in scaled formats: sums of `cpd.cast` of each rank's flat layer."""
+"""Tests all-reduces in scaled formats: the result is the sum of `cpd.cast` of each rank's flattened
+layer."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ FORMATS = ("mxfp8", "nvfp4", "mxfp6-e2m3", "fp8-tensor", "fp8-block", "bfp8", "e
 
 
 def casts(ranks, spec, seed=0, step=0):
-    """Returns what ranks contribute."""
+    """Returns each rank's contributions: its layers, multiplied by the loss scale, cast and divided
+    again."""
 
     def cast(x, rank, layer):
         values = cpd.cast(
@@ -40,7 +42,7 @@ def casts(ranks, spec, seed=0, step=0):
 
 
 def reduced(ranks, spec, comm, **options):
-    """Returns what a rank of `comm` gets of its layers."""
+    """Returns the result of an all-reduce on the rank of `comm`."""
     return comm.all_reduce(ranks[comm.rank], spec, **options)
 
 
@@ -69,7 +71,8 @@ def test_sums_of_casts(q, order):
 
 @pytest.mark.parametrize("q", FORMATS)
 def test_ranks_and_cost(q):
-    """Threads in odd chunks have the virtual ranks' bits and the bytes of `cost`."""
+    """Threads that send small chunks of odd size give the virtual ranks' bits, and send the number
+    of bytes that `cost` predicts."""
     ranks = gradients(4)
     sizes = [x.size for x in ranks[0]]
     for way in (
@@ -90,7 +93,8 @@ def test_ranks_and_cost(q):
 
 
 def test_nan():
-    """NVFP4 has no code for NaN: such a sum travels as binary32, with the same values."""
+    """NVFP4 cannot encode NaN. A sum with a NaN is sent in binary32 and has the virtual ranks'
+    values."""
     ranks = gradients(3, shapes=((40,), (7,)))
     ranks[1][0][3], ranks[2][0][20] = np.nan, np.inf
     for q in FORMATS:

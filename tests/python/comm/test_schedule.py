@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: which layers are reduced by which spec at which step, and with which random bits."""
+"""Tests schedules: the spec that reduces each layer at each step, and the random bits of the
+reduction."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def test_a_communicator_gives_the_same(in_place):
 
 
 def test_out_must_be_as_many_as_the_names():
-    """The number is checked even if no layer of a spec lies beyond the end of `out`."""
+    """`out` must have as many tensors as there are names. The number is checked even if no layer of
+    a spec lies beyond the end of `out`."""
     layers = contributions(1)[0]
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     blank = [np.full_like(layer, 7) for layer in layers]
@@ -159,7 +161,8 @@ def test_out_must_be_as_many_as_the_names():
     ],
 )
 def test_groups_are_at_most_the_ranks(schedule, told):
-    """The limit holds for every spec of a schedule, at every step."""
+    """group_size must not exceed the number of ranks. Every spec of a schedule is checked at every
+    step."""
 
     def work(comm):
         with pytest.raises(ValueError, match=told):

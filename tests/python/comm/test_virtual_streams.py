@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual ranks whose layers become ready on separate streams, and are freed there."""
+"""Tests virtual ranks whose layers are computed, and freed, on separate CUDA streams."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ def values(stream: torch.cuda.Stream, x: torch.Tensor) -> _core.CudaValues:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_ranks_on_streams() -> None:
-    """The stream of the first rank computes the sums. The casts of the other ranks come before the
-    sums, and memory that these ranks free is freed after them. A further stream takes the
-    result."""
+    """The sums run on the first rank's stream, after the casts on the other ranks' streams. Memory
+    that these ranks free is reused only after the sums. A further stream reads the result."""
     spec = cpd.Reduce("e5m2", group_size=2, average=True)
     made = [torch.randn(SIZE, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
     wanted, reports = cpd.simulate_all_reduce(
@@ -48,7 +47,7 @@ def test_ranks_on_streams() -> None:
         got = cpd.cast(out, "fp32")
         streams[WORLD].synchronize()
     report = reduce.report(0)
-    del reduce  # frees its memory in the order of its stream
+    del reduce  # the memory is freed in stream order
     assert torch.equal(got.cpu(), wanted[0])
     assert (report.zeros, report.underflowed) == (reports[0].zeros, reports[0].underflowed)
     assert reports[0].zeros > 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces whose messages hold a codec's bytes: specs, what is kept between calls, small layers,
-and virtual nodes. The bits over real ranks: test_comm_ranks.py, test_virtual_nodes.py."""
+"""Tests all-reduces whose messages are encoded by a codec: specs, state between calls, small
+layers, and virtual nodes. test_comm_ranks.py and test_virtual_nodes.py test the bits over real
+ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ STATE = {
 
 
 def test_specs_of_before_are_loaded():
-    """Pickles of 0.7, also from before there was `wire`."""
+    """Pickles of version 0.7 load, even pickles from before the field `wire` existed."""
     loaded = [object.__new__(cpd.Reduce) for _ in range(3)]
     with pytest.warns(UserWarning, match="this Reduce of 0.7 had seed 3 and step 2: give them to"):
         loaded[0].__setstate__(STATE)
@@ -124,7 +125,7 @@ def test_options_are_keywords_or_text():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_sum_is_that_of_what_is_encoded(wire):
-    """A sum over one rank by gather equals the codec's own result, step by step."""
+    """A sum over one rank with exchange="gather" equals the codec's own result in every step."""
     spec, codec = cpd.Reduce(wire, exchange="gather"), cpd.Codec(wire)
     states, own = compress.States(), [compress.States() for _ in SHAPES]
     for step in range(3):
@@ -160,7 +161,8 @@ def in_place(comm, layers, spec):
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_reduce_and_reduce_scatter(wire):
-    """Owners' sums travel as they are: the results are those of gather."""
+    """The rank that owns a slice sends its sum without encoding it again. So reduce and
+    reduce_scatter give the results of exchange="gather"."""
     ranks = [codec_layers(rank, 0) for rank in range(3)]
     spec = cpd.Reduce(wire)
     sums = cpd.simulate_all_reduce(ranks, spec.replace(exchange="gather"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other libraries' names: their signatures, what they compute by an oracle of exact numbers, and
-where those libraries gave wrong results."""
+"""Tests functions of `cpd.compat`, which have other libraries' names: signatures, results (compared
+with exact arithmetic), and inputs for which the original libraries gave wrong results."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NEAREST = {"rounding": "nearest"}
 
 
 def of_bits(*words):
-    """float32 of hexadecimal words."""
+    """Returns float32 numbers with the given hexadecimal bit patterns."""
     return torch.from_numpy(np.array([int(w, 16) for w in words], np.uint32).view(np.float32))
 
 
 def parameters(function):
-    """Returns a function's positional arguments as (name, default), None for no default."""
+    """Returns a function's positional arguments as pairs of name and default (or None)."""
     found = inspect.signature(function).parameters.values()
     empty = inspect.Parameter.empty
     return [(p.name, None if p.default is empty else p.default) for p in found]
@@ -43,7 +43,7 @@ def parameters(function):
 
 # ---- wrong results of others ---------------------------------------------------------------------
 
-# (exp, man), the input's and the correct result's bits; what QPyTorch and CPD of 2020 gave.
+# Rows: (exp, man), bits of input and correct result. Comments: QPyTorch's or CPD 2020's result.
 WRONG = (
     ((4, 3), "43780000", "7F800000"),  # 248: CPD 256, as overflow was tested before rounding
     ((4, 3), "3A800001", "3B000000"),  # CPD 0: sticky bits dropped
@@ -64,7 +64,7 @@ def test_right_where_they_are_wrong(format, given, correct):
     assert same(cpd2020.float_quantize(x, *format), wanted)
     if (format, given) != ((4, 3), "43780000"):  # 240 where finite values saturate
         assert same(qpytorch.float_quantize(x, *format, **NEAREST), wanted)
-    assert same(x, of_bits(given))  # which CPD overwrote
+    assert same(x, of_bits(given))  # CPD of 2020 overwrote its input
 
 
 # ---- QPyTorch ------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_floating_point_saturates():
 
 
 def fixed(x, wl, fl, clamp, symmetric):
-    """Rounds to the nearest multiple of 2^-fl by exact rationals, ties to even, and clamps."""
+    """Rounds to the nearest multiple of 2^-fl, ties to even, in exact rationals. Then clamps."""
     step = Fraction(2) ** -fl
     low, high = -(Fraction(2) ** (wl - fl - 1)), Fraction(2) ** (wl - fl - 1) - step
     low += step * symmetric
@@ -144,7 +144,7 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Multiples of 2^(E - wl + 2), E the exponent of the largest magnitude: exact rationals."""
+    """Rounds to multiples of 2^(E - wl + 2), exactly; E: exponent of the largest magnitude."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:
@@ -157,7 +157,7 @@ def block(x, wl):
 
 def test_blocks_are_exact():
     x = normal(3, 4, 5) * torch.exp2(3 * normal(3, 4, 5, seed=1))
-    x[1] = -x[1].abs()  # whose largest value is not its largest magnitude
+    x[1] = -x[1].abs()  # the largest magnitude is not the largest value
     x[2, 1] = 0
     for wl in (2, 4, 8, 16):
         assert torch.equal(qpytorch.block_quantize(x, wl, **NEAREST), block(x, wl))
@@ -350,7 +350,7 @@ def test_a_run_goes_on_from_its_state():
     made.load_state_dict(state)
     assert same(steps(made, p, range(2, 5)), whole)
     made.zero_grad()
-    made.step()  # without gradients nothing moves
+    made.step()  # without gradients, weights stay
     assert same(p.detach(), whole)
     with pytest.raises(ValueError, match="1 accumulators are needed, got 0"):
         made.load_state_dict({k: v for k, v in state.items() if k != "weight_acc"})
@@ -403,12 +403,12 @@ def model_of(gradients):
     model = nn.ParameterList([nn.Parameter(torch.zeros_like(g)) for g in gradients])
     for p, g in zip(model, gradients, strict=True):
         p.grad = g.clone()
-    model.append(nn.Parameter(torch.zeros(3)))  # without a gradient
+    model.append(nn.Parameter(torch.zeros(3)))  # a parameter without a gradient
     return model
 
 
 def summed(per_rank, aps, exp, man, kahan):
-    """The algorithm of 2020 in exact casts: on each rank's gradients of one layer."""
+    """Sums the ranks' gradients of one layer by the algorithm of CPD of 2020, with exact casts."""
     q = lambda x: cpd2020.float_quantize(x, exp, man)  # noqa: E731
     shift = torch.tensor(0.0)
     if aps:
@@ -473,7 +473,7 @@ def test_gradients_over_torch_distributed():
 
 @pytest.fixture
 def engine(monkeypatch):
-    """Provides the part of TransformerEngine that a custom recipe uses."""
+    """Provides the part of TransformerEngine that a custom recipe uses, as a small replacement."""
 
     class Quantizer:
         def __init__(self, *, rowwise, columnwise):
@@ -508,7 +508,7 @@ class Kind:
 
 
 def linear(factory, roles, x, w, g, bias):
-    """A linear module's three products, as TransformerEngine's custom_gemm forms them."""
+    """Computes the three products of a linear module, as TransformerEngine's custom_gemm does."""
     of_x, of_w, of_g = (factory(role) for role in roles)
     qx, qw = of_x.quantize(x), of_w.quantize(w)
     saved, kept = qx.prepare_for_saving()
@@ -532,7 +532,7 @@ RECIPES = (
 
 @pytest.mark.parametrize("how", RECIPES)
 def test_transformer_engines_products(engine, how):
-    # In eighths: torch's own sums are exact then, whichever way the operands lie.
+    # Operands are multiples of 1/8. So torch's own sums are exact in every memory layout.
     x, w, g = (
         (8 * each).round() / 8
         for each in (normal(6, 32), normal(8, 32, seed=1), normal(6, 8, seed=2))

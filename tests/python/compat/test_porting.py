@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/porting.md says of torchao 0.18, against torchao's own emulation: results and both
-gradients of a layer."""
+"""Tests the statements of docs/porting.md about torchao 0.18: the results and both gradients of a
+layer, compared with torchao's own emulation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWWISE = cpd.Recipe("fp8-row rule=max_pow2 arithmetic=torchao")
 
 
 def _step(model, dtype):
-    """The result of a step and the gradients of input and weight."""
+    """Returns the result of a training step, and the gradients of the input and the weight."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(64, 96, generator=generator).to(dtype).requires_grad_()
     y = model(x)
@@ -55,7 +55,8 @@ def _ours(recipe, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rowwise_bit_for_bit(dtype):
-    """The scales of the rowwise recipe are powers of two. So no later rounding can differ."""
+    """With the rowwise recipe, scales are powers of two, so the order of scaling and rounding does
+    not matter. CPD and torchao give equal bits."""
     for got, wanted in zip(_ours(ROWWISE, dtype), _float8("rowwise", dtype), strict=True):
         assert torch.equal(got, wanted)
     high = ROWWISE.replace(grad_weight_activation=None, grad_weight_gradient=None)
@@ -67,7 +68,8 @@ def test_rowwise_bit_for_bit(dtype):
 
 
 def test_tensorwise():
-    """The codes are the same. Here scales multiply operands, in torchao they multiply sums."""
+    """With tensorwise scaling, CPD and torchao have the same codes. CPD multiplies the operands by
+    the scales, torchao multiplies the sums. So results agree to a tolerance only."""
     how = cpd.Recipe(f"e4m3fn {TENSORWISE}", gradient=f"e5m2 {TENSORWISE}")
     theirs = _float8("tensorwise", torch.float32)
     for got, wanted in zip(_ours(how, torch.float32), theirs, strict=True):
@@ -79,7 +81,8 @@ EMULATED = mx_linear.KernelPreference.EMULATED
 
 @pytest.mark.parametrize("high", [False, True])
 def test_mxfp8_training_bit_for_bit(high):
-    """`quantize_` wraps the weights; a recipe with a part of the gradient as given is another."""
+    """CPD and torchao give the same bits in MXFP8 training. With `wgrad_with_hp=True`, the weight's
+    gradient takes operands that are not cast."""
     theirs = _model(torch.bfloat16)
     config = moe_config.MXFP8TrainingOpConfig(kernel_preference=EMULATED, wgrad_with_hp=high)
     quantize_(theirs, config)

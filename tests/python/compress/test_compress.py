@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs by themselves: texts, streams, what they keep; over formats, which every codec can be."""
+"""Tests codecs without an all-reduce: their texts, streams and stored state, and codecs that encode
+the values of another format."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_a_shift_is_undone():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_pieces_are_those_of_the_whole(name):
-    """In the native codec a piece decodes to the same values as within the whole layer."""
+    """A chunk that is decoded alone has the same values as within the whole layer."""
     held = cpd.Codec(name)._held
     flat = X.reshape(-1)
     wanted = cpd.Codec(name).encode(flat).values
@@ -370,7 +371,7 @@ FED_BACK = cpd.Reduce("feedback int4 bucket=64")
 
 
 def kept_by_ranks(world):
-    """The states of so many ranks after an all-reduce."""
+    """Returns the states of `world` ranks after an all-reduce."""
     states = [compress.States() for _ in range(world)]
     with cpd.comm.local(world) as group:
         group.run(lambda comm: reduce_with(comm, states[comm.rank]))
@@ -378,7 +379,7 @@ def kept_by_ranks(world):
 
 
 def reduce_with(comm, states):
-    """Returns the error text of the call, if it is refused."""
+    """Returns the text of the error if the call raises one."""
     layer = np.linspace(-1, 1 + comm.rank, 64, dtype=np.float32)
     try:
         comm.all_reduce([layer], FED_BACK, states=states)
@@ -388,8 +389,8 @@ def reduce_with(comm, states):
 
 
 def test_states_of_another_rank_are_refused():
-    """All ranks load rank 0's checkpoint, which is refused. After reset() any rank may use the
-    states."""
+    """States of another rank are refused: here all ranks load rank 0's checkpoint. After reset(),
+    any rank may use the states."""
     saved = kept_by_ranks(2)[0].state_dict()
     assert (saved["world"], saved["rank"]) == (2, 0)
     states = [compress.States() for _ in range(2)]
@@ -401,7 +402,7 @@ def test_states_of_another_rank_are_refused():
             "ValueError: these states are those of rank 0 of 2 ranks, and were"
         )
         assert "given to rank 1 of 2 ranks" in second
-        assert "given to rank 1 of 2 ranks" in first  # whose call is refused with it
+        assert "given to rank 1 of 2 ranks" in first  # rank 0 is refused because rank 1 is
         states[1].reset()
         assert group.run(lambda comm: reduce_with(comm, states[comm.rank])) == ["", ""]
 

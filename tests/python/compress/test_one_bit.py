@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares 1-bit SGD and error feedback to rationals (compress_oracle_one_bit): bytes of pieces,
-values and residuals from call to call, axes, ratios."""
+"""Compares 1-bit SGD and error feedback with rational arithmetic (compress_oracle_one_bit): bytes,
+values, residuals over several calls, axes, and compression ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = npt.NDArray[np.float32]
 
 
 def layer(n: int, seed: int) -> Values:
-    """Values of many magnitudes, zeros of both signs and subnormals among them."""
+    """Returns values of many magnitudes, including subnormals and zeros of both signs."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
     x[generator.random(n) < 0.1] = 0
@@ -91,7 +91,8 @@ def test_runs_are_of_buckets() -> None:
 
 
 def test_means_are_rounded_once() -> None:
-    """Sums beside a tie: three times a number halfway between 1 and the next one."""
+    """A mean is rounded once, even if it is next to a tie. Here the sum is three times the midpoint
+    between 1 and the next number, plus a tiny term."""
     codec = cpd.Codec("one_bit bucket=3")
     for tail in (0.0, 2.0**-49, -(2.0**-49), 2.0**-51, -(2.0**-51), 2.0**-52):
         x = np.array([2, 1 + 3 * 2.0**-23, tail], np.float32)
@@ -109,8 +110,8 @@ def test_means_are_rounded_once() -> None:
     ],
 )
 def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
-    """Each column by itself: of a Linear weight the outputs of one input, of a convolution the
-    values along the kernel's last dimension, of a vector all."""
+    """Each column has its own means. In a Linear weight, a column has the outputs of one input; in
+    a convolution, the values along the kernel's last dimension; in a vector, all values."""
     x = layer(int(np.prod(shape)), 5).reshape(shape)
     packet = cpd.Codec(name).encode(x)
     columns = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])
@@ -127,8 +128,8 @@ def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
 )
 @pytest.mark.parametrize("bucket", [3, 16, 64])
 def test_buckets_of_columns(shape: tuple[int, ...], axis: int, bucket: int) -> None:
-    """1bitSGD* as its authors reshape matrices: buckets of a column's consecutive values, with
-    residuals, over calls."""
+    """Tests 1bitSGD*, which reshapes matrices into buckets. Each bucket has consecutive values of
+    one column, and residuals carry over between calls."""
     codec = cpd.Codec(f"one_bit bucket={bucket} axis={axis}")
     states = compress.States()
     residual = [0.0] * int(np.prod(shape))

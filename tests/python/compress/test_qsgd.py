@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares QSGD to rationals (compress_oracle_levels): values, norms, random integers."""
+"""Compares QSGD with rational arithmetic (compress_oracle_levels): values, norms and random
+integers."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_values_are_those_of_rationals(
 @pytest.mark.parametrize("norm", ["max", "2"])
 @pytest.mark.parametrize("random_bits", [8, 24])
 def test_any_number_of_levels(s: int, norm: str, random_bits: int) -> None:
-    """The paper's s, with codes of the least bits that hold 2 s + 1 levels, in every coding."""
+    """The number of levels, the paper's s, may be any integer. In every coding, a code has the
+    fewest bits that hold 2 s + 1 levels."""
     x = layer(700, s + random_bits)
     random = np.random.default_rng(s).integers(0, 2**random_bits, x.size)
     expected = oracle.qsgd(x, random, s=s, bucket=100, norm_kind=norm, random_bits=random_bits)
@@ -70,7 +72,8 @@ def test_any_number_of_levels(s: int, norm: str, random_bits: int) -> None:
 @pytest.mark.parametrize("norm", ["max", "2"])
 @pytest.mark.parametrize("bucket", [64, None])
 def test_one_bit_is_the_sign_of_a_draw(norm: str, bucket: int | None) -> None:
-    """Of one interval over [-norm, norm] both ends: P(+norm) = (1 + v / norm) / 2."""
+    """With one bit, each value becomes -norm or +norm, the ends of a single interval: P(+norm) = (1
+    + v / norm) / 2."""
     x = layer(700, 1)
     x[70] = np.nan if bucket else x[70]
     x[128:192] = 0 if bucket else x[128:192]
@@ -108,7 +111,8 @@ def test_bytes(options: str, steps: int, bits: int, levels: str) -> None:
 )
 @pytest.mark.parametrize("options", ["", "norm=2 s=16", "bits=1 levels=intervals"])
 def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> None:
-    """Consecutive values of a column are in the same bucket, with the random integers of theirs."""
+    """With `axis=`, a bucket has consecutive values of one column. Each value takes the random
+    integer of its own index."""
     x = layer(math.prod(shape), 7).reshape(shape)
     random = np.random.default_rng(7).integers(0, 2**24, shape)
     places = oracle.by_columns(x, axis if len(shape) > 1 else 0)
@@ -128,7 +132,8 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> 
 @pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (9, 9), (100, 1), (49, 25)])
 @pytest.mark.parametrize("norm", ["max", "2"])
 def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
-    """No receptive field is split: values are those of each bucket by itself."""
+    """With `whole=N`, a bucket has only whole groups of N values, so no receptive field is split.
+    Each bucket is encoded by itself."""
     x = layer(9 * 57 + 4, whole).reshape(1, -1, 1)
     random = np.random.default_rng(8).integers(0, 2**24, x.size)
     parts = oracle.buckets_of_runs(x.size, bucket, whole)

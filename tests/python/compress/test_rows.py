@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 and FP8 rows, int4 in buckets: values by rational numbers, torchft's rule in torch, rows and
-blocks of layers, unbiased draws."""
+"""Tests FP8 and int8 rows and int4 buckets. Values are compared with rationals, and with torchft's
+rule in torch. Further tests cover rows and blocks of layers, and unbiased stochastic rounding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_given_integers_decide(text, most, bits):
 
 
 def test_a_draw_is_unbiased():
-    """Over all integers of 4 bits the mean is the value, for quotients on their grid."""
+    """Stochastic rounding is unbiased: the mean over all 4-bit random integers is the value, if the
+    value lies on the grid of these integers."""
     x = np.array([7, 2.3125, -4.5, 6.0625, -0.9375], np.float32)
     made = cpd.Codec("int4 stochastic", random_bits=4)
     total = sum(made.encode(x, random=np.full(5, r)).values.astype(np.float64) for r in range(16))
@@ -65,9 +66,9 @@ def test_a_draw_is_unbiased():
 
 
 def torchft(x: torch.Tensor) -> torch.Tensor:
-    """torchft's rows in torch's own operations and float8."""
+    """Computes torchft's FP8 rows by torch's own operations and torch.float8_e4m3fn."""
     rows = x.nan_to_num(0.0, torch.inf, -torch.inf).abs().amax(-1, keepdim=True)
-    scale = torch.full_like(rows, 448.0) / rows  # torch makes 448.0 / rows a reciprocal's multiple
+    scale = torch.full_like(rows, 448.0) / rows  # torch computes 448.0 / rows by a reciprocal
     scale = torch.where(scale == torch.inf, 1.0, scale)
     return (x * scale).to(torch.float8_e4m3fn).float() / scale
 
@@ -96,7 +97,8 @@ def test_fp8_rows_of_every_size(scale):
 
 @pytest.mark.parametrize("name", ["nvfp4", "fp8-tensor"])
 def test_blocks_of_a_sum(name):
-    """Each rank's blocks, added in binary32, are cast again by the owner of a slice."""
+    """In an all-reduce, the blocks of all ranks are added in binary32. The rank that owns a slice
+    casts the sum again by blocks."""
 
     def by_blocks(x):
         return np.concatenate([cpd.cast(x[i : i + 4096], name) for i in range(0, x.size, 4096)])
@@ -109,7 +111,8 @@ def test_blocks_of_a_sum(name):
 
 
 def test_rows_of_a_sum():
-    """Each rank's rows, added in binary32, are quantized anew by the owner of a slice."""
+    """In an all-reduce, the rows of all ranks are added in binary32. The rank that owns a slice
+    quantizes the sum again by rows."""
     per_rank = [layer((8, 40), seed) for seed in range(3)]
     spec = cpd.Reduce("int8_rows", exchange="owner")
     first, *others = (

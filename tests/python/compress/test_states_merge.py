@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of codecs: slices of results, and states merged for another number of ranks."""
+"""Tests the states of codecs after an all-reduce: the slice of the result that a rank's state
+covers, and merging states for another number of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MIXED = (
 
 
 def owing(world, wire, steps=3, **options):
-    """Returns the states of `world` ranks, separate and virtual ones, after some steps."""
+    """Returns the states of `world` ranks after some steps, and the states of virtual ranks after
+    the same steps."""
     spec = cpd.Reduce(wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()
@@ -41,7 +43,7 @@ def owing(world, wire, steps=3, **options):
 
 
 def values_of(states):
-    """(rank, layer, stage): numbers."""
+    """Returns the numbers in the states, by rank, layer and stage."""
     return {
         (one["rank"], one["number"], one["stage"]): [
             x for (x,) in struct.iter_unpack("<f", one["values"])
@@ -51,7 +53,7 @@ def values_of(states):
 
 
 def owed_by(states, world, factor):
-    """Returns what merge must give, in plain Python."""
+    """Computes the expected result of `merge` in plain Python."""
     kept = {key: values for one in states for key, values in values_of(one).items()}
     owed = {}
     for rank, number, stage in sorted(kept, key=lambda key: (key[2], key[0])):
@@ -76,8 +78,8 @@ def owed_by(states, world, factor):
 @pytest.mark.parametrize(("old", "world"), [(3, 2), (4, 2), (5, 1), (2, 3)])
 @pytest.mark.parametrize("average", [False, True])
 def test_states_merge(wire, old, world, average):
-    """The merged states of real and virtual ranks equal the oracle's states, and the new job uses
-    them."""
+    """Merged states of real and of virtual ranks equal the oracle's states. A job with the new
+    number of ranks can use them."""
     states, virtual = owing(old, wire)
     wanted = owed_by(states, world, world / old if average else 1.0)
     assert wanted == owed_by([virtual], world, world / old if average else 1.0)
@@ -99,8 +101,8 @@ def test_states_merge(wire, old, world, average):
 
 
 def as_0_7_stored(states):
-    """Returns the state as version 0.7 wrote it, without begins. Rank r owned slice r, as with
-    order="ring"."""
+    """Returns the states as version 0.7 stored them, without the index at which a slice begins.
+    Rank r owned slice r, as with order="ring"."""
     state = states.state_dict()
     for layer in state["layers"]:
         del layer["begin"]
@@ -112,10 +114,11 @@ def as_0_7_stored(states):
 @pytest.mark.parametrize("wire", OWING)
 @pytest.mark.parametrize("stored", ["now", "by 0.7"])
 def test_states_of_owners_that_do_not_rotate_merge(wire, stored):
-    """order="ring", and what version 0.7 stored of any order: slices are put at their places."""
+    """States with order="ring" merge, and so do states of version 0.7 of any order. Each slice is
+    copied to its index in the layer."""
     old, world = 3, 2
     states, virtual = owing(old, wire, order="ring")
-    wanted = owed_by([virtual], world, 1.0)  # whose results are whole
+    wanted = owed_by([virtual], world, 1.0)  # virtual ranks hold whole results
     if stored == "by 0.7":
         states = [as_0_7_stored(one) for one in states]
     for rank in range(world):
@@ -132,8 +135,8 @@ def begins_of(states):
 
 
 def test_states_say_where_slices_begin():
-    """Rank r owns slice (r - number) mod 3 of layers of 91, 200 and 1 values, in buckets of
-    eight."""
+    """A state stores where its slice begins. In layers of 91, 200 and 1 values with buckets of
+    eight, rank r owns slice (r - number) mod 3 of layer `number`."""
     states, virtual = owing(3, "one_bit bucket=8", 1)
     starts = {0: [0, 32, 64, 91], 1: [0, 72, 136, 200], 2: [0, 1, 1, 1]}  # by hand
     for rank, one in enumerate(states):
@@ -147,7 +150,8 @@ def test_states_say_where_slices_begin():
 
 
 def test_states_of_another_slice_are_refused():
-    """Sums of rotating owners cannot use what version 0.7, or order="ring", kept of results."""
+    """If owners rotate from layer to layer, an all-reduce refuses result states that version 0.7 or
+    order="ring" stored, because these belong to another slice."""
     wire, world = "one_bit bucket=8", 2
     spec = cpd.Reduce(wire)
 
@@ -191,7 +195,7 @@ def test_states_of_two_versions_are_not_merged():
     states, _ = owing(3, "one_bit bucket=8", 1)
     ring, _ = owing(3, "one_bit bucket=8", 1, order="ring")
     before = values_of(states[0])
-    # Both own the slice from 72 on.
+    # Ranks 0 and 1 gave states of the same slice, which begins at index 72.
     with pytest.raises(ValueError, match=r"kept 192 of its 200 .* slices from \[72, 72, 136\] on"):
         states[0].merge(2, 0, others=[ring[1], states[2]])
     assert values_of(states[0]) == before
@@ -226,7 +230,7 @@ def test_states_that_cannot_be_merged():
         states[0].merge(2, 0, others=[3])
     with pytest.raises(TypeError, match="average must be a bool"):
         states[0].merge(2, 0, others=states[1:], average=1)
-    states[2].reset(0)  # a slice of results that is gone
+    states[2].reset(0)  # removes a slice of the results
     with pytest.raises(ValueError, match=r"tensor 0 cannot be merged: owners kept \d+ of its 91"):
         states[0].merge(2, 0, others=states[1:])
     assert values_of(states[0]) == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares TernGrad to rationals (compress_oracle_levels)."""
+"""Compares TernGrad with rational arithmetic (compress_oracle_levels)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_buckets_have_scalers_of_their_own(clip: float | None, whole: int) -> No
 def test_small_layers(x: list[float]) -> None:
     values = np.array(x, np.float32)
     got = cpd.Codec("terngrad").encode(values).values
-    # One value, or equal ones, have no deviation: zeros. NaN and infinities are NaN.
+    # A layer with one value or equal values has deviation 0, so every value becomes 0. NaN and
+    # infinities become NaN.
     np.testing.assert_array_equal(got, np.where(np.isfinite(values), np.float32(0), np.nan))
 
 
@@ -101,11 +102,12 @@ def test_trits_have_no_nan() -> None:
 
 
 def summed(ranks: list[np.ndarray], clip: float, clips_own: bool, seed: int) -> np.ndarray:
-    """The sum over ranks by rationals: levels of the shared scaler, their sum, times the scaler."""
+    """Computes an all-reduce by rationals: each rank's levels for the common scaler are added, and
+    the sum is multiplied by the scaler."""
     scale = max(oracle.scaler(x, clip) for x in ranks)
     total = np.zeros(ranks[0].size, np.float32)
     for rank, x in enumerate(ranks):
-        stream = 1 << 60 | rank  # of the contributions of layer 0 at step 0
+        stream = 1 << 60 | rank  # stream of layer 0's contributions at step 0
         random = [elementwise_integer(i, 24, seed, stream) for i in range(x.size)]
         own = oracle.clipped(x, oracle.scaler(x, clip)) if clips_own else x
         total += oracle.terngrad(own, np.array(random), scale)
@@ -116,7 +118,8 @@ def summed(ranks: list[np.ndarray], clip: float, clips_own: bool, seed: int) -> 
 @pytest.mark.parametrize("coding", ["fixed", "trits"])
 @pytest.mark.parametrize("clip_at", ["scaler", "workers"])
 def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
-    """Ranks of different deviations: by the paper's text each clips by its own."""
+    """Ranks have different standard deviations. With clip_at=workers, each rank clips by its own
+    deviation, as the paper's text says. With clip_at=scaler it does not."""
     ranks = [layer(400, 60 + rank) * np.float32(1 + rank) for rank in range(3)]
     wire = f"terngrad clip=1.5 clip_at={clip_at} coding={coding}"
     spec = cpd.Reduce(wire, exchange=exchange)
@@ -130,7 +133,8 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
 
 
 def test_workers_clip_as_they_share_nothing() -> None:
-    """One rank's own limit is the scaler: both rules are one."""
+    """For a single rank, clip_at=workers and the default clip at the same limit, so the values are
+    equal."""
     x = layer(500, 8)
     packets = [cpd.Codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
     np.testing.assert_array_equal(packets[0].values, packets[1].values)

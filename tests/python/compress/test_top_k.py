@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares top-k with error feedback to its rule: the values that are sent and the errors that are
-fed back, over calls, ranks and inner codecs."""
+"""Compares top-k with error feedback with its definition: the values sent and the errors fed back,
+over calls, ranks and inner codecs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_without_feedback():
 
 
 def test_what_is_fed_back_is_sent_at_last():
-    """The sum of all inputs equals the sum of the values sent and the rest, for exact additions."""
+    """If additions are exact, the sum of all inputs equals the sum of all values sent and the final
+    residual."""
     codec = cpd.Codec("top_k 0.05")
     states = cpd.compress.States()
     draw = np.random.default_rng(0)
@@ -155,7 +156,8 @@ class ByRule:
 @pytest.mark.parametrize("sums", ["fp32", "e4m3"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_aps_over_kept_values(name, sums, aps, exchange):
-    """Layers whose magnitudes change from call to call, so that each has another shift."""
+    """Tests APS on the values that top-k sends. Magnitudes change from call to call, so each call
+    has another shift."""
     wide = {"fp32": reduce_oracle.FP32, "e4m3": FORMATS["e4m3"]}[sums]
     rule = ByRule("0.2", reduce_oracle.Reduce(FORMATS[name], wide, wide, aps=aps), 3, 60)
     spec = cpd.Reduce(
@@ -208,8 +210,8 @@ def test_aps_is_refused_beside_scales(inner):
 
 
 def test_a_scaler_of_kept_values_is_shared():
-    """TernGrad's scaler over virtual ranks is measured on each rank's residual sum, as over real
-    ranks."""
+    """TernGrad after top-k takes its scaler from the values plus residual that a rank sends.
+    Virtual and real ranks give equal sums."""
     spec = cpd.Reduce("top_k 0.3 terngrad clip=none")
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]
     for call in range(3):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost model `cpd-2026`: figures counted by hand, and the order that it gives."""
+"""Tests the cost model `cpd-2026`: gate counts that are derived by hand, and the order in which the
+model ranks units."""
 
 from __future__ import annotations
 
@@ -20,22 +21,25 @@ def parts(*given):
 
 
 def test_counted_by_hand():
-    # 4 × 4 bits. A window of 24 + 3 bits in five stages, with the exchange; added and negated; the
-    # result and the product of 8 bits, as wide as what it is rounded to, are normalized. Exponents:
-    # the operands' sum, aligned, and both rounded.
+    # First row: a product of 4 × 4 bits is rounded and then added in fp32. The window of 24 + 3
+    # bits needs five shift stages and an exchange; the sum is added and negated. The sum is
+    # normalized, and so is the 8-bit product, at the width of fp32. Exponents: the operands' sum,
+    # alignment, two roundings.
     rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
     exponents = 5 + 2 * 9 + 2 * 3 * 10
     assert parts("e4m3", "fp32") == (16, 27 * 7, 54, rounded, exponents, 0)
-    # an exact product; toward zero nothing is added; random bits are
+    # With an exact product, only the sum is rounded. Rounding toward zero needs no adder;
+    # stochastic rounding adds random bits.
     assert parts("e4m3", "fp32 fma") == (16, 27 * 7, 54, 27 + 270 + 24, 5 + 18 + 30, 0)
     assert parts("fp16", "fp16 fma")[1:3] == (25 * 7, 50)
     assert parts("e4m3", "fp32 fma rounding=toward_zero")[3] == 27 + 270
     assert parts("e4m3", "fp32 fma rounding=stochastic random_bits=5")[3] == 27 + 270 + 24 + 5
     assert parts("e4m3", "e8m23:nosub fma")[3] == 27 + 135 + 24
-    # four adders; one and a 32nd
+    # Kahan needs four adders. Chunked sums need one adder, and a second adder for one in 32 terms.
     assert parts("e4m3", "fp32 kahan")[1:3] == (4 * 27 * 7, 4 * 54)
     assert parts("e4m3", "fp32 chunked inner=e6m9 chunk=32")[2] == 2 * 13 + 54 / 32
-    # 16 products of 8 bits, 14 of whose fraction bits are kept; the addend of 16 bits; a sum of 21
+    # 16 products have 8 bits, and 14 of their fraction bits remain. The addend has 16 bits, the sum
+    # 21.
     unit = cpd.Accumulator(a="e4m3fn", b="e4m3fn", block=16, fraction_bits=14)
     assert parts("e4m3fn", unit)[1:] == (
         (16 * 16 * 5 + 16 * 5) / 16,
@@ -44,15 +48,17 @@ def test_counted_by_hand():
         (16 * 5 + 3 * 16 * 6 + 2 * 10 + 3 * 10) / 16,
         0,
     )
-    # integers have no exponents but the sum's; in sign and magnitude, significands without the sign
+    # Integers have no exponents except the sum's. In sign and magnitude, the significand excludes
+    # the sign bit.
     assert parts("int8", "fp32 fma")[0] == 64
     assert parts("sm8", "fp32 fma")[0] == 49
     assert parts("int8", "fp32 fma")[4] == 18 + 30
-    # into an integer without shifts, or with
+    # An integer accumulator takes integers without shifts, and floats with shifts.
     assert parts("int8", "int32") == (64, 0, 96, 0, 0, 0)
     assert parts("int8", "int24 overflow=saturate") == (64, 0, 72, 12, 0, 0)
     assert parts("e4m3fn", "fixed<40,12>") == (16, 40 * 6, 120, 0, 5, 0)
-    # powers of two add their exponents; fp32 scales of blocks are multiplied
+    # Power-of-two scales are multiplied by adding their exponents. fp32 scales of blocks need a
+    # multiplier.
     assert parts("mxfp8", "fp32")[5] == (8 + 8) / 32
     assert parts("int8 32", "fp32")[5] == (8 + 8 + 24 * 24 + 48 * 24) / 32
     assert parts("fp8-tensor", "fp32")[5] == 0
@@ -63,8 +69,8 @@ GATES = Path(__file__).parents[2] / "rtl" / "gates.json"
 
 
 def synthesized():
-    """Yields the name of each module, the gates that yosys has counted, and the model's number of
-    gates."""
+    """Yields the name of each module, the number of gates that yosys counted, and the model's
+    number."""
     counted = {row["name"]: row["gates"] for row in json.loads(GATES.read_text())["rows"]}
     for name, count in counted.items():
         module, _, rest = name.partition(" ")
@@ -86,8 +92,8 @@ def synthesized():
 
 
 def test_against_synthesized_modules():
-    """The model orders units as a synthesis does, and is near it; of 4-bit formats, whose logic
-    is a table, it says too much."""
+    """The model ranks units as synthesis does, and its counts are close to synthesis. For 4-bit
+    formats, which synthesis turns into tables, the model overestimates."""
     found = list(synthesized())
     assert len(found) > 10
     for name, count, model in found:
@@ -118,7 +124,8 @@ def test_what_has_no_cost():
 
 
 def test_a_cost_of_0_7_loads() -> None:
-    """Version 0.7 spelled one attribute in another way."""
+    """A cost that version 0.7 pickled loads, although version 0.7 spelled one attribute
+    differently."""
     cost = cpd.hardware.gates("e4m3fn")
     old = vars(cost) | {"normaliser": cost.normalizer}
     del old["normalizer"]

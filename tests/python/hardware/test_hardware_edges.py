@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of vectors, benches and probes: bounds, bits of odd widths, and what does not fit."""
+"""Tests edge cases of vectors, test benches and probes: limits, codes of odd widths, and inputs
+that do not fit together."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_a_command_has_time(timeout):
 
 
 def test_losses_that_fit_no_order():
-    """The last term of (0 + 1) + 2 meets both others in a sum of three."""
+    """The order of a sum is found from sizes: element (i, j) is the number of terms in the first
+    partial sum with terms i and j. In (0 + 1) + 2, term 2 meets both other terms in a sum of three
+    terms. Contradicting sizes raise an error."""
     sizes = np.array([[1, 2, 3], [2, 1, 3], [3, 3, 1]])
     first = Node(frozenset({0, 1}))
     assert tree_of(sizes, [0, 1, 2]) == Node(frozenset({first, 2}))
@@ -122,7 +125,8 @@ def test_packed_structs_are_padded_to_digits():
 
 
 def test_a_result_without_a_code_is_nan():
-    """1 + 1 has one: an oracle that has none differs from the kernel."""
+    """An oracle result without a code must be NaN. 1 + 1 has a code, so an oracle that reports none
+    contradicts the kernel, which raises an error."""
     formats = {"formats": ["(4,3)", "(4,3)"], "result": "(4,3)", "rounding": "nearest_even"}
     rule = rule_of({"operation": "add", **formats})
     one = np.uint32([cpd.Format("(4,3)").bias << 3])
@@ -151,7 +155,8 @@ def unit(**fields):
 
 
 def test_fields_of_a_unit_that_are_reported_one_by_one():
-    """A rule that differs in them alone is no other rule, in one or in two."""
+    """Two rules that differ only in `fraction_bits` or `min_exponent`, or in both, count as one
+    rule, because the probe reports these fields separately."""
     found = unit(fraction_bits=14, min_exponent=-20)
     for fields in ({"fraction_bits": 15}, {"min_exponent": -19}):
         assert _one_field(found, unit(**({"fraction_bits": 14, "min_exponent": -20} | fields)))

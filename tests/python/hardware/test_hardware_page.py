@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats, flags, units and cases as HARDWARE.md says; the numbers are counted by hand."""
+"""Tests that formats, flags, units and cases are as HARDWARE.md documents them. The expected
+numbers are derived by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_another_bias_moves_every_number() -> None:
 
 
 def test_ties_without_mantissa_bits() -> None:
-    """Codes of (3,0): 2 is 0.5, 3 is 1, 4 is 2."""
+    """Ties round to the even code in a format without mantissa bits. In (3,0), code 2 is 0.5, code
+    3 is 1, and code 4 is 2."""
     x = np.float32([0.75, 1.5, -0.75, -1.5])
     assert cpd.cast(x, "(3,0)").tolist() == [0.5, 2, -0.5, -2]
     assert cpd.cast(x, "(3,0) nearest_away").tolist() == [1, 2, -1, -2]
@@ -65,7 +67,8 @@ def test_flags_of_infinite_operands() -> None:
 
 
 def test_a_wrapped_sum_that_comes_back_raises_flags() -> None:
-    """8-bit sums: 127 + 1 wraps, and the next product takes the sum back into the range."""
+    """An 8-bit sum that wraps raises flags even if it comes back: 127 + 1 wraps, and the next
+    product brings the sum back into the range."""
     made = make_vectors("dot", "int8", accumulator="fixed<8,0>", length=2)
     given: dict[str, Any] = {
         "a": np.uint8([[1, 0xFF], [0xFF, 1]]),
@@ -129,7 +132,8 @@ def test_cases_of_products(a: int, b: int, cases: str) -> None:
 
 @pytest.mark.parametrize(("c", "cancels"), [(0xB8, True), (0xB6, True), (0xB0, False)])
 def test_cancellation(c: int, cancels: bool) -> None:
-    """1 * 1 - 1 is 0, 1 - 0.875 is three binades below 1, 1 - 0.5 is one binade below 1."""
+    """A sum counts as cancellation if it is far below its terms: 1 * 1 - 1 is 0, and 1 - 0.875 lies
+    three binades below 1. 1 - 0.5 lies one binade below 1 and does not count."""
     rule = make_vectors("fma", "e4m3").rule
     one = np.uint32([0x38])
     _, corners = rule.results({"a": one, "b": one, "c": np.uint32([c])})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default lines of vectors find every bug of `tests/rtl/line_mutants`, and the directed
-lines of other seeds those that random lines seldom find."""
+"""Tests that the default test vectors (one test case a line) find every bug of
+`tests/rtl/line_mutants`. Directed lines of other seeds must find the bugs that random lines seldom
+find."""
 
 from __future__ import annotations
 
@@ -50,16 +51,17 @@ OPERATIONS: dict[str, dict[str, Any]] = {
         "length": 4,
     },
 }
-"""The lines that each bug must differ in."""
+"""For each name, the operation whose vectors must reveal the bugs."""
 PIPE = Ports(clock="clk", latency=3, valid_in="valid_in", valid_out="valid_out")
 MODULES = {
     "dot4": ("fp8_dot4", Ports(flags=False)),
     "fma8": ("fp8_fma_wide", Ports(flags=False)),
     "mul16": ("fp16_mul_pipe", PIPE),
 }
-"""The modules whose ports are the fields; the other modules are those for operations."""
+"""Modules whose ports are the fields of the vectors. The other modules have the ports of their
+operation."""
 EQUAL = {name for name, mutant in MUTANTS.items() if "equal" in mutant}
-"""Replacements that change no result."""
+"""Code changes that are not bugs, because they change no result."""
 QUICK = {
     "dot4_zero_sign_of_terms",
     "dot4_zero_products_hide_c",
@@ -76,13 +78,13 @@ SEEDS = QUICK_SEEDS | {
     *("align_places_fma32", "round_unbounded_sticky_up", "round_lost_fma", "round_lost_cast"),
     *("block_infinity_of_first", "block_scale_nan", "mx_scale_of_b", "int_saturated_end"),
 }
-"""Bugs that a single kind of directed lines finds."""
+"""Bugs that only one kind of directed test vectors finds."""
 
 pytestmark = needs("iverilog", "make")
 
 
 def lines_of(name: str, **how: Any) -> Vectors:
-    """The default lines: directed and 10,000 random ones."""
+    """Returns an operation's default test vectors: directed lines and 10,000 random lines."""
     return make_vectors(**OPERATIONS[name], **(how or {"directed": True, "random": RANDOM}))
 
 
@@ -93,7 +95,8 @@ def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a test bench by its lines' name and arguments; each is written once."""
+    """Returns a function that writes the test bench for an operation and its lines, once, and
+    returns its folder."""
 
     @functools.cache
     def folder(name: str, **how: Any) -> Path:
@@ -103,7 +106,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def mutated(name: str, folder: Path) -> list[Path]:
-    """The sources with one bug, in a folder."""
+    """Writes the module's sources with one planted bug into `folder`, and returns their paths."""
     mutant = MUTANTS[name]
     source = (RTL / mutant["file"]).read_text()
     assert source.count(mutant["before"]) == 1, name
@@ -113,7 +116,8 @@ def mutated(name: str, folder: Path) -> list[Path]:
 
 
 def slow_but(names: Iterable[str], quick: set[str]) -> list[Any]:
-    """The names as parameters: all but the quick ones are of the exhaustive tier."""
+    """Returns the names as pytest parameters. Names that are not in `quick` are marked for the
+    exhaustive tier."""
     return [pytest.param(n, marks=[] if n in quick else pytest.mark.exhaustive) for n in names]
 
 
@@ -125,7 +129,8 @@ def test_the_modules_pass_the_default_lines(bench: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", slow_but(MUTANTS, QUICK))
 def test_the_default_lines_find_a_bug(bench: Any, tmp_path: Path, name: str) -> None:
-    """The lines find every bug, and nothing in a replacement that changes no result."""
+    """The default test vectors find every bug. They report no failure for a code change that does
+    not affect results."""
     sources = mutated(name, tmp_path)
     failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources, stop=1)
     assert count > 10_000
@@ -146,7 +151,8 @@ def test_directed_lines_of_other_seeds_find_a_bug(
 def test_default_lines_are_at_most_twice_those_of_0_7(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Version 0.7.0 had corners, some lines of each case, and random lines."""
+    """There are at most twice as many default test vectors as in version 0.7.0. That version had
+    corner cases, some lines of each case, and random lines."""
     made = lines_of(name)
     count = sum(len(batch["result"]) for batch in made.batches())
     monkeypatch.setattr(type(made.rule), "near_lines", lambda *_: iter(()))

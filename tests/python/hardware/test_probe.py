@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.hardware.probe`: rules that are hidden behind a function are found, all presets' and random
-ones; sums that follow none are told so; commands that fail say how."""
+"""Tests `cpd.hardware.probe`. It finds the rule of a hidden function, for all presets and for
+random rules, and reports sums that follow no rule. Commands that fail raise an error with the
+reason."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
-"""Promotion after N products is seen with 2 N products."""
+"""The length of dot products that reveals promotion to a wider sum after N products: 2 N
+products."""
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
-    """Returns the probe's result for an accumulator of which it sees only the sums."""
+    """Returns the probe's result for an accumulator. The probe sees only the accumulator's sums."""
     a, b = (acc.a, acc.b) if acc.form == "unit" else ("fp16", "fp16")
     return probe(Known(acc).sums, a, b, c, k=k, seed=seed)
 
 
 def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
-    """On random sums that the probe has not seen, in and around the range of finite sums."""
+    """Counts the sums that the probe's result computes wrongly, among random sums that the probe
+    has not seen. Sums whose true result is not finite do not count."""
     assert found.accumulator is not None
     inputs = Inputs(found.a, found.b, found.c, found.k)
     regimes = Regimes(Known(acc), inputs, None, list(range(found.k)))
@@ -47,7 +50,8 @@ def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
 
 
 def outputs() -> list[tuple[str, str]]:
-    """Every preset with each of its outputs; of several with one rule the first."""
+    """Returns every preset with each of its output formats. Of several presets with the same rule,
+    only the first is returned."""
     found: dict[str, tuple[str, str]] = {}
     for name in cpd.Accumulator.named():
         for output in ("fp32", "fp16"):
@@ -174,7 +178,8 @@ def test_sums_in_integers(text: str, operand: str) -> None:
 
 
 def test_a_tree_that_is_no_scheme() -> None:
-    """Eight lanes, added as a tree, as a vectorized sum does; in float32."""
+    """The probe reports the tree of a vectorized float32 sum, which no accumulator of CPD matches:
+    eight lanes, whose sums are added as a tree."""
 
     def lanes(a: Any, b: Any) -> Any:
         p = (a * b).astype(np.float32)
@@ -374,7 +379,8 @@ except BrokenPipeError:
 
 
 def test_a_command_that_reads_nothing_ends_no_process() -> None:
-    """SIGPIPE has its default handler, which ends the process."""
+    """A command that does not read its input raises an error. It must not end the process by
+    SIGPIPE, whose default handler is set here."""
     done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "told\n")
 

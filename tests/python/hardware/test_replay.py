@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd replay` and `cpd.hardware.replay`: what they tell of a file of dot products."""
+"""Tests `cpd replay` and `cpd.hardware.replay`, and what both report about a file of dot
+products."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _VECTORS = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / 
 
 
 def _archive(path: Path, preset: str, kind: str = "fp16", output: str = "fp32") -> dict[str, U32]:
-    """60 dot products of a preset's, two blocks long."""
+    """Writes an archive of 60 dot products that a preset computes. Each has two blocks of
+    products."""
     acc = cpd.Accumulator(output, scheme=preset)
     assert acc.form == "unit"
     rng = np.random.default_rng(3)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the modules of `tests/rtl` to `cpd vectors`, signals included, and to rational numbers,
-in Icarus and Verilator. Tests their gates, and the messages and refusals of test benches."""
+"""Compares the modules of `tests/rtl`, with their inner signals, with `cpd vectors` and with
+rational numbers, in Icarus and Verilator. Also tests the modules' gate counts, and the messages and
+errors of test benches."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ FEW = {"directed": True, "random": 40}
 
 
 def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
-    """The vectors of one block of a preset."""
+    """Returns vectors of one block of a preset."""
     accumulator = cpd.Accumulator(output, scheme=name)
     assert accumulator.form == "unit"
     operation = "block_fma" if accumulator.scale is None else "mma"
@@ -35,7 +36,7 @@ def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
 
 
 def of(unit: str, operation: str = "block_fma") -> Any:
-    """The vectors of one block of a unit by its options."""
+    """Returns vectors of one block of a matrix unit that is given by options."""
     accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
     assert accumulator.form == "unit"
     formats = str(accumulator.a), str(accumulator.b), "fp32"
@@ -43,7 +44,8 @@ def of(unit: str, operation: str = "block_fma") -> Any:
 
 
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
-    """Returns the number of lines to which a module was compared."""
+    """Simulates a test bench, asserts that it passes, and returns the number of lines that were
+    compared."""
     failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
     assert failed == 0, said
     assert count == vectors.count
@@ -63,7 +65,8 @@ def test_the_linter_has_nothing_to_say(module: str) -> None:
 @ICARUS
 @pytest.mark.parametrize("operation", ["mul", "add"])
 def test_all_pairs(tmp_path: Path, operation: str) -> None:
-    """All pairs agree in every rounding: pairs of 6 bits here, of 8 bits in the exhaustive tier."""
+    """Module and vectors agree for all pairs of operands in every rounding. This test has 6-bit
+    operands; the exhaustive tier has 8-bit operands."""
     for rounding in ROUNDINGS[:-1]:
         assert passes(tmp_path, make_vectors(operation, "e3m2ieee", rounding=rounding)) == 4096
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test benches for a user's own module, which has the fields as ports and nothing else: of every
-operation, combinational and clocked; what they say of a wrong line; codes as numbers."""
+"""Tests the test benches for a user-defined module whose ports are the vectors' fields. Covers
+every operation, combinational and clocked modules, messages about wrong lines, and codes as
+numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def digits(field: Any, columns: dict[str, Any], i: int) -> str:
 def looked_up(
     vectors: Any, signals: tuple[str, ...] = (), stages: int = 0, change: Any = None
 ) -> str:
-    """A module `dut` that looks its outputs up among the vectors, `stages` cycles later."""
+    """Returns the source of a module `dut` that looks up its outputs in a table of the vectors,
+    with a delay of `stages` cycles."""
     inputs = [each for each in vectors.rule.fields if each.role == "input"]
     outputs = [each for each in vectors.rule.fields if each.name in ("result", "flags", *signals)]
     key = "{" + ", ".join(each.name for each in inputs) + "}"
@@ -156,7 +158,7 @@ def test_the_first_signal_that_differs(tmp_path: Path) -> None:
     vectors = make_vectors("dot", "e4m3fn", accumulator="fixed<16,2>", length=4, random=20)
 
     def change(i: int, found: list[str]) -> list[str]:
-        """Term and sum of the sixth line: another low bit."""
+        """Flips the lowest bit of the term and of the sum in the sixth line."""
         if i != 5:
             return found
         return [f"{each} ^ 1" if place < 3 else each for place, each in enumerate(found)]
@@ -310,7 +312,7 @@ def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
-    """The SystemVerilog package and HARDWARE.md explain every signal."""
+    """The SystemVerilog package and HARDWARE.md explain every inner signal."""
     vectors = make_vectors("block_fma", accumulator="h100-fp16", random=3)
     vectors.write(tmp_path / "x.hex")
     text = (tmp_path / "x_pkg.sv").read_text()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test benches of clocked modules: reset, valid and ready with gaps, units that are busy for many
-cycles, a map of ports; and what a bench says of each bug of `tests/rtl/clocked`.
-
-The modules' results are those of the vectors, which other tests hold against rational numbers."""
+"""Tests the test benches of clocked modules: reset, valid and ready with gaps, units that are busy
+for many cycles, and a map of ports. Each bug of `tests/rtl/clocked` gives the expected message. The
+modules must give the vectors' results, which other tests compare with rational numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples that simulate: from an accumulator to a run, cocotb, DPI-C."""
+"""Runs the examples that simulate a module: from an accumulator to a simulation, cocotb, and
+DPI-C."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors find every planted bug of `tests/rtl/mutants.toml`, and nothing without a bug."""
+"""Tests that vectors find every planted bug of `tests/rtl/mutants.toml`, and report no failure for
+modules without a bug."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def vectors_of(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a test bench by its vectors' name; each is written once."""
+    """Returns a function that writes the test bench of the named vectors, once, and returns its
+    folder."""
 
     @functools.cache
     def folder(name: str) -> Path:
@@ -74,8 +76,8 @@ PRESETS = {
 
 
 def library_vectors(name: str) -> Any:
-    """Returns the vectors that `cpd vectors` writes: all pairs of 8 bits, or directed and random
-    ones."""
+    """Returns the vectors that `cpd vectors` writes: all pairs of 8-bit operands, or directed and
+    random lines."""
     if name in PRESETS:
         preset, output = PRESETS[name]
         accumulator = cpd.Accumulator(output, scheme=preset)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of element-wise operations: values and flags are those of rational numbers; which lines
-there are."""
+"""Tests vectors of element-wise operations: values and flags are compared with rational numbers,
+and the expected lines must exist."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def rational(made: Vectors, every: dict[str, Any], i: int) -> tuple[oracle.Value
 
 
 def test_signalling_nan_are_invalid() -> None:
-    """e4m3 has three NaN of each sign; a NaN whose first mantissa bit is 1 raises nothing."""
+    """e4m3 has three signaling NaNs of each sign, which raise the invalid flag. A NaN whose first
+    mantissa bit is 1 is quiet and raises no flag."""
     every = columns(make_vectors("mul", "e4m3", exhaustive=True))
     lines = zip(every["a"], every["b"], every["flags"], strict=True)
     raised = {int(a): int(flags) for a, b, flags in lines if b == 0x38}  # times 1
@@ -95,7 +96,8 @@ def test_signalling_nan_are_invalid() -> None:
     ],
 )
 def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) -> None:
-    """NV in lines with a NaN of a format without signaling NaN; all else is as it was."""
+    """With nan_signals=True, every NaN raises the invalid flag (NV), unless its format has
+    signaling NaNs. Nothing else changes."""
     plain = make_vectors(**given, random=2000)
     made = make_vectors(**given, random=2000, nan_signals=True)
     raised = set()
@@ -193,7 +195,9 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
 @pytest.mark.parametrize("seed", [0, 9])
 @pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn", "fp32"), "fp16"])
 def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: int) -> None:
-    """c is within a unit of -a · b where both are least numbers, and a · b is half a unit of c."""
+    """The directed test vectors of fma include results of exactly one unit in the last place of c.
+    In some of them, a and b are the least subnormal numbers; in others, a · b is over 100 such
+    units."""
     made = make_vectors(
         "fma", formats, formats[-1] if len(formats) == 3 else None, directed=True, seed=seed
     )

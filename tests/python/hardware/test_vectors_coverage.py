@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases that cannot happen, apart from cases that lines do not reach."""
+"""Tests that coverage distinguishes cases that cannot happen from cases that the test vectors do
+not reach."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """Cases that all lines lack cannot happen, and only these, also judged from one line."""
+    """A case cannot happen exactly if no line of an exhaustive file has it. `cannot_happen` gives
+    the same answer if all counts are zero."""
     every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}
@@ -81,7 +83,7 @@ def test_inputs_are_tried_until_every_case_is_seen(monkeypatch: pytest.MonkeyPat
     )
     rule = make_vectors("fma", "e4m3", random=1).rule
     assert cannot_happen(rule, {"exact": 0, "positive_zero": 0, "NX": 3}) == set()
-    assert len(tried) == 1  # of 128 batches
+    assert len(tried) == 1  # the first of 128 batches suffices
 
 
 def test_the_sum_of_a_unit_is_never_negative_zero() -> None:
@@ -101,7 +103,8 @@ def test_the_sum_of_a_unit_is_never_negative_zero() -> None:
 def test_cases_of_addends_and_scales_are_counted(
     operation: str, unit: str, field: str, case: str, is_case: Any
 ) -> None:
-    """Operands are also c and the scales: codes of binary32 and of OCP's E8M0, as specified."""
+    """Cases of operands also count for the addend c and for scales. The test recognizes the cases
+    by their codes in binary32 and in OCP's E8M0."""
     made = make_vectors(operation, accumulator=unit, directed=True)
     lines = 0
     for batch in made.batches():

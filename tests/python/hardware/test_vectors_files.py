@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of vectors: written files are read, foreign files are checked, errors name the line."""
+"""Tests files of vectors: written files can be read back, foreign files are checked, and errors
+name the line."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
 
 
 def test_many_batches_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No temporary file holds them, the head counts them, and each batch is reported."""
+    """Batches are written directly, without a temporary file. The file's head has the number of
+    lines, and each batch is reported to `on_batch`."""
     made = make_vectors("mul", "bf16", directed=True, random=300_000)  # four batches and more
     seen: list[int] = []
     made.on_batch = seen.append
@@ -100,7 +102,8 @@ def test_many_batches_are_written_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_the_disk_cannot_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2^32 lines of 8 + 1 + 2 + 1 + 2 + 1 bytes, before the first one is computed."""
+    """A file that exceeds the free disk space is refused before any line is computed. Here 2^32
+    lines have 8 + 1 + 2 + 1 + 2 + 1 bytes each."""
     made = make_vectors("cast", ["fp32", "e4m3fn"], exhaustive=True)
     assert made.size("testfloat") == (1 << 32, 15 << 32)
     free = shutil.disk_usage(tmp_path)._replace(free=(15 << 32) - 1)
@@ -299,7 +302,8 @@ def test_every_truncation_is_told(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flipped_bit_is_told_or_harmless(kind: str, tmp_path: Path) -> None:
-    """No other exception, and no wrong line that goes unseen but for comments and numbers."""
+    """After any bit of a file is flipped, check_vectors raises no exception but ValueError, and
+    reads no more lines than the three in the file."""
     path = tmp_path / f"x.{SUFFIXES[kind]}"
     make_vectors("mul", "e4m3", random=3).write(path)
     whole = bytearray(path.read_bytes())
@@ -327,7 +331,7 @@ def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "huge.tv"
     with path.open("wb") as file:
         file.write(b"39 39 3A 01\n")
-        file.seek(1 << 33)  # of zeros, without room on the disk
+        file.seek(1 << 33)  # a sparse file of 8 GiB of zeros
         file.write(b"\n")
     with pytest.raises(ValueError, match=r"huge\.tv:2: longer than 1048576 bytes"):
         checked_lines(path, None, RULE)

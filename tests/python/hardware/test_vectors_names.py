@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of formats and units on the command line of `cpd vectors`."""
+"""Tests names of formats and matrix units on the command line of `cpd vectors`."""
 
 from __future__ import annotations
 

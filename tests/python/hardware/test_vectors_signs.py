@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sign of a zero sum and the code of a NaN, as HARDWARE.md documents them, in lines on which
-oracle and kernels agree."""
+"""Tests the sign of a zero sum and the code of a NaN, as HARDWARE.md documents them. The oracle and
+the kernels agree on both."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def is_minus_zero(values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 def test_the_sign_of_a_sum_of_zeros(
     operation: str, formats: Any, accumulator: str, ordered: bool
 ) -> None:
-    """-0 where c and all terms are -0 and the sum is ordered, else +0."""
+    """A sum of zeros is -0 if c and all terms are -0 and the terms are added one by one. Otherwise
+    the sum is +0."""
     made = make_vectors(operation, formats, accumulator=accumulator, directed=True)
     lines, rule = columns(made), made.rule
     with np.errstate(invalid="ignore"):
@@ -77,7 +78,8 @@ def test_the_sign_of_a_sum_of_zeros(
 
 @pytest.mark.parametrize("preset", ["h100-fp16", "v100", "turing-fp16"])
 def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
-    """One negative product, below half of fp16's least number."""
+    """A block whose sum rounds to zero gives +0, even if the sum is negative. Here a single
+    negative product lies below half of fp16's least number."""
     unit = cpd.Accumulator(preset)
     assert unit is not None
     accumulator = cpd.Accumulator("fp16", scheme=preset)
@@ -91,7 +93,8 @@ def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
 
 @pytest.mark.parametrize("name", ["fp16", "e5m2", "e4m3fn"])
 def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
-    """Inf · 0 with a quiet NaN, which raises nothing, is among the lines."""
+    """A sum with exact products raises the flags that fma raises. The lines include Inf · 0 plus a
+    quiet NaN, which raises no flag."""
     fma = make_vectors("fma", name, directed=True)
     lines = columns(fma)
     dot = make_vectors("dot", name, accumulator=f"{name} fma", length=1, random=1).rule
@@ -106,7 +109,7 @@ def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
 
 
 def table() -> dict[str, int]:
-    """The codes of NaN by HARDWARE.md."""
+    """Returns the code of NaN for each format in HARDWARE.md's table."""
     rows = re.findall(r"^\| (`.*`) \| `0x([0-9A-F]+)` \|", GUIDE.read_text(), re.M)
     return {name: int(code, 16) for names, code in rows for name in re.findall(r"`(.+?)`", names)}
 
@@ -118,7 +121,8 @@ def test_the_table_has_every_kind_of_format() -> None:
 
 @pytest.mark.parametrize("name", ["fp16", "bf16", "fp32", "e4m3", "e5m2", *table()])
 def test_the_code_of_a_nan(name: str) -> None:
-    """NaN operands of every code and sign, invalid operations and, in `fn`, overflow."""
+    """Every operation returns the documented code of NaN for NaN operands, for invalid operations
+    and, in `fn` formats, for overflow."""
     f = cpd.Format(name)
     expected = table()[name]
     for operation in ("cast", "add", "mul", "fma", "div", "sqrt"):

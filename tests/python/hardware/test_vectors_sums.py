@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of sums and matrix units: the signals inside give the result, by other arithmetic."""
+"""Tests vectors of sums and matrix units: other arithmetic computes the result from the inner
+signals."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
 def test_an_integer_accumulators_c_and_results_are_integers(
     formats: Any, text: str, length: int
 ) -> None:
-    """Python's integers give the sums, computed from the codes."""
+    """With an integer accumulator, c and the result are integers. Python's integers give the same
+    sums from the codes."""
     made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
     width, unit = acc.width, Fraction(2) ** -acc.fraction
@@ -158,7 +160,8 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
 
 
 def test_flags_are_those_of_all_roundings() -> None:
-    """Each rounding by itself, as the signals show its operands."""
+    """The flags of a sum are the union of the flags of all its roundings. Each rounding is repeated
+    alone, with operands from the inner signals."""
     f = cpd.Format("e4m3")
     every = columns(make_vectors("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
     step = each_step(f, every)
@@ -180,7 +183,7 @@ def signed(value: int, bits: int) -> int:
 
 
 class Block:
-    """The signals of one block as numbers."""
+    """The inner signals of one block, as numbers."""
 
     def __init__(self, made: Vectors, every: dict[str, Any], line: int, block: int) -> None:
         fields = {field.name: field for field in made.rule.fields}
@@ -206,7 +209,7 @@ def two(k: int) -> Fraction:
 
 
 def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> list[Fraction]:
-    """Each term of a block, from the operands."""
+    """Computes each term of a block exactly from the operands."""
     unit = made.rule.accumulator
     a, b = (values_of(cpd.Format(getattr(unit, n)), every[n][line]) for n in "ab")
     k = range(block * unit.block, min((block + 1) * unit.block, len(a)))
@@ -235,7 +238,8 @@ def fraction_bits_of(made: Vectors) -> int:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
-    """Operands → terms → shifted and cut → sum → normalized → rounded: each step by integers."""
+    """The inner signals follow an aligned sum: terms, terms shifted and truncated, sum, normalized
+    sum, rounded sum. Each stage is computed by integers."""
     unit = UNITS[name]
     made = make_vectors("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
@@ -295,7 +299,8 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
 
 
 def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
-    """Returns whether the rounding of the block's sum is inexact; its result is a neighbor."""
+    """Asserts that the rounded sum is a neighbor of the exact sum. Returns True if the rounding is
+    inexact."""
     f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
     if not np.isfinite(value):
@@ -309,7 +314,7 @@ def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
 
 
 def test_blocks_follow_each_other() -> None:
-    """The running sum of a block is the one before's; c enters the first."""
+    """The addend of a block is the sum of the block before. The addend of the first block is c."""
     made = make_vectors("block_fma", accumulator="v100", length=12, random=200)
     every = columns(made)
     sums = values_of(cpd.Format("fp32"), every["block_sum"])
@@ -335,7 +340,8 @@ def test_promotion_adds_the_units_sum() -> None:
 
 
 def test_a_unit_by_its_rule() -> None:
-    """Any operands, block and number of fraction bits; the addend aligned or not."""
+    """A matrix unit with any operand format, block length and number of fraction bits follows the
+    rule, with c aligned or added separately."""
     for separate in (False, True):
         unit = cpd.Accumulator(
             a="e5m2",
@@ -356,7 +362,8 @@ def test_a_unit_by_its_rule() -> None:
 
 
 def test_scales_below_every_normal_number() -> None:
-    """e8m0's least scale, 2^-127, has that exponent."""
+    """Random test vectors contain e8m0's least scale, 2^-127 (code 0), which is below binary32's
+    normal numbers."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
     every = columns(made)
     assert (every["a_scale"] == 0).any()
@@ -369,7 +376,8 @@ def test_scales_below_every_normal_number() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
-    """The results equal gemm's. A file of the vectors is read again, and a wrong line is found."""
+    """The results of the vectors equal gemm's. A file of the vectors can be read back, and a wrong
+    line is found."""
     made = make_vectors("block_fma", accumulator=name, random=60, directed=True)
     assert [(f.name, f.role) for f in made.rule.fields if f.role != "input"] == [
         ("result", "output")
@@ -393,7 +401,9 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
-    """A user's own module has no port of flags; none of those of tests/rtl is such a unit."""
+    """A unit that does not align products and c has neither inner signals nor a module in
+    tests/rtl. Its test bench takes a user-defined module whose only output is the result, without
+    flags."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.rule.fields)
@@ -409,8 +419,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """Every line equals Python's integers: products of two-bit operands, summed in three bits that
-    wrap."""
+    """Every line equals Python's integers: products of two-bit operands are added in three bits,
+    which wrap around."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():
@@ -426,7 +436,8 @@ def test_all_sums_of_integers(length: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
-    """Alone, with a finite c, and with every special c."""
+    """The directed test vectors have an infinite product of either sign in each lane with c = 0. In
+    some of them, c is the opposite infinity."""
     made = make_vectors("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
@@ -441,7 +452,7 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
-    """The scale of either operand is NaN, and c is 0."""
+    """The directed test vectors have zeros with a NaN scale of either operand, and c = 0."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")
@@ -453,7 +464,8 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
 
 
 def test_the_oracle_takes_strided_addends() -> None:
-    """Integers that do not follow one another in memory are those of their indices."""
+    """The oracle reads addends with a stride: addends that are not contiguous in memory give the
+    sums of a contiguous copy."""
     e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator.parse("fixed<32,12>")
     rule = _core.SumRule(fixed, [e4m3, e4m3], 1, "before")
     addends, zeros = np.arange(8, dtype=np.uint64)[::2], np.zeros(4, np.uint32)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: torch's results with native sums, and bit for bit the same written by hand."""
+"""Tests attention. With torch's own sums ("native"), it gives torch's results. With sums in a
+narrow format, it gives the bits of the same computation written by hand."""
 
 from __future__ import annotations
 
@@ -45,13 +46,14 @@ STREAM = 5 << 36
 
 
 def tensors(*shape, length=6, keys=7):
-    """Query, key and value of 8 and 5 features."""
+    """Returns random query, key and value. Query and key have 8 features, and the value has 5."""
     shapes = (*shape, length, 8), (*shape, keys, 8), (*shape, keys, 5)
     return tuple(normal(*each, seed=i) for i, each in enumerate(shapes))
 
 
 def with_gradients(f, leaves):
-    """Results of `f`, None left out, and the gradients of the leaves of a sum of all of them."""
+    """Returns the results of `f` without None, and the gradients of a weighted sum of all results
+    for each leaf."""
     made = f()
     results = [y for y in (made if isinstance(made, tuple) else (made,)) if y is not None]
     total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))
@@ -59,7 +61,8 @@ def with_gradients(f, leaves):
 
 
 class Rounded(torch.autograd.Function):
-    """Weights and the gradient that returns to them, rounded by hand."""
+    """Rounds attention weights in the forward pass, and their gradient in the backward pass, by
+    cpd.cast."""
 
     @staticmethod
     def forward(ctx, x, how, stream):
@@ -78,7 +81,7 @@ def cast(x, how, stream, purpose):
 
 
 def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):
-    """Attention of its definition."""
+    """Computes attention by its definition, with a separate product for each step."""
 
     def product(a, b, position):
         if how.attention is None:
@@ -106,7 +109,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_attention_by_hand_and_torchs(name, case):
-    """The bits of its definition, gradients too; with native sums torch's values."""
+    """Attention has the bits of its definition, in the result and the gradients. With torch's own
+    sums ("native"), it has torch's values."""
     leaves = [x.requires_grad_() for x in tensors(2, 3)]
     how, options = RECIPES[name], CASES[case]
     mask = options.get("attn_mask")
@@ -276,7 +280,8 @@ def test_native_heads_are_torchs(case, sharing):
 @pytest.mark.parametrize("sharing", ["none", "key", "all"])
 @pytest.mark.parametrize("name", ["fp8", "drawing"])
 def test_heads_by_hand(name, sharing):
-    """Projections by the recipe, attention by its own, each product with its stream."""
+    """In multi-head attention, projections follow the recipe, and attention follows the recipe's
+    `attention`. Each product has its own random stream."""
     how, module = RECIPES[name], layer()
     query, key, value = (normal(6, 2, 8, seed=i) for i in range(3))
     key = query if sharing == "all" else key
@@ -378,7 +383,8 @@ def test_heads_say_what_they_do_not_take():
 @pytest.mark.parametrize("case", ["plain", "no bias", "widths", "more keys", "causal"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_converted_layers_are_torchs_with_native_sums(case, batch_first):
-    """Tests training mode, and eval mode, in which torch would take its fast path."""
+    """With torch's own sums ("native"), a converted MultiheadAttention equals torch's layer. This
+    holds in training mode and in eval mode, in which torch would take its fast path."""
     made, options = HEADED[case]
     module = layer(**made, batch_first=batch_first)
     names = list(module.state_dict())
@@ -427,8 +433,9 @@ ENCODERS = {
 
 @pytest.mark.parametrize("case", ENCODERS)
 def test_an_encoder_with_an_emulated_layer_has_no_fast_path(case):
-    """In eval mode the encoder computes the same as in training mode, padded batches included. If a
-    schedule leaves all parts of a layer to torch, the results agree up to the order of sums."""
+    """An encoder with an emulated layer does not take torch's fast path. In eval mode it computes
+    the same as in training mode, also for padded batches. If a schedule leaves all parts of a layer
+    to torch, results agree up to the order of sums."""
     rules, off = ENCODERS[case]
     alike = close if "schedule" in case else same
     torch.manual_seed(0)

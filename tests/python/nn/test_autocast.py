@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.autocast: torch's functions compute as the functional forms do; converted layers are left
-alone."""
+"""Tests cpd.autocast: within it, torch's functions compute as CPD's functional forms do. Converted
+layers keep their own recipe."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_calls_draw_different_bits():
     stream = torch.tensor(7 << 36)
     for given in (7 << 36, stream):
         mode = cpd.autocast(how, stream=given)
-        for _ in range(2):  # anew whenever it is entered
+        for _ in range(2):  # a context may be entered again
             with mode:
                 got = [F.linear(X, W), F.linear(X, W), X @ W.T]
             for number, y in enumerate(got):
@@ -366,7 +366,8 @@ def test_compiled_within_and_around():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(reentrant):
-    """The context is within the function that is checkpointed."""
+    """Activation checkpointing recomputes the same bits if cpd.autocast is inside the checkpointed
+    function."""
     how = HOW.replace(gradient="e5m2 rounding=stochastic")
     leaves = leaves_of((2, 5, 8), (6, 8), (6,))
 

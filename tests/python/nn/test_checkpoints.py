@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of plain and converted models, either way, strictly; training that resumes."""
+"""Tests checkpoints: weights of plain models load strictly into converted ones and back, and
+training resumes with the same bits."""
 
 import copy
 

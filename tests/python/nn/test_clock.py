@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a step of a converted model begins: a table of ways to train, and how often each counts."""
+"""Tests when a training step of a converted model begins. A table lists ways to train a model, and
+the number of steps that each way counts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ROUNDS = 3
 
 
 class Net(nn.Module):
-    """A trunk and a head, which may be called alone."""
+    """A model of two parts, a trunk and a head. Each part may also be called alone."""
 
     def __init__(self, checkpointed=None):
         super().__init__()
@@ -106,7 +107,7 @@ def with_validation(model, n):
 
 
 def with_validation_with_gradients(model, n):
-    """Calls the model in eval mode, with gradients, between calls in training mode."""
+    """Calls the model in eval mode, with gradients on, between two training calls."""
     called(model, n)
     model.eval()
     model(x_of(9))
@@ -114,7 +115,8 @@ def with_validation_with_gradients(model, n):
 
 
 def parts_before_the_call(model, n):
-    """An auxiliary loss of a part comes first: one step."""
+    """Computes an auxiliary loss by part of the model before it calls the model. Both belong to one
+    step."""
     auxiliary = model.features(x_of(n)).square().mean()
     (auxiliary + model(x_of(n)).square().mean()).backward()
 
@@ -129,7 +131,8 @@ def calls_and_parts_in_turn(model, n):
 
 
 def in_eval_mode(model, n):
-    """A step begins after a backward pass: the first one began none."""
+    """Trains in eval mode. A step begins after a backward pass, so the first call begins no
+    step."""
     model.eval()
     called(model, n)
 
@@ -150,7 +153,7 @@ def frozen_trunk(model, n):
 
 
 def within_a_call(model, n):
-    """A call of the model that trains its parts within."""
+    """Calls a model whose forward trains its own parts."""
     forward = model.forward
     try:
         model.forward = lambda x: by_method_of(model, forward, x)
@@ -184,7 +187,7 @@ CASES = {
     frozen_trunk: 3,
     within_a_call: 3,
 }
-"""Each way to train, and the steps of three rounds."""
+"""For each way to train, the number of steps after three rounds."""
 
 
 @RECIPES
@@ -200,7 +203,7 @@ def test_the_steps_of_three_rounds(train, recipe):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
 def test_recomputation_begins_no_step(part, reentrant, recipe):
-    """A model with checkpoints has the same bits and the same steps as without."""
+    """A model with activation checkpoints has the bits and the step count of a model without."""
     plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):
@@ -218,7 +221,9 @@ def test_recomputation_begins_no_step(part, reentrant, recipe):
 
 
 def test_recomputation_of_all_layers_under_reentrant_checkpoints():
-    """No layer runs with gradients on but in the backward pass."""
+    """A reentrant checkpoint runs every layer without gradients in the forward pass. Layers run
+    with gradients only when the backward pass recomputes them. Each round still counts as one
+    step."""
     model = net()
     for n in range(ROUNDS):
         x = x_of(n).requires_grad_()
@@ -250,7 +255,8 @@ def test_random_bits_move_between_steps_and_repeat_within_one():
 
 
 def test_layers_that_a_step_leaves_out_catch_up():
-    """The scales of a layer that some steps do not call are those of calls of the whole model."""
+    """A layer that some steps do not call has the scales that it would have if every step called
+    it."""
     recipe = cpd.Recipe("native", weight="e4m3fn tensor scale=fp32 arithmetic=te history=3")
     models = [net(recipe), net(recipe)]
 
@@ -274,7 +280,8 @@ def test_layers_that_a_step_leaves_out_catch_up():
 
 
 def test_two_models_of_which_one_trains_through_the_other():
-    """A generator and a discriminator: the second sees two backward passes a round."""
+    """A generator trains through a discriminator, which therefore sees two backward passes a
+    round."""
     made, judge = net(), net()
     judge.head = nn.Linear(8, 8)
     made.head = nn.Linear(8, 8)
@@ -329,7 +336,7 @@ def test_training_resumes_in_parts(recipe):
 
 
 class Layer(nn.Module):
-    """One layer, called by a method."""
+    """A model with one layer, which a method other than forward calls."""
 
     def __init__(self, layer):
         super().__init__()
@@ -408,7 +415,8 @@ def test_compiled_programs_count_without_compiling_again(train, recipe):
 
 
 def test_compiled_layers_under_eager_checkpoints():
-    """Recomputation begins no step, even in a compiled program."""
+    """Recomputation by an eager checkpoint does not begin a step, even if the checkpointed module
+    is compiled."""
     model = net()
     call, _ = compiled(model.trunk)
     for n in range(ROUNDS):
@@ -497,7 +505,7 @@ def on_meta(recipe):
 
 
 def junk(model):
-    """`to_empty`, whose memory holds NaN."""
+    """Calls `model.to_empty` with memory that holds NaN or 77 instead of arbitrary values."""
     empty_like = torch.empty_like
     torch.empty_like = lambda x, **how: torch.full_like(x, 77 if x.dtype == torch.int64 else
                                                         float("nan"), **how)  # fmt: skip

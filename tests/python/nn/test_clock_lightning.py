@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama that Lightning trains, converted by `cpd.convert(self)`, next to the plain call."""
+"""Compares a Llama model that Lightning trains, and that converts itself by `cpd.convert(self)`,
+with the same training by plain calls."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def llama():
 
 
 def batches(steps):
-    """Sequences in which the next word is three words further, now and then any word."""
+    """Returns sequences in which each word is the previous one plus three. One word in five is
+    random."""
     generator = torch.Generator().manual_seed(1)
     first = torch.randint(VOCABULARY, (steps, BATCH, 1), generator=generator)
     words = (first + 3 * torch.arange(LENGTH)) % VOCABULARY
@@ -41,7 +43,8 @@ def optimizer_of(model):
 
 
 class Whole(lightning.LightningModule):
-    """Converts itself, so nobody calls what is converted."""
+    """A LightningModule that converts itself. Lightning calls its training step, so nobody calls
+    the converted module itself."""
 
     def __init__(self, recipe, parts):
         super().__init__()
@@ -76,7 +79,7 @@ def fit(recipe, steps, parts=False):
 
 
 def plain(recipe, steps):
-    """Trains by calls of the converted model, or of an unconverted one."""
+    """Trains by calls of the model, which is converted if there is a recipe. Returns the losses."""
     model = llama()
     if recipe is not None:
         cpd.convert(model, recipe, coverage=False)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks exchange the magnitudes of delayed scaling, and that none waits for another."""
+"""Tests which ranks exchange the largest magnitudes for delayed scaling, and that no rank waits for
+a rank that does not exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from clock_ranks import CASES
 
 @pytest.fixture(scope="module")
 def told():
-    """[rank][case]: what went wrong."""
+    """Returns, for each rank, the errors of each case."""
     return [rank.result for rank in spawn.spawn_ranks("gloo", 2, "clock_ranks:run_all")]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's products of two tensors within cpd.autocast: beta = 0, sizes that broadcast, out=, sparse
-operands. Operands are small integers, so that torch's results are exact and the oracle."""
+"""Tests torch's products of two tensors within cpd.autocast: beta = 0, sizes that broadcast, out=,
+and sparse operands. Operands are small integers, so that torch's results are exact and serve as the
+oracle."""
 
 from __future__ import annotations
 
@@ -26,12 +27,13 @@ def whole(*shape, seed=0):
 
 
 def equal(a, b):
-    """Equal types, shapes and values; the sign of a zero sum is not torch's to promise."""
+    """Returns True if types, shapes and values are equal. Zeros may differ in sign, because torch
+    does not define the sign of a zero sum."""
     return a.dtype == b.dtype and torch.equal(a, b)
 
 
 def outcome(run):
-    """The result, or the class and text of the error."""
+    """Returns the result of a call, or the class and text of its error."""
     try:
         return run()
     except (RuntimeError, ValueError, IndexError) as error:
@@ -39,8 +41,8 @@ def outcome(run):
 
 
 def agree(run):
-    """Returns whether a call has torch's result, or error, within the context; and what was
-    left."""
+    """Returns whether a call within cpd.autocast gives torch's result or error. The second value is
+    a list of the operations that autocast left to torch."""
     wanted = outcome(run)
     with cpd.autocast(EXACT) as mode:
         got = outcome(run)
@@ -151,7 +153,8 @@ def test_factors_by_position():
 
 
 def equations(count):
-    """Random equations of two operands, with operands that mostly fit."""
+    """Yields random einsum equations with two operands each. Most operands have shapes that fit the
+    equation."""
     pick = random.Random(5)
     for number in range(count):
         letters = pick.sample("abcdeF", 4)
@@ -187,7 +190,8 @@ def equations(count):
 
 
 def test_einsum_of_random_equations():
-    """Values, shapes and refusals equal torch's. Most valid equations are emulated."""
+    """einsum within cpd.autocast has torch's values, shapes and errors. Most valid equations are
+    emulated."""
     refused = emulated = 0
     for text, operands in equations(3000):
         equal, left = agree(lambda text=text, operands=operands: torch.einsum(text, *operands))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.convert: every converted layer is the step written by hand; rules, schedules, reports, and
-restore. What the converted model does with torch's other tools is in test_convert_torch.py."""
+"""Tests cpd.convert: every converted layer equals the same step written by hand. Also tests rules,
+schedules, reports and restore. test_convert_torch.py tests converted models with torch's other
+tools."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def mlp():
 
 
 def step_of(model, x):
-    """Returns the output and all gradients of a step with a fixed gradient of the output."""
+    """Returns the output and all gradients of a step. The gradient of the output is fixed."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -106,7 +107,7 @@ def test_restore_gives_the_model_back():
         assert [dict(m._forward_pre_hooks) for m in model.modules()] == hooks
     assert [list(vars(m)) for m in model.modules()] == before
     assert all(p is q for p, q in zip(model.parameters(), parameters, strict=True))
-    cpd.restore(model)  # which was not converted
+    cpd.restore(model)  # an unconverted model may be restored
 
 
 def test_the_model_may_be_one_layer():
@@ -228,7 +229,7 @@ def test_the_first_rule_that_matches_decides():
     assert "mxfp8" in said["lm_head"]
     assert said["blocks.2.up"] == str(FP8)
     assert said["stem"] == "native activation=e5m2"
-    # numbers are those of the model's order, whatever the rules
+    # A layer's number is its index in the model, whatever rules apply.
     assert {row.name: row.layer for row in report} == {name: n for n, name in enumerate(ALL)}
 
 
@@ -313,7 +314,7 @@ def test_a_schedule_follows_set_step(unit):
     for number, phase in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (9, 2), (1, 0)):
         cpd.set_step(model, **{unit: number})
         assert same(step_of(model, x), step_of(phases[phase], x))
-    cpd.set_step(model)  # as before
+    cpd.set_step(model)  # without arguments, nothing changes
     assert same(model(x), phases[0 if unit == "epoch" else 1](x))  # step 2 begins
 
 

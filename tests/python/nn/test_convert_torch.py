@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converted models with torch's other tools: compiled, checkpointed, copied, saved, exported, under
-transforms, with hooks, parametrizations, optimizers, scalers and ranks."""
+"""Tests converted models with torch's other tools: compilation, checkpoints, copies, saving,
+export, function transforms, hooks, parametrizations, optimizers, loss scalers and several ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def converted(how=DRAWING, **options):
 
 
 def step_of(model, x=X):
-    """Output and all gradients."""
+    """Returns the output and all gradients of a step."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -82,7 +82,8 @@ def train(model, optimizer, steps):
 
 
 def test_compiled_training():
-    """One graph for all steps, and one more for each phase; the same bits."""
+    """A compiled model uses one graph for all steps, and one more for each phase of a schedule. The
+    bits are the same as in eager mode."""
     later = cpd.Recipe(sums="e6m9 chunked", activation="(4,3)")
     how = DRAWING.replace(schedule=[("step", 2, None), ("step", 4, later)])
     eager, model = converted(how), converted(how)
@@ -120,7 +121,8 @@ def test_other_recipes_compiled(how):
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.exhaustive), 33])
 def test_compiled_by_inductor(rows):
-    """Which would form torch's own sums in another order; nothing of other programs is reused."""
+    """A converted layer compiled by inductor has the bits of eager mode. The caches of inductor are
+    disabled, so that no program of another test is reused."""
     eager, model = nn.Linear(4, 4), nn.Linear(4, 4)
     model.load_state_dict(eager.state_dict())
     for layer in (eager, model):
@@ -266,8 +268,8 @@ def test_hooks_stay():
 
 
 def test_a_forward_kept_and_replaced():
-    """accelerate keeps `layer.forward` and puts a function of its own in its place. The kept method
-    calls the layer's present forward, converted or restored."""
+    """accelerate stores `layer.forward` and replaces it by its own function. The stored method
+    calls the layer's present forward, whether converted or restored."""
     layer, x = nn.Linear(4, 4), normal(5, 4)
     cpd.convert(layer, SUMS)
     kept = layer.forward
@@ -350,7 +352,8 @@ def loss(parameters, model, x):
 
 @HOW
 def test_functional_calls(how):
-    """The given buffer is the clock; the model's own does not advance."""
+    """In a functional call, the caller passes the buffer with the step counter (the clock), and
+    this buffer advances. The model's own clock does not advance."""
     model = converted(how)
     parameters = dict(model.named_parameters())
     buffers = {name: torch.full_like(b, 5) for name, b in model.named_buffers()}
@@ -413,7 +416,8 @@ def test_the_bias_under_transforms_with_native_sums():
 
 @pytest.mark.parametrize("sums", ["native", "fp32"])
 def test_double_backward(sums):
-    """The second derivative equals torch's with the cast weight, up to the order of sums."""
+    """The second derivative equals torch's derivative with the cast weight, up to the order of
+    sums."""
     layer = nn.Linear(4, 4)
     weight = cpd.cast(layer.weight.detach(), "e4m3fn").requires_grad_()
     plain = lambda x: F.linear(x, weight, layer.bias.detach())  # noqa: E731
@@ -483,7 +487,7 @@ def test_learning(how):
 
 @pytest.fixture(scope="module")
 def told():
-    """[rank][case]: what went wrong."""
+    """Returns, for each rank, the errors of each case."""
     ranks = spawn.spawn_ranks("gloo", 2, "convert_ranks:run_all")
     return [rank.result for rank in ranks]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what of a training step ran emulated: counted by hand, eager, compiled, traced,
-checkpointed."""
+"""Tests the report of how much of a training step ran emulated. The counts are derived by hand, for
+eager, compiled, traced and checkpointed steps."""
 
 import copy
 import gc
@@ -21,7 +21,7 @@ WIDTH = 8
 
 
 class Block(nn.Module):
-    """Two linear layers around products that no layer computes."""
+    """Two linear layers with products between them that belong to no layer."""
 
     def __init__(self, checkpointed=None):
         super().__init__()
@@ -61,7 +61,8 @@ LINEARS = 2 * (2 * ROWS * WIDTH * 2 * WIDTH)
 HEAD = ROWS * WIDTH * 3
 MATRICES = 2 * (2 * BATCH * LENGTH * LENGTH * WIDTH)
 EMULATED = 3 * (EMBED + LINEARS + HEAD) - EMBED
-"""The gradient of the model's input is not asked for."""
+"""The number of emulated multiply-accumulates. The gradient of the model's input is not computed,
+so EMBED counts twice, not three times."""
 ALL = EMULATED + 3 * MATRICES
 
 
@@ -124,7 +125,7 @@ def test_recipes_by_their_names():
 
 
 def _sums(coverage):
-    """Multiply-accumulates by module, direction and recipe."""
+    """Sums the multiply-accumulates by module, direction and recipe."""
     sums = {}
     for p in coverage.products:
         key = p.module, p.backward, p.recipe
@@ -148,7 +149,8 @@ def test_compiled_as_eager():
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "te-delayed"])
 def test_each_of_several_compiled_models_is_counted(recipe):
-    """A second model of one class reuses the first one's program, or parts of it."""
+    """Two compiled models of the same class are both counted, although the second reuses compiled
+    code of the first."""
     by_hand, report = _converted(recipe)
     _quiet_step(by_hand)
     for _ in range(2):
@@ -179,7 +181,7 @@ def test_flex_attention_within_a_counted_step():
             self.out = nn.Linear(8, 8)
 
         def forward(self, x):
-            with torch.no_grad():  # on CPUs it has no backward pass
+            with torch.no_grad():  # the product has no backward pass on CPUs
                 y = flex_attention(x, x, x)
             return self.out(y)
 
@@ -474,9 +476,9 @@ class Attending(nn.Module):
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "bf16"])
 def test_each_parameter_counts_once(recipe):
-    """Query, key, value and output have 4 · 64² numbers, all of them emulated, whether attention is
-    or not. A parametrized weight counts by the parameters that it is made of. A tied weight counts
-    once."""
+    """Each parameter counts once. The four matrices of attention have 4 · 64² numbers, which count
+    as emulated even if attention itself is not. A parametrized weight counts by its original
+    parameters, and a tied weight counts once."""
 
     def counted(model, *x):
         report = cpd.convert(model, recipe, coverage=0)

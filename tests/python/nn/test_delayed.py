@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling: TransformerEngine's scales to the bit, the casts they give, and their state."""
+"""Tests delayed scaling: scales equal TransformerEngine's bit for bit. Also tests casts by these
+scales, and the stored state."""
 
 from __future__ import annotations
 
@@ -38,13 +39,14 @@ def spec(element="e4m3fn", history=4, amax="max", margin=0, rounding="nearest_ev
 
 
 def hybrid(**options):
-    """A layer's state in TransformerEngine's HYBRID format."""
+    """Returns a layer's state for TransformerEngine's HYBRID recipe: e4m3 forward, e5m2 for
+    gradients."""
     forward = spec(**options)
     return Delayed(forward, forward, spec("e5m2", **options))
 
 
 def note(delayed, magnitudes):
-    """Records the operands' largest magnitudes of this step."""
+    """Records largest magnitudes for the operands in the present step."""
     for name, amax in zip(OPERANDS, magnitudes, strict=True):
         if name == "gradient":
             y = delayed.watch(torch.zeros(2, requires_grad=True))
@@ -201,7 +203,8 @@ class Model(nn.Module):
 
 
 def train(model, steps, run=None):
-    """The output of the last of some steps. `run`: the model as it is called."""
+    """Trains for some steps and returns the last output. `run` is called in place of the model, for
+    example a compiled model."""
     for step in steps:
         x = normal(6, 8, seed=step)
         y = (model if run is None else run)(x)
@@ -222,7 +225,7 @@ def test_compiled_steps_have_the_same_bits():
 
 
 def in_place_models(in_place):
-    """Returns models whose activations change their input in place, as in VGG and NFNet."""
+    """Yields models whose activations overwrite their input, as in VGG and NFNet."""
     relu = functools.partial(nn.ReLU, in_place)
     yield (
         nn.Sequential(
@@ -285,7 +288,8 @@ def test_the_meta_device():
 
 
 def test_a_layer_of_a_recipe():
-    """Forward and backward are those written by hand, with the scales of the step before."""
+    """A product's result and gradients equal casts and products by hand, with the scales of the
+    previous step."""
     forward, gradient = spec(), spec("e5m2")
     recipe = cpd.Recipe("native", activation=forward, weight=forward, gradient=gradient)
     delayed = Delayed.of(recipe)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling of layers of several products: each product has scales of its own, as in the same
-layer written by hand with a state for each."""
+"""Tests delayed scaling in layers with several products. Each product has its own scales, and the
+layer equals one written by hand with a separate state for each product."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = 4
 
 
 class Hand(nn.Module):
-    """A module computed by hand, each product with a state of its own."""
+    """A module written by hand, with a separate state for each product."""
 
     def __init__(self, module, products, forward):
         super().__init__()
@@ -50,7 +50,8 @@ class Hand(nn.Module):
 
 
 def steps_of(model, inputs, run=None):
-    """The results and gradients of some steps, whose inputs grow, and then of one in eval mode."""
+    """Returns the results and gradients of some training steps with growing inputs, and of one step
+    in eval mode."""
     found = []
     run = model if run is None else run
     for step in range(STEPS):
@@ -70,14 +71,15 @@ def named_of(model):
 
 
 def columns(state):
-    """Scales and histories of a state, a row for each of its products."""
+    """Returns the scales and histories of a state, with one row for each product."""
     history = state.amax_history.unflatten(1, (state.products, 3)).movedim(1, 0)
     return state.scale.view(state.products, 3), history
 
 
 def check(module, inputs, products, forward, of_attention=0, model=None):
-    """The converted module, alone or in a model, equals the module written by hand, in all steps.
-    The last `of_attention` products have their state in the state of attention."""
+    """Asserts that a converted module, alone or within a model, equals the module written by
+    hand in all steps. The last `of_attention` products have their state within the state of
+    attention."""
     hand, model = Hand(module, products, forward), model or module
     report = cpd.convert(model, HOW, coverage=False)
     assert not report.not_emulated
@@ -129,7 +131,7 @@ def lstm_by_hand(hand, layer, x):
 
 
 class First(nn.Module):
-    """The first result of a module."""
+    """A module that returns the first result of another module."""
 
     def __init__(self, module, **how):
         super().__init__()
@@ -162,7 +164,8 @@ def test_a_cell():
 
 
 def attention_by_hand(hand, module, query, key, value):
-    """MultiheadAttention of three inputs; time comes first, as within torch's function."""
+    """Computes MultiheadAttention by hand. The time dimension comes first, as in torch's own
+    function."""
     heads = module.num_heads
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     parts = zip(module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3), strict=True)
@@ -185,7 +188,7 @@ def test_attention(weights):
 
 
 class Own(nn.Module):
-    """Attention by torch's functions."""
+    """A user-defined attention that calls torch's functions."""
 
     def __init__(self, written):
         super().__init__()
@@ -249,7 +252,7 @@ def test_groups():
 
 
 class Loop(nn.Module):
-    """More products than scales are kept for."""
+    """A module with 19 products, more than the layer has scales for."""
 
     def __init__(self):
         super().__init__()

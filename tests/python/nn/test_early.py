@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first call of a converted model would refuse, `cpd.convert` refuses, with the layer's
-name, and leaves the model as it was."""
+"""Tests that `cpd.convert` raises the errors that the first call of the converted model would
+raise. The error names the layer, and the model stays unchanged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ LAZY = {
 
 @pytest.mark.parametrize("kind", LAZY)
 def test_lazy_modules(kind):
-    """A lazy layer is refused before its first call, and emulated as any other after it."""
+    """A lazy layer is refused before its first call, because it has no shapes. After the call it is
+    emulated like any other layer."""
     make, shape = LAZY[kind]
     recipe = cpd.Recipe("e5m2").replace(norm="bf16")
     model = nn.Sequential(nn.Identity(), make())
@@ -77,7 +78,7 @@ def test_a_lazy_layer_without_a_format_stays():
 
 
 class Packed(torch.Tensor):
-    """A weight as quantization libraries store it, with a dispatch of its own."""
+    """A weight in the form of quantization libraries: a tensor subclass with its own dispatch."""
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

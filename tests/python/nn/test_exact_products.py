@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native sums of 16-bit layers: each result is the float64 product of the operands, as cpd.cast
-gives them, rounded once, but for the last bits of a float32 sum."""
+"""Tests 16-bit layers with torch's own sums ("native"). Each result is the float64 product of
+the operands as cpd.cast gives them, rounded once. The last bits of float32 sums may move a few
+results."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ RECIPES = {
     **WEIGHT_ONLY,
 }
 NOISE = 4e-4
-"""The greatest share of results that may differ: those near a rounding point, where a float32 sum
-decides otherwise. About 1e-4 in bfloat16 at K = 512."""
+"""The largest fraction of results that may differ, because an inexact float32 sum lies on the other
+side of a rounding point. The observed fraction is about 1e-4 in bfloat16 at K = 512."""
 
 
 def values(*shape, seed=0, scale=1.0):
@@ -63,12 +64,12 @@ def values(*shape, seed=0, scale=1.0):
 
 
 def share(found, exact, noise=NOISE):
-    """The share of results that differ from the exact ones, rounded once."""
+    """Returns the fraction of results that differ from the exact results, rounded once."""
     return (found != exact.to(found.dtype)).double().mean().item()
 
 
 def cast(recipe, operand, x, axis, delayed=None):
-    """The operand's exact values, in float64."""
+    """Returns the exact values of the cast operand, in float64."""
     spec = recipe._operand(operand)
     x = x.detach()
     if spec is None:
@@ -106,7 +107,8 @@ CASES = [
 @pytest.mark.few("", 8)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_a_linear_layer_rounds_exact_products_once(name, mode):
-    """`autocast32`: its input arrives in float32."""
+    """A linear layer rounds each exact product sum once. In the mode `autocast32`, the input
+    arrives in float32."""
     recipe, autocast = RECIPES[name], mode.startswith("autocast")
     half = torch.float16 if mode == "float16" else torch.bfloat16
     own = torch.float32 if autocast else half
@@ -123,7 +125,7 @@ def test_a_linear_layer_rounds_exact_products_once(name, mode):
     leaf = x.clone().requires_grad_()
     y = step(layer, leaf, g, autocast)
     w, b = layer.weight.detach(), layer.bias.detach().to(half)
-    uncast = recipe._operand("activation") is None  # then autocast's type
+    uncast = recipe._operand("activation") is None  # then the operand has autocast's dtype
     a = x.to(half) if uncast else x
     noise = NOISE * (8 if half == torch.float16 else 1)  # eight times as fine
     noise *= 4 if name == "factor" else 1  # few bits, often near a tie, times fl(1 / factor)
@@ -178,7 +180,7 @@ def test_a_convolution_rounds_exact_products_once(form, recipe, mode):
     first = 0 if transposed else 1
 
     def both(qx, qw):
-        """Returns the float64 layer of these operands, and the function of its gradient."""
+        """Returns both operands and the result of the same layer in float64."""
         qx, qw = qx.requires_grad_(), qw.requires_grad_()
         forward = getattr(F, kind.__name__.lower().replace("transpose", "_transpose"))
         return qx, qw, forward(qx, qw, None, **more)
@@ -217,8 +219,9 @@ def test_attention_casts_softmax_weights_in_float32(name, mode):
     def operand(which, x, axis):
         return cast(recipe, which, x, axis)
 
-    # A float32 sum's last bit moves a weight, or a gradient, over a rounding point of its format,
-    # and with it a row of results. So these operands are the layer's own, near the exact ones.
+    # The last bit of a float32 sum may move a weight or a gradient over a rounding point of its
+    # format. This changes a whole row of results. So the test takes the layer's own values as
+    # operands, and checks that they are close to the exact ones.
     scores = functional.matmul(q, k.mT, recipe=recipe, dtype=torch.float32)
     exact = operand("activation", q, -1) @ operand("weight", k.mT, -2)
     assert (scores - exact).abs().max() <= 2e-6 * exact.abs().max()
@@ -310,8 +313,9 @@ def test_a_recurrent_layer_is_its_cell_in_each_step(kind, mode):
 
 @pytest.mark.parametrize("large", [False, True])
 def test_scaled_weights_outside_of_a_16_bit_types_range_are_not_rounded(large):
-    """Weights in float32: an element times its power of two may be finer than bfloat16's least
-    number, 2^-133; and float16 holds neither large nor small ones."""
+    """Scaled weights in float32 stay float32 if bfloat16 or float16 would round them. An element
+    times its power of two may need a bit below 2^-133, bfloat16's least number. float16 holds
+    neither very large nor very small numbers."""
     recipe = cpd.Recipe("native", weight="mxfp8")
     size = 2.0**20 if large else 2.0**-132
     half = torch.float16 if large else torch.bfloat16
@@ -326,7 +330,8 @@ def test_scaled_weights_outside_of_a_16_bit_types_range_are_not_rounded(large):
 
 
 def placed(shape, size):
-    """Values of that size with zeros, infinities and NaN."""
+    """Returns values of about magnitude `size`, some of them zero. With size 1, some are infinite
+    or NaN."""
     x = values(*shape, seed=3) * size
     flat = x.view(-1)
     flat[::97] = 0.0
@@ -341,7 +346,8 @@ def placed(shape, size):
     "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
 )
 def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
-    """Operands cast from float32 stay float32 where a value is below 2^-133."""
+    """Operands that are cast from float32 become bfloat16. They stay float32 if a value is below
+    2^-133, which bfloat16 cannot hold."""
     numbers = (None, None)
     options = {}
     if "stochastic" in text:
@@ -361,7 +367,8 @@ def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
 
 
 def test_float16_results_of_scales_that_are_rounded_up():
-    """65504 rounds to 255.9 · 2^8, and 256 · 2^8 is beyond float16."""
+    """A float16 layer gives right results even if a cast rounds up beyond float16's range. Here
+    65504 is 255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
     x = torch.full((2, 32), 65504.0, dtype=torch.float16)
     w = torch.full((3, 32), 2.0**-8, dtype=torch.float16)
     recipe = cpd.Recipe("native", activation="mxfp8 rule=rceil")
@@ -370,8 +377,9 @@ def test_float16_results_of_scales_that_are_rounded_up():
 
 
 def test_bfloat16_keeps_what_powers_of_two_scale():
-    """Every positive bfloat16 number, next to the largest one of its block: rounded to at most
-    eight bits at a power of two, it is a bfloat16 number."""
+    """A cast of bfloat16 by power-of-two scales is exact in bfloat16, because elements have at most
+    eight significant bits. The test takes every positive bfloat16 number, each in a block with a
+    larger or smaller one."""
     codes = torch.arange(1, 0x7F80, dtype=torch.int32)
     x = torch.stack([codes, codes.roll(-300)], -1).to(torch.int16).view(torch.bfloat16)
     for text in ("mxfp8", "mxfp8-e5m2", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp6-e2m3"):
@@ -401,8 +409,8 @@ def test_empty_tensors_and_zeros(name):
 
 
 def test_another_threads_products_keep_their_bits():
-    """Torch's settings of precision hold for the whole process, and a layer changes none of them.
-    So a float32 product of another thread meanwhile has the bits that it has alone."""
+    """Torch's precision settings belong to the whole process, and a layer does not change them. So
+    a float32 product of another thread keeps its bits while the layer runs."""
     x, w = values(256, 512).bfloat16(), values(512, 512, seed=1).bfloat16()
     image, kernel = values(2, 16, 12, 12).bfloat16(), values(16, 16, 3, 3, seed=1).bfloat16()
     a, b = values(256, 256, seed=2), values(256, 256, seed=3)
@@ -463,7 +471,8 @@ def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductors_bits_are_those_of_eager():
-    """The layer, its gradients and what torch computes around it without fusing sums agree."""
+    """A layer compiled by inductor has the bits of eager mode: its result, its gradients, and
+    torch's operations around it."""
     layer = nn.Linear(128, 96)
     cpd.convert(layer, "te-current", coverage=False)
     x, g = values(64, 128), values(64, 96, seed=3).bfloat16()
@@ -480,7 +489,8 @@ def test_inductors_bits_are_those_of_eager():
 
 
 def test_transforms_of_16_bit_layers():
-    """Under torch.func the sums' order may differ, the operands do not."""
+    """Under torch.func, the operands are the same, but the order of sums may differ. So the
+    gradients agree to a tolerance."""
     x, w = values(8, 64).bfloat16(), values(32, 64, seed=1)
 
     def loss(w, x):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""matmul, linear and conv2d: torch's results with fp32 sums, to a tolerance; with narrow sums, bit
-for bit, what cpd.cast and cpd.gemm give when they are called one by one."""
+"""Tests matmul, linear and conv2d. With fp32 sums, they give torch's results to a tolerance. With
+narrow sums, they give the bits of separate calls of cpd.cast and cpd.gemm."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_linear_is_torchs(shape, biased):
 
 
 def test_each_rounding_draws_from_a_stream_of_its_own():
-    """The table in cpd.Recipe's documentation."""
+    """Each stochastic rounding uses the random stream that the table in cpd.Recipe's documentation
+    lists."""
     operand = "e5m2 stochastic random_bits=8"
     how = cpd.Recipe(operand, sums=(SOME,) * 4)
     x, w, bias = leaves_of((18, 7), (5, 7), (5,))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.functional.grouped_mm: each group as its own matmul; torch's shapes, errors, gradients."""
+"""Tests cpd.functional.grouped_mm: each group equals a separate matmul. Shapes, errors and
+gradients are torch's."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of the products and layers beyond a plain backward pass: forward mode, torch.func,
-torch.vmap. With fp32 sums, the results equal torch's own, to a tolerance. With narrow and
-stochastic sums, they have the bits of samples computed one by one."""
+"""Tests derivatives of products and layers beyond a plain backward pass: forward mode, torch.func,
+torch.vmap. With fp32 sums, the results equal torch's own to a tolerance. With narrow and stochastic
+sums, they have the bits of samples computed one by one."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def test_second_gradients_are_torchs_or_an_error(name):
 
 
 def tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b):
-    """Two products with the forward accumulator, of the operands as cast, summed in binary32."""
+    """Computes the tangent of a product: two products of cast operands with the forward
+    accumulator, summed in binary32."""
     return product(of_x, cast_w) + product(cast_x, of_w) + of_b
 
 
@@ -145,7 +146,8 @@ def test_tangents_pass_straight_through():
 
 
 def test_tangents_draw_bits_of_their_own():
-    """The table in cpd.Recipe's documentation."""
+    """The products of a tangent use the random streams that the table in cpd.Recipe's documentation
+    lists."""
     x, w, _ = operands(((6, 9), (5, 9), ()))
     of_x, of_w = x.cos(), w.cos()
     given = {"recipe": cpd.Recipe(sums=SOME), "seed": 3, "stream": 9}
@@ -220,7 +222,8 @@ DIMS = [
 
 
 def stacked(args, dims, samples=3):
-    """`args` with samples of each at those dimensions, and the samples one by one."""
+    """Returns the arguments with a batch of samples at the dimensions `dims`, and the samples one
+    by one."""
     each = [
         [x if dim is None else x * 2**i for x, dim in zip(args, dims, strict=True)]
         for i in range(samples)
@@ -241,7 +244,7 @@ def test_each_sample_has_the_bits_it_has_alone(recipe, ours, torchs, shapes):
     args = [x.bfloat16().float() for x in operands(shapes)]
     f = ours(recipe)
     functions = [f]
-    if recipe is not UNIT:  # whose gradients would have to be bf16
+    if recipe is not UNIT:  # UNIT would need gradients in bf16
         functions.append(grad(loss(f), ALL))
     for dims, function in itertools.product(DIMS, functions):
         together, each = stacked(args, dims)
@@ -265,8 +268,8 @@ def test_a_batch_of_streams():
 
 @pytest.mark.parametrize("name", ["linear", "conv2d"])
 def test_random_bits_of_a_batch(name):
-    """Random bits in a batch raise an error unless torch.vmap has `randomness`. It is an error too
-    if only the backward pass takes random bits."""
+    """Under torch.vmap, random bits raise an error unless `randomness` is set. The error also
+    occurs if only the backward pass uses random bits."""
     ours, _, shapes = PRODUCTS[name]
     args = operands(shapes)
     for how in (DRAWING, cpd.Recipe(sums="e4m3", grad_weight=SOME)):
@@ -304,7 +307,7 @@ def test_vmap_of_vmap_and_of_nothing():
 
 
 def tangent(f, x, w, b):
-    """Returns the derivative along x itself, by dual numbers."""
+    """Returns the derivative of `f` along the direction x, in forward mode."""
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x), w, b)).tangent
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converted layers: loaded in a fresh process, under torch.autocast, exported, on CUDA."""
+"""Tests converted layers: loaded in a new process, under torch.autocast, exported, and on CUDA."""
 
 from __future__ import annotations
 
@@ -148,8 +148,9 @@ def test_cuda_equals_cpu(recipe):
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", READY)
 def test_named_recipes_on_cuda(name):
-    """A step of three linear layers: on the CPU emulation of CUDA to the bit, products by torch
-    included; on a GPU, whose own products round otherwise, near."""
+    """A training step of three linear layers on CUDA gives the CPU's results. On the CPU emulation
+    of CUDA, all bits are equal. On a GPU, torch's own products round differently, so results are
+    close."""
     torch.manual_seed(0)
     here = nn.Sequential(*(nn.Linear(128, 128) for _ in range(3)))
     cpd.convert(here, name, coverage=False)

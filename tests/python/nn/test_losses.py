@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what a cast loses of a tensor, by NumPy's definitions of it."""
+"""Tests the measures of what a cast loses of a tensor, by their definitions in NumPy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def element_max(element):
 
 
 def by_definition(x, scale, element):
-    """Counts and error of x / scale rounded into ml_dtypes' `element`, saturating."""
+    """Returns counts and errors of x / scale, rounded with saturation to the ml_dtypes type
+    `element`."""
     x, scale = x.astype(np.float64), np.broadcast_to(scale, x.shape).astype(np.float64)
     most = element_max(element)
     q = np.clip(x / scale, -most, most).astype(np.float32).astype(element).astype(np.float64)
@@ -43,7 +44,7 @@ def by_definition(x, scale, element):
 
 
 def mx_scales(x, element_exponent):
-    """OCP's floor rule by blocks of 32 along the last axis."""
+    """Returns the scales by OCP's floor rule, in blocks of 32 along the last axis."""
     blocks = np.abs(x).reshape(x.shape[0], -1, 32).max(-1)
     exponents = np.floor(np.log2(np.where(blocks > 0, blocks, 2.0**-127))) - element_exponent
     return np.repeat(np.exp2(np.maximum(exponents, -127)), 32, axis=1)

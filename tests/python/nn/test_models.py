@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Architectures of transformers and timm, random weights: what of a training step runs emulated,
-and that everything else is a module that the report names with its reason."""
+"""Tests models of transformers and timm with random weights: how much of a training step runs
+emulated. All other products belong to modules that the report names with a reason."""
 
 import warnings
 
@@ -16,7 +16,8 @@ EXCEPTIONS = {
     "nvfp4": {ATTENTION: "its source keeps attention in bf16"},
     "te-delayed": {ATTENTION: "its source keeps attention in bf16"},
 }
-"""For each recipe the reasons for which a product may be left to torch, and why they hold."""
+"""For each recipe, the reasons that the report may give for leaving a product to torch, and why
+they are valid."""
 QUICK = ("gpt2", "mixtral", "mamba", "vit")
 
 

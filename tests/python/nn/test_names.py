@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name given as a recipe: formats cast the operands of all three GEMMs, names of recipes win,
-accumulators and a bare e4m3 are refused."""
+"""Tests texts that are given as a recipe. A format's name casts the operands of all three GEMMs,
+and names of recipes have priority. Accumulators and a bare e4m3 are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACCUMULATORS = ["e4m3 kahan", "fp32 sequential", "h100-fp8", "int32", "fixed<32,
 
 
 def taken_by(given):
-    """Yields the functions and classes that take a recipe, called with `given`."""
+    """Yields calls that pass `given` to each function and class that takes a recipe."""
     x, model = torch.ones(2, 4), lambda: torch.nn.Linear(4, 3)
     yield lambda: cpd.Recipe(given)
     yield lambda: cpd.convert(model(), given, coverage=False)
@@ -48,7 +48,7 @@ def taken_by(given):
 
 
 def rounded(x, given, dim):
-    """The cast of an operand, with blocks along the GEMM's sum."""
+    """Casts an operand. A block of a scaled format lies along the dimension that the GEMM sums."""
     to = cpd.Cast(given)
     x = x.transpose(dim, -1).contiguous()
     return cpd.cast(x, to).transpose(dim, -1)
@@ -197,8 +197,8 @@ def test_near_names():
     "given", ["int8 kahan", "fp32 fma chunk=3", "e9m9 block_fma", "cdna1-fp16 fraction_bits=20"]
 )
 def test_a_wrong_accumulator_is_one(given):
-    """A scheme's word, or a unit's name with options, makes a text an accumulator, also where it is
-    refused as one."""
+    """A text is recognized as an accumulator if it has the word of a scheme, or a matrix unit's
+    name with options. This holds even if the accumulator itself is invalid."""
     with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
         cpd.Recipe(given)
     with pytest.raises(ValueError, match=r"must be|chunk|exp|has no effect"):

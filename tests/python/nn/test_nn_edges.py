@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of layers and recipes: one of two that is forgotten, state that a call must leave alone."""
+"""Tests edge cases of layers and recipes: treating only one of two operands, and changing state
+that a call must not touch."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_a_title_names_one_format_where_all_are_equal():
 
 
 def test_nvfp4s_gradients_are_stochastic():
-    """The gradients of both GEMMs are stochastic and nothing else is, as in the recipe's source."""
+    """In the recipe nvfp4, the casts of the gradients of both GEMMs are stochastic and no other
+    cast is, as in the recipe's source."""
     how = cpd.Recipe("nvfp4")
     found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
         "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"
@@ -96,8 +98,8 @@ def test_attention_drops_nothing_in_eval_mode():
 
 
 def test_a_weight_in_bfloat16_beside_an_input_in_float32():
-    """The values of the weight are cast as they are. The result equals the result with the same
-    weight in float32."""
+    """A bfloat16 weight is cast without a conversion that changes its values. The result equals the
+    result with the same weight in float32."""
     w = torch.randn(16, 32, dtype=torch.bfloat16)
     x = torch.randn(8, 32)
     for cast in ("fp8-tensor", "mxfp8", "nvfp4"):

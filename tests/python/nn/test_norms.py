@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings, of which results and returning gradients are rounded; and that rounding."""
+"""Tests norms and embeddings whose results and incoming gradients are rounded, and the rounding
+itself."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ PLAIN = cpd.Recipe("native")
 
 
 def by_hand(x, spec, purpose, stream=0):
-    """A cast with the stream of a purpose."""
+    """Casts `x` with the random stream of a purpose."""
     tagged = (stream ^ stream_tag(Purpose[purpose])) % 2**64
     how = cpd.Cast(spec.format, rounding=spec.rounding, random_bits=spec.random_bits)
     return cpd.cast(x, how, seed=3, stream=tagged)
 
 
 def gradients(f, *operands, seed=9):
-    """Returns the result, and the gradients of operands that are tensors of floats."""
+    """Returns the result, and the gradients of all operands that are floating-point tensors."""
     leaves = [
         x.detach().clone().requires_grad_()
         if isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -76,8 +77,8 @@ def operands(norm, dtype=torch.float32):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("spec", [cpd.Cast("e4m3"), DRAWN], ids=str)
 def test_norms_are_torchs_rounded(norm, spec):
-    """The result equals torch's result, rounded. Its gradient is rounded and enters torch's
-    backward pass."""
+    """The result of a norm is torch's result, rounded. The gradient of the result is rounded before
+    it enters torch's backward pass."""
     how = cpd.Recipe("native", norm=spec)
     got = gradients(lambda *a: norm(*a, recipe=how, seed=3, stream=5 << 36), *operands(norm))
 
@@ -101,7 +102,7 @@ def test_norms_without_a_format_are_torchs(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_narrow_types_are_rounded_once(norm):
-    """The result of a bfloat16 norm is computed in float32 and rounded from there."""
+    """A norm of bfloat16 values is computed in float32 and rounded once."""
     narrow = operands(norm, torch.bfloat16)
     got = norm(*narrow, recipe=NARROW)
     assert got.dtype == torch.bfloat16
@@ -124,7 +125,8 @@ def test_running_statistics_are_torchs():
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
 def test_running_statistics_move_once_a_call(norm, is_compiled):
-    """With a rounded result, too: a compiled backward pass computes the layer again."""
+    """Running statistics are updated once per call, even if the result is rounded and a compiled
+    backward pass computes the layer again."""
     how = {"training": True} if norm == "batch_norm" else {}
     recipe = cpd.Recipe("native", output="bf16")
 
@@ -260,7 +262,8 @@ def test_round_both_passes_opcheck():
 
 
 def test_inductor_keeps_eagers_bits():
-    """The inputs are such that torch's own function would give other bits."""
+    """A rms_norm compiled by inductor has the bits of eager mode. The inputs are chosen so that
+    torch's own function would give different bits."""
     x, w = normal(64, 256), normal(256, seed=1)
 
     def run(x, w):
@@ -302,7 +305,8 @@ LAYERS = {
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_converted_norms_are_torchs_rounded(name):
-    """Training and evaluation both round torch's result. The running statistics equal torch's."""
+    """In training and in evaluation, torch's result is rounded. The running statistics equal
+    torch's."""
     given, shape = LAYERS[name]
     layer = getattr(torch.nn, name)(*given)
     for p in layer.parameters():

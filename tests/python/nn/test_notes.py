@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports warn in advance of the calls that will be refused."""
+"""Tests that the report of `cpd.convert` warns of calls that will raise an error."""
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ HYBRID = cpd.Recipe("e4m3fn", gradient="e5m2")
     "recipe", ["te-current", "te-delayed", "mxfp8", "mxfp8-hybrid", "e5m2", HYBRID], ids=str
 )
 def test_units_that_lack_the_operands(recipe, sums):
-    """A note names each product that raises, and no other."""
+    """The report's notes name each product that will raise an error because the matrix unit does
+    not accept its operands. They name no other product."""
     torch.manual_seed(0)
     layer = nn.Linear(64, 64)
     report = cpd.convert(layer, cpd.Recipe(recipe, sums=sums), coverage=False)
@@ -58,7 +59,8 @@ def test_any_format_may_stand_beside_a_unit(cast):
 @pytest.mark.parametrize("layer", [nn.Conv1d(4, 4, 1), nn.ConvTranspose2d(4, 4, 1)], ids=str)
 @pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "mxfp8"])
 def test_convolutions_of_units_that_scale_sums(layer, recipe):
-    """`convert` refuses what a call would refuse, and names the rule that helps."""
+    """`convert` refuses a layer that a call would refuse. Its error names the rule that leaves the
+    layer to torch."""
     model = nn.Sequential(nn.Linear(4, 4), layer)
     given = cpd.Recipe(recipe, sums=BY_PRODUCT)
     with pytest.raises(ValueError, match=rf"^1: .*\('type {type(layer).__name__}', None\)"):

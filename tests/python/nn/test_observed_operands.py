@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers judge the operands that layers multiply, in layers of every type. Casts in float32 and
-errors in float64 give the expected values."""
+"""Tests that observers measure the operands that layers multiply, for layers of every type. Casts
+in float32 and errors in float64 give the expected values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensors import normal  # noqa: E402
 
 MX = cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8")
 SCALED = ("int8 row", "int12 row", "fp8-row", "nvfp4", "mxfp8", "mxfp4 factor=0.75")
-OPERANDS = {  # of a linear layer: the tensor and the axis of the sum
+OPERANDS = {  # each operand of a linear layer: tensor and summed axis
     ("activation", "forward"): -1,
     ("activation", "grad_weight"): 0,
     ("weight", "forward"): 1,
@@ -29,7 +29,8 @@ OPERANDS = {  # of a linear layer: the tensor and the axis of the sum
 
 
 def multiplied(x, text, axis):
-    """The operand of the product: the cast in float32, which holds it."""
+    """Returns the operand of a product, in float64: the cast computed in float32, which holds it
+    exactly."""
     x = x.detach().float().contiguous()
     name, _, factor = text.partition(" factor=")
     if not factor:
@@ -40,7 +41,7 @@ def multiplied(x, text, axis):
 
 
 def sqnr(x, y):
-    """The ratio of signal and error in dB."""
+    """Returns the ratio of signal power to error power in dB."""
     x = x.detach().double()
     return 10 * math.log10(float(x.square().sum() / (y - x).square().sum()))
 
@@ -106,4 +107,4 @@ def test_delayed_scales_are_those_of_the_layer():
     rows = {row.recipe: row for row in watch if row.role == "activation"}
     assert rows["own"].scale_min == rows["own"].scale_max == float(scale.reciprocal())
     assert rows["own"].overflow == float((x.abs() > 448 * scale.reciprocal()).sum()) / 64 * 100 > 0
-    assert rows["te-delayed"].overflow == 0  # by the tensor's own scale
+    assert rows["te-delayed"].overflow == 0  # the scale comes from the tensor itself

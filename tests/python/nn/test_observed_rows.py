@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what formats lose in a model's layers, as it is printed."""
+"""Tests the printed table of what formats lose in a model's layers."""
 
 from __future__ import annotations
 

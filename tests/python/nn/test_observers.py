@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers: what they count, by NumPy's definitions of it; which tensors they see; and that a
-model computes and is as it was."""
+"""Tests observers: their counts by NumPy's definitions, and which tensors they see. A model must
+compute the same with an observer, and be unchanged after its removal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_to_lose(x):
 
 
 def seen(model, run, role, layer, **options):
-    """Rows of one tensor of a layer."""
+    """Returns the observer's rows of one tensor of a layer."""
     with cpd.observe(model, **options) as watch:
         run(model)
     return [row for row in watch if (row.role, row.layer) == (role, layer)]
@@ -80,7 +80,7 @@ def test_each_role_is_the_tensor_of_that_name():
 
 
 class Calls(nn.Module):
-    """A layer called by name, and twice."""
+    """A module that calls one layer twice, and a second layer with the same weight."""
 
     def __init__(self):
         super().__init__()
@@ -191,7 +191,7 @@ def test_what_if_by_name_and_why_not():
 
 
 class Blocks(nn.Module):
-    """Attention, a recurrent layer, a convolution and linear layers."""
+    """A model with attention, a recurrent layer, a convolution and linear layers."""
 
     def __init__(self):
         super().__init__()
@@ -208,7 +208,7 @@ class Blocks(nn.Module):
 
 
 def steps_of(model, count=3):
-    """Parameters after some steps."""
+    """Trains for some steps and returns the parameters."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(count):
         optimizer.zero_grad()
@@ -355,7 +355,7 @@ def test_checkpointed_layers_count_once(reentrant):
 
 
 class Scalars(TorchDispatchMode):
-    """Counts what waits for a device."""
+    """Counts the operations that wait for a device (reads of a scalar on the host)."""
 
     count = 0
 
@@ -385,8 +385,9 @@ def test_data_parallel():
             for _ in range(2):
                 ddp(normal(4, 8)).sum().backward()
         left = hooks(ddp)
-        # As the group's last owner the wrapper may never end: torch 2.13 joins the group's thread
-        # under the GIL, for which that thread waits.
+        # The DDP wrapper must not be the last owner of the process group. Otherwise its end may
+        # deadlock: torch 2.13 joins the group's thread while it holds the GIL, which that thread
+        # needs.
         del ddp
     finally:
         dist.destroy_process_group()
@@ -525,7 +526,8 @@ def test_a_converted_models_coverage_comes_first():
 
 
 def test_a_rule_exempts_a_layer():
-    """What_if's rows name the rule that leaves a layer in torch, and say no loss."""
+    """With `what_if`, the rows of a layer that a rule leaves to torch name the rule, and state no
+    loss."""
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     rules = cpd.Recipe("native", activation="e4m3fn", rules=[("last 1", None)])
     watch = cpd.observe(model, every=1, what_if={"ruled": rules})
@@ -569,7 +571,7 @@ def test_the_plot_joins_no_layers_and_hides_no_recipe(tmp_path, monkeypatch):
     marks = [tuple(each[0]) for each in drawn_marks if len(each)]
     of_layer = [mark for mark in marks if -0.5 < mark[1] < 0.5 and mark[0] > 1]
     assert len(of_layer) == 2
-    assert of_layer[0][0] == of_layer[1][0]  # one SQNR
+    assert of_layer[0][0] == of_layer[1][0]  # both rows have the same SQNR
     assert of_layer[0][1] != of_layer[1][1]
     exempt = [mark for mark in marks if 0.5 < mark[1] < 1.5]
     assert [mark[0] for mark in exempt] == [0.03, 0.03]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of a layer's operands: scales follow from the type in which an operand arrives, and
-inputs of another type than the weights are refused where torch refuses them."""
+"""Tests the dtypes of a layer's operands. Scales depend on the dtype in which an operand arrives.
+Inputs of another dtype than the weights are refused wherever torch refuses them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(*shape, seed=0):
 
 
 def nearest(x, man, least):
-    """A rational, rounded to nearest-even at `man` mantissa bits; `least`: the exponent of the
+    """Rounds a rational to nearest-even at `man` mantissa bits. `least` is the exponent of the
     least normal number."""
     if x == 0:
         return x
@@ -44,8 +44,8 @@ def nearest(x, man, least):
 
 
 def te_cast(rows, largest):
-    """TransformerEngine's E4M3 values of rows by a scale each, in exact rationals: the multiplier
-    is fl(448 / max |x|), or `largest` where that is Inf."""
+    """Casts rows to E4M3 by TransformerEngine's rule, in exact rationals. Each row has its
+    multiplier, fl(448 / max |x|), or `largest` if this is infinite."""
     found = []
     for row in rows:
         multiplier = nearest(448 / max(map(abs, row)), 23, -126)
@@ -65,8 +65,8 @@ LARGEST = {
 
 @pytest.mark.parametrize("dtype", LARGEST)
 def test_scales_of_tiny_blocks_follow_from_the_operands_type(dtype):
-    """TransformerEngine's largest multiplier is that of the input's type. All values here are
-    subnormal in bfloat16. A layer casts an operand as cpd.cast does, by each of its ways."""
+    """TransformerEngine's largest multiplier depends on the input's dtype. All values here are
+    subnormal in bfloat16. Every path by which a layer casts an operand gives cpd.cast's values."""
     codes = torch.randint(1, 128, (8, 32), generator=torch.Generator().manual_seed(5))
     x = codes.to(torch.int16).view(torch.bfloat16).to(dtype)
     rows = [[Fraction(v) for v in row] for row in x.double().tolist()]
@@ -80,7 +80,7 @@ def test_scales_of_tiny_blocks_follow_from_the_operands_type(dtype):
     assert all(torch.equal(y.double(), wanted) for y in cast_operand_both(x, text, (-1, -1)))
     values, scale, _ = split_operand(x, text, -1)
     assert torch.equal(values.double() * scale.double(), wanted)
-    # 2^60 brings the products into float32's normal range.
+    # The factor 2^60 brings the products into float32's normal range.
     w = torch.eye(32, dtype=dtype) * 2.0**60
     made = [functional.linear(x, w, recipe=recipe, dtype=torch.float32)]
     if dtype == torch.bfloat16:
@@ -133,7 +133,7 @@ def test_layers_refuse_inputs_that_torchs_layers_refuse(kind, recipe, of_weight,
     with pytest.raises(theirs.type) as ours:
         layer(*inputs)
     assert str(ours.value) == str(theirs.value)
-    if kind != "encoder":  # whose norms torch computes, and refuses
+    if kind != "encoder":  # torch refuses the norms of an encoder
         with torch.autocast("cpu", torch.bfloat16):
             layer(*inputs)
 
@@ -146,7 +146,7 @@ ROUNDED = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", norm="(4,3)
 
 
 def outcome(call):
-    """The error, or the result's type."""
+    """Returns the class and text of the error, or the dtype of the result."""
     try:
         made = call()
     except (RuntimeError, ValueError) as error:
@@ -162,7 +162,8 @@ def with_bias(layer, dtype):
 
 
 MHA = nn.MultiheadAttention
-"""Of a layer of one type and a tensor of another: the layer, and its arguments from both."""
+"""Layers with one dtype that get a tensor of another dtype. Each entry has functions that make the
+layer and its arguments."""
 OTHERS = {
     "bilinear": (lambda p, q: nn.Bilinear(8, 8, 4, dtype=p), lambda x, y: (x(4, 8), y(4, 8))),
     "linear's bias": (lambda p, q: with_bias(nn.Linear(8, 8, dtype=p), q), lambda x, y: (x(4, 8),)),
@@ -222,7 +223,8 @@ def with_statistics(layer, dtype):
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize(("first", "second"), TYPES)
 def test_layers_take_and_refuse_the_types_that_torchs_layers_do(kind, first, second):
-    """torch alone takes an LSTM cell's c of another type: its result then has that type."""
+    """Converted layers accept and refuse the same combinations of dtypes as torch's layers. Only
+    torch accepts an LSTM cell's c in another dtype, which its result then has."""
     make, arguments = OTHERS[kind]
     plain = make(first, second)
     layer = copy.deepcopy(plain)
@@ -238,7 +240,7 @@ def test_layers_take_and_refuse_the_types_that_torchs_layers_do(kind, first, sec
     )
     with torch.autocast("cpu", B16):
         got = outcome(lambda: layer(*given))
-        if "norm" in kind or kind == "statistics":  # which torch.autocast leaves alone
+        if "norm" in kind or kind == "statistics":  # torch.autocast does not change these
             assert got == outcome(lambda: plain(*given))
         else:
             assert got in (B16, F32)
@@ -271,8 +273,8 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize(("first", "second"), TYPES)
 def test_functions_refuse_the_types_that_torchs_functions_do(name, first, second):
-    """A functional form by ValueError, as for every argument that torch refuses; cpd.autocast by
-    torch's own error."""
+    """For dtypes that torch refuses, a functional form raises ValueError, as for every invalid
+    argument. cpd.autocast raises torch's own error."""
     args, keywords = FORMS[name](
         *(lambda *shape, of=of: values(*shape).to(of) for of in (first, second))
     )
@@ -321,7 +323,8 @@ def test_an_output_that_autocasts_type_does_not_hold():
 
 
 def test_sums_that_autocasts_type_does_not_hold():
-    """The error names the way out, and each of its ways is one."""
+    """If autocast's dtype cannot hold the sums, the error names several remedies. Each remedy
+    works."""
     layer = converted(torch.nn.Linear(8, 8), cpd.Recipe(sums="fp32"))
     x = values(4, 8)
     with torch.autocast("cpu", torch.bfloat16):

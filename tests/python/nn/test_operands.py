@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of a layer's three GEMMs: each pass equals, bit for bit, the one written by hand of
-cpd.cast and cpd.gemm, or of torch's own product."""
+"""Tests the operands of a layer's three GEMMs. Each pass equals, bit for bit, a computation by hand
+with cpd.cast and either cpd.gemm or torch's own product."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ LINEAR["sums that differ"] = NARROW
 @pytest.mark.parametrize("way", ["functional", "converted", "autocast"])
 @pytest.mark.parametrize("recipe", LINEAR.values(), ids=LINEAR)
 def test_a_linear_layer_is_the_step_written_by_hand(recipe, way):
-    """The functional form, a converted layer and torch's function within autocast give the same
-    bits."""
+    """A linear layer has the bits of a step written by hand, as a functional form, as a converted
+    layer, and as torch's function within cpd.autocast."""
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
@@ -120,8 +120,9 @@ def test_compiled_bits_are_those_of_eager(name):
 
 
 def test_gradients_of_gradients_go_through_torchs_own_kernels():
-    """Let y = qx qwᵀ. Then of_x = 2 y qv, where qv is the weight cast along its outputs. The
-    gradient of of_x's sum by w is the sum of the gradients through y and through qv."""
+    """Second gradients pass through torch's own kernels. Let y = qx qwᵀ. The gradient of x is 2 y
+    qv, where qv is the weight cast along its outputs. The sum of that gradient depends on w through
+    y and through qv, so its derivative has two terms."""
     x, w = values(6, 32).requires_grad_(), values(8, 32, seed=1).requires_grad_()
     recipe = cpd.Recipe("native", activation="mxfp8", weight="mxfp8")
     y = functional.linear(x, w, recipe=recipe)
@@ -149,7 +150,7 @@ def test_autocast_gives_its_type():
     with torch.autocast("cpu", torch.bfloat16):
         y = functional.linear(x, w, recipe=recipe)
     assert y.dtype == torch.bfloat16
-    qx, qw = (cpd.cast(t.detach(), "e4m3fn") for t in (x, w))  # of the tensors as they arrive
+    qx, qw = (cpd.cast(t.detach(), "e4m3fn") for t in (x, w))  # casts of the unconverted tensors
     assert same(y.detach(), F.linear(qx, qw).bfloat16())
     y.sum().backward()
     assert x.grad.dtype == w.grad.dtype == torch.float32
@@ -216,7 +217,7 @@ def test_a_history_belongs_to_the_tensor(tensor, other):
 
 
 def encoded(spec, x, axis):
-    """Returns the operand as codes and scales, in the form that `cpd.gemm` takes."""
+    """Returns the cast operand as codes and scales, in the form that `cpd.gemm` accepts."""
     to = spec.format
     if isinstance(to, cpd.Format):
         return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: each row reaches torch's functions, and its modules are converted."""
+"""Tests the table of operations: each row replaces torch's functions within cpd.autocast, and
+`cpd.convert` converts the row's modules."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_row_names_functions_of_torch():
     assert len({row.name for row in OPERATIONS}) == len(OPERATIONS)
     assert functions[F.linear].name == functions[torch.ops.aten.linear.default].name == "linear"
     assert functions[torch.linalg.matmul] is functions[torch.Tensor.__matmul__]
-    assert torch.layer_norm not in functions  # whose arguments are not those of F.layer_norm
+    assert torch.layer_norm not in functions  # its arguments differ from F.layer_norm's
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,8 @@ def test_a_convolution_of_0_7_has_its_dimensions():
 
 
 def test_a_new_row_is_one_function(monkeypatch):
-    """cdist, which has a row without a form, by a function of one product."""
+    """A single function adds an emulated form of an operation. The test adds one for cdist, whose
+    row in the table has none."""
 
     def cdist(a, b, *, recipe, **how):
         return cpd.functional.matmul(a, b.mT, recipe=recipe, **how)

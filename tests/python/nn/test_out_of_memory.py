@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU without memory: each request for memory of each kind of operator and layer, results and
-CPD's own, is refused once. The error is torch's, nothing is lost or freed twice, and the next call
-gives the same bits. On the CPU emulation of CUDA, whose allocator refuses on demand."""
+"""Tests a GPU without memory. For each kind of operator and layer, each request for memory, of
+torch or of CPD itself, is refused once.
+
+The call must raise torch's error. It must not leak memory or free memory twice, and the next call
+must give the same bits. The tests run on the CPU emulation of CUDA, whose allocator can refuse
+requests.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ Run = Callable[[], list[Any]]
 
 
 def operators() -> dict[str, Run]:
-    """A call of each kind of operator, which gives new tensors."""
+    """Returns a call of each kind of operator. Each call makes new tensors."""
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(3)).cuda()
     y = x.mT.contiguous()
     codes = cpd.encode(x, "e4m3")
@@ -74,7 +78,8 @@ def operators() -> dict[str, Run]:
 
 
 def layers() -> dict[str, Run]:
-    """A forward and a backward pass of converted layers, each its result and its gradients."""
+    """Returns a training step for each kind of converted layer. A step returns the result and the
+    gradients."""
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(5)).cuda()
     image = x.reshape(2, 4, 4, 4)
 
@@ -110,8 +115,9 @@ def unfrozen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_is_lost() -> Iterator[None]:
-    """Asserts that the block frees all that it allocates: torch's tensors and the device memory of
-    torch and CPD. Freeing twice ends the process (tests/testing/cuda_on_cpu/memory.cpp)."""
+    """Asserts that the block frees all that it allocates: torch's tensors, and device memory of
+    torch and of CPD. Freeing memory twice ends the process
+    (tests/testing/cuda_on_cpu/memory.cpp)."""
 
     def in_use() -> tuple[int, int]:
         gc.collect()
@@ -124,7 +130,7 @@ def nothing_is_lost() -> Iterator[None]:
 
 
 def requests(run: Run) -> int:
-    """How often a call asks torch's allocator."""
+    """Returns how often a call requests memory from torch's allocator."""
     before = library.cuda_on_cpu_asked()
     run()
     return library.cuda_on_cpu_asked() - before
@@ -147,8 +153,9 @@ def assert_equal(got: list[Any], wanted: list[Any]) -> None:
 
 
 def check_each_request(run: Run) -> int:
-    """Refuses all of a call's requests from each on, and each of CPD's own memory once; returns how
-    many of those there are."""
+    """For each request of a call, refuses this request and all later ones, and checks the error.
+    If CPD made the request, also refuses this request alone. Returns the number of CPD's own
+    requests."""
     wanted = hosts(run())
     gc.freeze()  # the modules that the first call imported, so that collecting takes no time
     own = 0
@@ -165,7 +172,8 @@ def check_each_request(run: Run) -> int:
 
 
 def check_retry(run: Run, after: int, wanted: list[Any]) -> None:
-    """CPD's own memory is asked for once more, when what its pool keeps is given back."""
+    """If a request of CPD is refused once, CPD frees the unused memory of its pool and requests the
+    memory again."""
     trims = library.cuda_on_cpu_trims()
     with refusing(1, after):
         got = run()
@@ -176,7 +184,7 @@ def check_retry(run: Run, after: int, wanted: list[Any]) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_operators() -> None:
     own = {name: check_each_request(run) for name, run in operators().items()}
-    assert own["cast"] == own["gemm"] == own["sum"] == 0  # those need none
+    assert own["cast"] == own["gemm"] == own["sum"] == 0  # these make no requests of CPD's own
     assert own["simulate_all_reduce"] > 0
     assert own["gemm by blas"] > 0
     assert min(count for name, count in own.items() if name.startswith("scaled")) > 0

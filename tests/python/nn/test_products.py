@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the multiply-accumulates of products to the sum of the results. All operands are ones,
-so each multiply-accumulate adds 1 to that sum."""
+"""Tests the counts of multiply-accumulates. All operands are ones, so each multiply-accumulate adds
+1 to the sum of the results, which must equal the count."""
 
 import pytest
 import torch
@@ -82,7 +82,7 @@ PRODUCTS = {
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_stored_values_of_sparse_operands():
-    """Zeros that are not stored are not multiplied."""
+    """In a product of a sparse operand, only stored values count as multiply-accumulates."""
     pattern = torch.tensor([[1.0, 0, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
     left, right = pattern.to_sparse(), torch.ones(4, 5)
     csr = pattern.to_sparse_csr()
@@ -109,7 +109,8 @@ def test_each_multiply_accumulate_is_counted(name):
     assert counted.forward == wanted
     gradients = sum(int(x.grad.sum()) for x in operands)
     assert gradients == 2 * wanted
-    # torch forms the gradients of vectors' products by multiplications alone
+    # torch computes the gradients of dot products by multiplications without sums. These do not
+    # count as multiply-accumulates.
     assert counted.backward == {"dot": 0, "mv": wanted, "addmv": wanted}.get(name, gradients)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts anywhere in a model: `cpd.quantizer`."""
+"""Tests `cpd.quantizer`, a module that casts a tensor anywhere in a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = (
 
 
 def by_hand(x, spec, axis):
-    """The cast of a spec that draws nothing."""
+    """Casts `x` by a spec without stochastic rounding. Returns `x` if there is no spec."""
     if spec is None:
         return x
     return cpd.cast(x, spec, axis=axis if isinstance(spec.format, cpd.Scaled) else -1)
@@ -131,7 +131,7 @@ def drawing():
 
 
 def run(module, steps=1, seed=0):
-    """Values and gradients of some calls."""
+    """Returns the values and gradients of some calls."""
     found = []
     for step in range(steps):
         x = normal(5, 16, seed=seed + step).requires_grad_()

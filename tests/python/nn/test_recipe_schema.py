@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON schema of recipes accepts what `cpd.Recipe` reads, and refuses what that refuses
-for a key, a type or a bound."""
+"""Tests the JSON schema of recipes: it accepts what `cpd.Recipe` reads, and refuses a wrong key,
+type or bound that `cpd.Recipe` refuses."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_rules_may_be_a_table(validator):
 
 
 def test_the_page_s_file(validator, tmp_path):
-    """The file that the page of the schema shows is one that the schema and CPD accept."""
+    """The schema and CPD both accept the example file on the schema's page."""
     page = Path(__file__).parents[3] / "python/docs/api/recipe_schema.md"
     (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
     validator.validate(tomllib.loads(text))

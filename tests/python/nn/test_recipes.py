@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: their contents, as plain data, in files, by name."""
+"""Tests recipes: their contents, and recipes given as plain data, as files and by name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def test_the_text_says_the_rest_too():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
 def test_texts_make_the_same_recipe(recipe):
-    """A text gives all keys but seeds, streams and layer."""
+    """A recipe's text contains all keys except seeds, streams and the layer number. The text gives
+    an equal recipe, apart from these numbers."""
     parsed = cpd.Recipe(recipe.text)
     plain = without_numbers(recipe)
     assert parsed == plain == cpd.Recipe(str(recipe)) == eval(repr(recipe), {"cpd": cpd})
@@ -88,7 +89,7 @@ def test_texts_make_the_same_recipe(recipe):
 
 
 def without_numbers(recipe):
-    """The recipe as a file holds it, without the numbers."""
+    """Returns the recipe as a file stores it, without seeds, streams and layer numbers."""
 
     def stripped(value):
         if isinstance(value, dict) and "text" in value:
@@ -200,7 +201,7 @@ def test_what_the_operators_take():
 
 
 def drawn(recipe):
-    """The purposes of the stochastic roundings of the GEMMs."""
+    """Returns the purposes (names of random streams) of all stochastic roundings in the GEMMs."""
     kept = recipe._kept.drawing
     return [one.name for one, part in zip(Purpose, kept, strict=True) if part is not None]
 
@@ -326,7 +327,8 @@ def test_what_is_wrong_says_so(arguments, error, message):
 
 @pytest.mark.parametrize("given", ["e4m3 aps", cpd.Reduce("e4m3", aps=True)])
 def test_reduce_is_an_all_reduce(given, tmp_path):
-    """A text, an object, a recipe's text, plain data and a file give the same all-reduce."""
+    """An all-reduce is the same if it is given as a text, an object, part of a recipe's text, plain
+    data or a file."""
     wanted = cpd.Reduce("e4m3 aps")
     recipe = cpd.Recipe("native weight=bf16", reduce=given)
     (tmp_path / "recipe.json").write_text(recipe.to_json())
@@ -375,7 +377,8 @@ def test_errors_of_wires(text, message):
 
 @pytest.mark.parametrize("given", range(6))
 def test_recipes_are_constructed_in_compiled_programs(given):
-    """The results are those of the recipe outside, which keywords change."""
+    """A recipe can be constructed in a compiled program, also with keywords. It gives the results
+    of the same recipe constructed outside the program."""
     torch = pytest.importorskip("torch")
 
     def make():
@@ -397,7 +400,7 @@ def test_recipes_are_constructed_in_compiled_programs(given):
 
 
 def test_a_text_is_read_once(monkeypatch):
-    """Warm calls look a text up; the file that a text names is read each time."""
+    """The recipe of a text is cached: a second call does not parse the text."""
     text = "native weight=mxfp4 norm=e5m2"
     made = as_recipe(text)
     monkeypatch.setattr("cpd.nn.recipe_files.keys_of", None)
@@ -415,7 +418,8 @@ def test_a_file_is_read_each_time(tmp_path):
 
 @pytest.mark.parametrize("sums", ["e6m9 kahan", "h100-fp8"])
 def test_sums_beside_a_whole_recipe_are_those_of_its_parts(sums):
-    """The parts of a recipe take the sums too, but not a matrix unit, which takes elements."""
+    """`sums=` beside a whole recipe also applies to the recipe's parts (attention, rules,
+    schedule). The exception is a matrix unit, which takes only operands of its element formats."""
     how = cpd.Recipe("native rules='head bf16' schedule='step 3 mxfp8' attention=bf16", sums=sums)
     wanted = cpd.Accumulator(sums if sums == "e6m9 kahan" else "h100-fp8")
     assert how.forward == wanted

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers written out over time: torch's results, and bit for bit a loop by hand."""
+"""Tests recurrent layers, which CPD computes one time step after another. With torch's own sums
+("native"), they give torch's results. Otherwise they give the bits of a loop written by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ LENGTHS = [5, 4, 4, 1]
 
 
 def torchs(kind, **options):
-    """A layer of torch's: 3 inputs, 4 hidden values."""
+    """Returns torch's recurrent layer of this kind, with 3 inputs and 4 hidden values."""
     torch.manual_seed(0)
     if kind.startswith("rnn_"):
         return torch.nn.RNN(3, 4, nonlinearity=kind[4:], **options)
@@ -41,7 +42,7 @@ def torchs(kind, **options):
 
 
 def function(kind):
-    """Ours of that kind."""
+    """Returns CPD's functional form for this kind of layer."""
     if kind.startswith("rnn_"):
         return lambda *args, **how: ours.rnn(*args, nonlinearity=kind[4:], **how)
     return getattr(ours, kind)
@@ -59,7 +60,8 @@ def arguments(layer):
 
 
 def with_gradients(f, leaves):
-    """Results of `f`, and the gradients of the leaves of a sum of all of them."""
+    """Returns the results of `f`, and the gradients of a weighted sum of all results for each
+    leaf."""
     results = f()
     total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))
     return [y.detach() for y in results], torch.autograd.grad(total, leaves, materialize_grads=True)
@@ -115,7 +117,7 @@ def step_by_hand(kind, x, state, product):
 
 
 def loop_by_hand(kind, x, state, weights, recipe, stream, chain=0, chains=1, reverse=False):
-    """One direction of one layer over a padded batch."""
+    """Computes one direction of one layer by a loop, over a padded batch."""
     w_ih, w_hh, b_ih, b_hh, *projection = weights
     how = {"recipe": recipe}
 
@@ -139,7 +141,8 @@ def loop_by_hand(kind, x, state, weights, recipe, stream, chain=0, chains=1, rev
 @pytest.mark.parametrize("recipe", [NATIVE, NARROW, DRAWING], ids=("native", "narrow", "drawing"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_is_a_loop_by_hand(kind, recipe):
-    """Two directions of two layers, forward and all gradients."""
+    """Two layers with two directions give the bits of a loop by hand, in the results and in all
+    gradients."""
     layer = torchs(kind, num_layers=2, bidirectional=True)
     hx, x = states(layer, kind), normal(5, 4, 3).requires_grad_()
     leaves = [x, *layer.parameters()]
@@ -173,7 +176,8 @@ FORMATS = ("native activation=(4,3) weight=(4,3) gradient=e5m2", "te-current", "
 
 
 class Unchanged(TorchDispatchMode):
-    """A mode that sees each product: layers are then computed step by step."""
+    """A dispatch mode that sees each product. While a mode is active, layers are computed step by
+    step."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -181,7 +185,8 @@ class Unchanged(TorchDispatchMode):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """How many directions of layers were computed in one node each."""
+    """Returns a list that grows by one entry for each layer and direction that is computed as one
+    autograd node."""
     taken = []
 
     def over_time(*args):
@@ -194,7 +199,8 @@ def at_once(monkeypatch):
 
 
 def wide_layer(kind, **options):
-    """One whose rows are neither shorter than a vector nor whole vectors: 24 inputs, 35 values."""
+    """Returns a layer with 24 inputs and 35 hidden values. Its rows are longer than a SIMD vector
+    but not a multiple of a vector's length."""
     torch.manual_seed(1)
     cls = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(kind, torch.nn.RNN)
     named = {"nonlinearity": kind[4:]} if cls is torch.nn.RNN else {}
@@ -202,7 +208,7 @@ def wide_layer(kind, **options):
 
 
 def used(results, which):
-    """Some of the results: all, the output, or one last state."""
+    """Returns all results, or only the one with this index: the output or a last state."""
     return results if which == "all" else (results[which],)
 
 
@@ -210,7 +216,9 @@ def used(results, which):
 @pytest.mark.parametrize("recipe", FORMATS, ids=lambda text: text.split(";")[-1].strip())
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
-    """Forward and all gradients, whichever results are used; of one example or step, too."""
+    """With torch's own sums ("native"), one direction of a layer is one autograd node. Its results
+    and gradients have the bits of a loop over time steps. This holds for each choice of results
+    that the loss uses, and for batches or sequences of length one."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, **options), cpd.Recipe(recipe)
@@ -242,8 +250,9 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
-    """Tests both directions and all choices of used results; gradients are zeros of either sign
-    too."""
+    """One direction of a layer over packed sequences is one autograd node, with the bits of a loop
+    over time steps. The test covers both directions, each choice of results that the loss uses, and
+    gradients that are zeros of either sign."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, bidirectional=True, **options), cpd.Recipe(FORMATS[0])
@@ -271,8 +280,8 @@ def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
-    """Tests the derivatives that the gradient's own graph adds; first derivatives have the same
-    bits."""
+    """With torch's own sums ("native"), second derivatives equal the second derivatives of a loop
+    over time steps. Computing them does not change the bits of the first derivatives."""
     layer = torchs(kind)
     x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
     leaves = [x, *layer.parameters()]
@@ -315,7 +324,8 @@ def test_a_frozen_weight_has_no_gradient_and_others_keep_theirs(at_once):
 
 
 def test_weights_change_between_calls_and_a_layer_is_called_twice(at_once):
-    """Casts of weights last for one call; a call's gradients are added before another's."""
+    """Cast weights are cached for one call only. If a layer is called twice, the gradients of one
+    call are complete before the other call's are added."""
     layer = wide_layer("gru")
     cpd.convert(layer, FORMATS[0], coverage=False)
     x = normal(5, 2, 24)
@@ -378,7 +388,7 @@ def test_what_is_counted_or_draws_is_computed_step_by_step(at_once):
 
 
 def test_packed_sequences_are_computed_one_by_one():
-    """Each example has the bits that it has alone, of its own length."""
+    """Each example of a packed batch has the bits that it has alone, with its own length."""
     layer = torchs("lstm", bidirectional=True)
     hx, x = states(layer, "lstm"), normal(5, 4, 3)
     rows, sizes, *_ = pack_padded_sequence(x, LENGTHS)
@@ -416,7 +426,8 @@ def test_cells_are_torchs_and_the_loops(kind, recipe):
 
 
 def test_each_product_has_a_stream_of_its_own():
-    """The same operands give different products in different time steps."""
+    """Each product has its own random stream: the same operands give different products in
+    different time steps."""
     w, u = torch.zeros(1, 3), torch.full((1, 1), 0.3)
     recipe = cpd.Recipe(
         forward="e8m3 sequential rounding=stochastic", grad_input="fp32", grad_weight="fp32"
@@ -490,7 +501,8 @@ def inputs_of(name, batch_first):
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_layers_are_torchs_with_native_sums(name):
-    """Every way in which torch's forward takes its arguments."""
+    """With torch's own sums ("native"), a converted recurrent layer equals torch's, for every form
+    in which torch's forward accepts its arguments."""
     torch.manual_seed(0)
     cls = getattr(torch.nn, name)
     options = {} if name.endswith("Cell") else {"batch_first": True, "bidirectional": True}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are not torch's: by hand, compiled, copied; those of transformers and timm."""
+"""Tests modules that are registered with CPD and do not come from torch: modules written by hand,
+compiled or copied, and modules of transformers and timm."""
 
 import copy
 import pickle
@@ -27,7 +28,7 @@ DRAWING = cpd.Recipe(
 
 
 class Scores(nn.Module):
-    """A user-defined module, whose products are torch's functions."""
+    """A user-defined module with products by torch's functions."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +48,7 @@ def _x(*shape):
 
 
 def _gradients(module, x, run=None):
-    """The result and the gradients of the input and the parameters."""
+    """Returns the result of a module, and the gradients of the input and of the parameters."""
     x = x.clone().requires_grad_()
     y = module(x) if run is None else run(x)
     weights = list(module.parameters())
@@ -246,7 +247,7 @@ def test_conv1d_is_a_linear_layer_of_the_transposed_weight():
 @pytest.mark.parametrize("recipe", ["bf16", RECIPES["attention"]], ids=["bf16", "attention"])
 def test_implementations_of_attention_have_the_same_bits(name, recipe):
     losses = []
-    flex = ["flex_attention"] if name != "gpt2" else []  # which transformers refuses there
+    flex = ["flex_attention"] if name != "gpt2" else []  # transformers has no flex for gpt2
     for implementation in ("sdpa", "eager", *flex):
         model, inputs = at_hand.of_transformers(name, attn_implementation=implementation)
         cpd.convert(model, recipe, coverage=False)
@@ -293,7 +294,7 @@ def test_experts_by_hand():
     weights = torch.rand(6, 2)
     result = torch.zeros(6, 2, 64)
     for expert in range(4):
-        where = (chosen == expert).nonzero()  # by token, then by place
+        where = (chosen == expert).nonzero()  # sorted by token, then by index
         x = tokens[where[:, 0]]
         up = cpd.functional.linear(x, experts.gate_up_proj[expert], recipe=RECIPES["sums"])
         gate, up = up.chunk(2, -1)

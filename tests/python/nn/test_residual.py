@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Residual additions of converted models: rounded where a forward names them, and nowhere else."""
+"""Tests residual additions of converted models. An addition is rounded only in modules that name
+residual additions: modules of transformers and timm, and registered ones."""
 
 import copy
 import pickle
@@ -18,7 +19,7 @@ DRAWING = cpd.Recipe("native", residual="(4,3) rounding=stochastic")
 
 
 class Twice(nn.Module):
-    """A module that adds, within a block."""
+    """A module with an addition that is not residual, used within a block."""
 
     def forward(self, x):
         return x + x
@@ -81,7 +82,7 @@ def test_a_block_is_the_one_by_hand(in_place):
 
 
 def test_it_draws_by_its_own_number():
-    """The number of a residual block comes after the numbers of all other layers."""
+    """Residual blocks have higher layer numbers than all other layers."""
     module = nn.Sequential(block(), nn.Linear(8, 8))
     report = cpd.convert(module, DRAWING, coverage=False)
     assert {row.name: row.layer for row in report if row.layer is not None} == {
@@ -149,7 +150,7 @@ ADDITIONS = {
     "resnet50": 16,
     "vit_tiny_patch16_224": 4,
 }
-"""How many additions a forward pass of each rounds."""
+"""For each model, the number of residual additions that a forward pass rounds."""
 QUICK = ("gpt2", "bert", "resnet50")
 
 

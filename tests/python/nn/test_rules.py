@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes by name wherever one stands, rules in their forms, and notes on what words may mean."""
+"""Tests recipes by name wherever a recipe is accepted, the forms of rules, and notes about texts
+with two possible meanings."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def test_bf16_is_a_recipe_where_one_stands_and_a_sum_where_a_sum_does():
     x, w = torch.ones(1, 600), torch.ones(1, 600)
     assert (
         cpd.functional.linear(x, w, recipe=cpd.Recipe(sums="bf16")).item() == 256
-    )  # where a sum of ones stalls
+    )  # a sum of ones in bf16 stalls at 256
 
 
 def _two():
@@ -131,7 +132,8 @@ def test_a_weight_whose_type_does_not_hold_the_recipes_format():
 )
 @pytest.mark.parametrize("rules", [(), [("0", None)]])
 def test_integers_without_a_scale_warn(recipe, names, rules):
-    """Small values become zero, so that a model has no weights left."""
+    """int8 without a scale gives a warning, because it rounds small values, such as all weights of
+    a model, to zero."""
     with pytest.warns(cpd.PrecisionWarning) as caught:
         report = cpd.convert(_two(), recipe, rules, coverage=False)
     (warning,), (note,) = caught, report.notes

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed and the stream of a call: of functional forms, of autocast, of converted models."""
+"""Tests the seed and the stream of a call: in functional forms, in cpd.autocast and in converted
+models."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SEED, STREAM = 2**63 + 5, 3 << 36
 
 
 def recipe():
-    """A recipe all of whose roundings are stochastic."""
+    """Returns a recipe in which every rounding is stochastic."""
     cast = cpd.Cast("e5m2", rounding="stochastic", random_bits=8)
     operands = {
         "sums": SOME,
@@ -77,7 +78,8 @@ FORMS = {
 
 
 def of_type(values, dtype):
-    """The floats among arguments in a type, as leaves."""
+    """Converts the floating-point tensors among the arguments to `dtype`, as leaves that require
+    gradients."""
 
     def made(x):
         if isinstance(x, tuple) and x and isinstance(x[0], torch.Tensor):
@@ -90,7 +92,8 @@ def of_type(values, dtype):
 
 
 def run(name, dtype=torch.float32, **how):
-    """The result of a form, and the gradients of its floats."""
+    """Calls a functional form. Returns its result and the gradients of its floating-point
+    arguments."""
     args, keywords = FORMS[name]
     args = of_type(args, dtype)
     y = getattr(functional, name)(*args, **keywords, **how)
@@ -122,7 +125,8 @@ def test_sums_alone_are_of_native_products():
 
 @pytest.mark.parametrize("name", ["linear", "conv2d", "scaled_dot_product_attention", "layer_norm"])
 def test_compiled_steps(name):
-    """Over ten steps, int seeds compile at most twice and tensors once. The bits equal eager's."""
+    """Over ten steps, a compiled functional form compiles at most twice with seeds as ints, and
+    once with seeds as tensors. The bits are the same as in eager mode."""
     args, keywords = FORMS[name]
 
     def step(seed):
@@ -208,7 +212,7 @@ def converted(how, **options):
 
 
 def steps(model, count=2, call=None):
-    """Results and gradients of some steps."""
+    """Trains for some steps and returns the results and gradients."""
     words, found = torch.tensor([[1, 2, 3]]), []
     for _ in range(count):
         model.zero_grad()
@@ -225,7 +229,8 @@ def test_one_seed_serves_a_model():
 
 
 def test_models_of_two_seeds_train_beside_each_other():
-    """Each has the bits that it has alone, also where its state is loaded in mid-run."""
+    """Two models with different seeds train by turns. Each has the bits that it has alone, also if
+    its state is loaded in the middle of the training."""
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(3))
     how = cpd.Recipe(
         "e4m3fn", sums="fp32 rounding=stochastic", activation="e4m3fn stochastic", gradient="e5m2"
@@ -292,7 +297,8 @@ def test_compiled_models_have_the_seed():
 
 
 def test_a_layers_stream_is_documented():
-    """A layer is its functional form, with the stream step << 36 XOR layer << 20."""
+    """A converted layer equals its functional form with the documented stream, step << 36 XOR layer
+    << 20."""
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 8))
     cpd.convert(model, HOW, seed=SEED, coverage=False)
     for step in (1, 2):
@@ -317,7 +323,8 @@ def test_a_models_seed_is_an_int():
 
 
 def test_schedules_follow_the_clock_that_is_set():
-    """Step n of a schedule is the training step that begins with the clock at n."""
+    """A schedule follows the model's step counter (its clock), which set_step sets. Step n of the
+    schedule is the training step that begins while the clock is at n."""
     later = cpd.Recipe("native", weight="e5m2 rounding=stochastic")
     how = cpd.Recipe("native", weight="e4m3fn", schedule=[("step", 2, later)])
     model, x = nn.Linear(8, 4), normal(3, 8)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps on a GPU: compiled by inductor, under autocast, on streams of
-several threads. Only a GPU itself has these."""
+"""Tests training steps on a GPU: compiled by inductor, under autocast, and on streams of several
+threads. The CPU emulation of CUDA cannot run these tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _gpu_itself() -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("recipe", ["te-current", "te-delayed", "mxfp8", "nvfp4"])
 def test_inductor(recipe: str, mode: str) -> None:
-    """Inductor's own kernels round GELU and norms otherwise than torch's: results are near."""
+    """A step compiled by inductor gives results close to eager mode. The bits differ because
+    inductor's own kernels of GELU and norms round differently."""
     eager = converted(recipe)
     model = copy.deepcopy(eager)
     torch._dynamo.reset()
@@ -49,7 +50,8 @@ def test_inductor(recipe: str, mode: str) -> None:
     ("recipe", "tolerance"), [("te-current", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)]
 )
 def test_autocast(recipe: str, tolerance: float) -> None:
-    """Operands are rounded to bf16 first, which moves some elements to a neighbor."""
+    """Under torch.autocast, results are close to results without torch.autocast. Operands are
+    rounded to bf16 first, which moves some elements to a neighboring value."""
     model = converted(recipe)
     x = values(32, 64).cuda()
     wanted = model(x)
@@ -62,7 +64,8 @@ def test_autocast(recipe: str, tolerance: float) -> None:
 
 
 def test_threads_with_streams_of_their_own() -> None:
-    """Inputs are freed while kernels that read them are in flight."""
+    """Threads with their own CUDA streams get the right results, although inputs are freed while
+    kernels that read them are still running."""
     wanted = {}
     kept = {}
     for number in range(4):
@@ -91,7 +94,8 @@ def test_threads_with_streams_of_their_own() -> None:
 
 
 def test_no_memory_left() -> None:
-    """torch's own error; after it the memory is there again."""
+    """If a GPU's memory is exhausted, a call raises torch's own error. Afterwards the memory can be
+    used again."""
     x = values(1 << 20).cuda()
     wanted = cpd.sum(x.view(1024, -1), "e4m3 pairwise", 0).cpu()
     used = torch.cuda.memory_allocated() / torch.cuda.get_device_properties(0).total_memory

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests products outside layers, in a module's own forward: which of them are emulated, and how the
-report describes them."""
+"""Tests products outside layers, in a module's own forward: which products are emulated, and how
+the report describes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTE = "products that the forward of {} computes itself"
 
 
 class Multiply(torch.autograd.Function):
-    """A product whose derivative is written by hand."""
+    """A matrix product with a backward pass written by hand."""
 
     @staticmethod
     def forward(ctx, x, w):
@@ -32,11 +32,13 @@ class Multiply(torch.autograd.Function):
 
 
 class Mul(Multiply):
-    """The same product; its node is called MulBackward, similar to torch's multiplication."""
+    """The same product as Multiply. Its autograd node is called MulBackward, similar to the node of
+    torch's multiplication."""
 
 
 class Emulated(Multiply):
-    """The same, with a context in the backward pass, which runs outside the module's forward."""
+    """The same product as Multiply, with cpd.autocast in its own backward pass, which runs outside
+    the module's forward."""
 
     @staticmethod
     def backward(ctx, gradient):
@@ -76,7 +78,7 @@ def step(model):
 
 
 def emulated_backward(report):
-    """Returns whether products outside the layer ran emulated, forward and backward."""
+    """Returns whether all products outside layers ran emulated, as a pair: forward, backward."""
     own = [one for one in report.coverage().products if one.module == ""]
     assert {one.backward for one in own} == {False, True}
     return tuple(
@@ -97,8 +99,8 @@ def test_convert_leaves_them_in_torch_and_says_so(name):
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_registered_module_emulates_them(name):
-    """All products are emulated, but not the backward pass of a torch.autograd.Function, which has
-    its own context."""
+    """In a registered module, all products are emulated. The exception is the backward pass of a
+    torch.autograd.Function, which needs cpd.autocast of its own."""
     model = model_of(PRODUCTS[name])
     cpd.nn.register(type(model), "products")
     report = cpd.convert(model, RECIPE, coverage=0)
@@ -118,7 +120,8 @@ def test_autocast_emulates_them(name):
 
 
 def test_a_forward_without_products_worries_nobody():
-    """The note ends with the first counted step."""
+    """The note about products outside layers disappears after the first counted step, if the step
+    had no such products."""
     model = model_of(lambda x, w: x.relu() * w)
     report = cpd.convert(model, RECIPE)
     assert NOTE.format("Written") in str(report)
@@ -128,7 +131,8 @@ def test_a_forward_without_products_worries_nobody():
 
 
 def test_a_note_names_what_a_step_has_had():
-    """A layer left by a rule has a row in the report, and no note names it again."""
+    """A layer that a rule leaves to torch has a row in the report. No note names the layer
+    again."""
 
     class Outer(nn.Module):
         def __init__(self, inner):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Accumulator`, `cpd.Cast` and `cpd.Recipe` as values: what their
-arguments mean, their text, equality, copies and errors."""
+"""Tests `cpd.Accumulator`, `cpd.Cast` and `cpd.Recipe` as value objects: the meaning of their
+arguments, their texts, equality, copies and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_what_the_arguments_mean():
 
 
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
-    """A text, a preset and a unit give the same accumulator as `cpd.gemm` makes of them."""
+    """A text, the name of a preset or a matrix unit gives the same accumulator in the constructor
+    as in `cpd.gemm`."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
         assert as_accumulator(text) == cpd.Accumulator(text)
     assert cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn") == as_accumulator("h100-fp8 a=e5m2")
@@ -202,7 +203,7 @@ def test_replacing_a_part(acc):
         assert str(plain) == "e4m3 sequential product=exact rounding=up"
     elif acc.form != "unit" or acc.promote:
         assert acc.replace(rounding="up").rounding == "up"
-    else:  # its format holds every sum of the unit
+    else:  # the format holds every sum of the unit
         with pytest.raises(ValueError, match=r"rounding= has no effect, .*: sum_rounding="):
             acc.replace(rounding="up")
     assert str(acc.replace(rounding=acc.rounding)) == str(acc)
@@ -219,7 +220,7 @@ def test_replacing_the_format_keeps_the_keys_of_the_text():
 
 
 def test_keywords_replace_the_keys_of_a_text():
-    """Keywords replace the keys of a text, an accumulator and a preset."""
+    """Keywords override the options of a text, an accumulator or a preset."""
     for given in ("e4m3 kahan", cpd.Accumulator("e4m3 kahan rounding=down")):
         assert str(cpd.Accumulator(given, rounding="up")) == "e4m3 kahan rounding=up"
         assert cpd.Accumulator(given, scheme="pairwise").scheme == "pairwise"
@@ -261,7 +262,8 @@ def test_a_form_has_its_keys_and_no_others(text):
 
 
 def test_units_and_integers_by_their_keys():
-    """Keys give the same accumulators as texts. The fields are written by hand here."""
+    """Matrix units and integer accumulators can be constructed from keywords. They equal the
+    accumulators of texts; the test spells out the fields."""
     unit = cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23, min_exponent=-133)
     assert unit == cpd.Accumulator("v100")
     assert cpd.Accumulator("bf16", a="fp16", b="fp16", promote=16).format.name == "bf16"

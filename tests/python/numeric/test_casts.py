@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Cast`: texts and keywords, fields, errors, copies; the rounding of a call."""
+"""Tests `cpd.Cast`: texts and keywords, fields, errors, copies, and the rounding that a call takes
+from it."""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def test_arithmetic_takes_casts() -> None:
 def test_operators_of_torch_take_formats_without_scales() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(2)
-    cpd.cast(x, "e4m3")  # which loads the operators
+    cpd.cast(x, "e4m3")  # loads the operators
     with pytest.raises(
         ValueError, match="mxfp8 has scales; here a format without scales is needed"
     ):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An option of a text changes some result, or the text is refused and names the option to use."""
+"""Tests that every option in the text of a spec changes some result. Otherwise the text must be
+refused, by an error that names the option to use."""
 
 import itertools
 import re
@@ -134,8 +135,9 @@ REFUSED = (
     "fp32 block_fma .*fnuz.* overflow=saturate",
     "(int9|int24|int25|fixed<25,4>|bf16 fixed width=9) rounding=up",
 )
-"""Texts of the table with an option that changes no sum: drawn bits that nothing draws, and a
-rounding or an overflow of sums that their format holds."""
+"""Patterns of the tested texts that must be refused, because their option changes no sum. The
+option is random bits that no rounding uses, or a rounding or overflow although the format holds
+every sum."""
 SCHEMES = ("e5m2 sequential", "bf16 kahan", "e4m3fn pairwise", "e6m9 chunked chunk=4", "e5m2 fma")
 
 
@@ -183,7 +185,8 @@ def test_the_default_may_be_said() -> None:
 
 @pytest.mark.parametrize("element", ["(4,3)", "e4m3fn", "(5,2)", "e3m2", "e3m2ieee", "int8"])
 def test_texts_are_read_back(element: str) -> None:
-    """A format's own text is a name; within scaled formats and recipes (4,3) is not called e4m3."""
+    """A spec's text reads back as the same spec. A format's own text is its name; scaled formats
+    and recipes write (4,3), not e4m3."""
     f = cpd.Format(element)
     assert cpd.Format(f.name) == f
     scaled = cpd.Scaled(f"{element} 32 scale=e8m0")
@@ -198,14 +201,15 @@ def test_texts_are_read_back(element: str) -> None:
 # ---- every option with every head ---------------------------------------------------------------
 
 Outcome = Callable[[str], Any]
-"""The results of a text for the probe values."""
+"""A function from a text to the results for the probe inputs."""
 Options = dict[str, tuple[str, ...]]
-"""Values of each option: one must change a result, or all must be refused."""
+"""Options with their values. For each option, one value must change a result, or all values must be
+refused."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """The options that the head takes though no value of theirs changes a result; an error that
-    does not name its option is one, too."""
+    """Returns the options that `parse` accepts after the text `head`, although none of their values
+    changes a result. An option that is refused by an error without its name is returned too."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -226,7 +230,7 @@ def without_effect(head: str, options: Options, parse: Callable[[str], Any], of:
 
 
 def told_options(parse: Callable[[str], Any], head: str) -> set[str]:
-    """The options that the error for an unknown one lists."""
+    """Returns the options that the error for an unknown option lists."""
     with pytest.raises(ValueError, match="unknown option") as error:
         parse(f"{head} none=1")
     listed = str(error.value).partition("there are ")[2]
@@ -277,8 +281,9 @@ SUM_OPTIONS: Options = {
 
 
 def probe_sums(head: str) -> Outcome:
-    """The results of a product of the head's operands, with scales where it or the text has some;
-    operands that a unit does not take are an outcome, too."""
+    """Returns a function from an accumulator's text to its products of probe operands. The operands
+    have scales if that text, or the text `head`, declares scales. If a matrix unit refuses the
+    operands, the error is the result."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None
@@ -298,7 +303,8 @@ def probe_sums(head: str) -> Outcome:
     block = unit.scale_block if unit and unit.scale else 4
 
     def scaled(acc: cpd.Accumulator, block: int) -> Any:
-        """Adds scales for each `block` values of k; many of the sums are small."""
+        """Multiplies with one scale for each `block` values along k. The scales make many sums
+        small."""
         scales = np.random.default_rng(block)
         of_a = 2.0 ** scales.integers(-9, 4, (192, 64 // block)).astype(np.float32)
         of_b = 2.0 ** scales.integers(-9, 4, (64 // block, 8)).astype(np.float32)
@@ -366,7 +372,7 @@ CAST_OPTIONS: Options = {
 
 
 def probe_values() -> list[np.ndarray]:
-    """Rows of many magnitudes, with and without special values."""
+    """Returns two arrays whose rows have many magnitudes, with and without special values."""
     draw = np.random.default_rng(5)
     plain = draw.normal(size=(32, 64)) * 2.0 ** draw.integers(-6, 6, (32, 64))
     wide = (plain * 2.0 ** draw.integers(-12, 12, (32, 1))).astype(np.float32)
@@ -393,8 +399,9 @@ def test_every_option_of_a_scaled_format_changes_a_value_or_is_refused(head: str
     "head", [*CAST_HEADS, "e4m3fn rounding=stochastic random_bits=4", *FINITE, *SCALED_HEADS]
 )
 def test_every_option_of_a_cast_changes_a_product_or_is_refused(head: str) -> None:
-    """`overflow=` of a format with neither Inf nor NaN, or of values that a scale brings into
-    range, says what happens anyway: both its words give the largest value."""
+    """Every option of a cast changes a product or is refused. The exception is `overflow=` in
+    scaled formats and in formats with neither Inf nor NaN: it is accepted although both its values
+    saturate."""
     torch = pytest.importorskip("torch")
 
     def outcome_of(text: str) -> list[bytes]:
@@ -462,7 +469,7 @@ def test_every_option_of_a_codec_changes_a_message_or_is_refused(head: str) -> N
     def outcome_of(text: str) -> list[Any]:
         spec = cpd.Reduce(text)
         found: list[Any] = [cpd.simulate_all_reduce(ranks, spec)[0].tobytes()]
-        if text.startswith(("top_k", "feedback", "one_bit")):  # whose errors the next call sends
+        if text.startswith(("top_k", "feedback", "one_bit")):  # the next call sends their errors
             states = cpd.compress.States()
             steps = [cpd.simulate_all_reduce(ranks, spec, states=states)[0] for _ in range(2)]
             found.append(steps[1].tobytes())

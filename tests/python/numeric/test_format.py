@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.Format and cpd.Format against the rational oracle."""
+"""Compares `cpd.Format` with an oracle in rational arithmetic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_figures(name: str) -> None:
 
 
 def test_formats_without_a_sign_or_a_zero() -> None:
-    """e8m0 has the powers of two from 2^-127 to 2^127 alone; ue4m3 has a zero, its lowest value."""
+    """e8m0 has only the powers of two from 2^-127 to 2^127: neither a sign nor a zero. ue4m3 has no
+    sign, and zero is its lowest value."""
     e8m0, ue4m3 = cpd.Format("e8m0"), cpd.Format("ue4m3")
     assert e8m0.values().tolist() == [2.0**k for k in range(-127, 128)]
     assert (e8m0.lowest, e8m0.max, e8m0.num_values) == (2.0**-127, 2.0**127, 255)
@@ -173,7 +174,8 @@ def test_bad_name_types(bad: Any) -> None:
         cpd.Format(bad)
 
 
-# Theirs and ours. What the values are is compared with ml_dtypes and torch in test_mldtypes.py.
+# Names that other libraries give to formats, with CPD's names. test_mldtypes.py compares the
+# formats' values with ml_dtypes and torch.
 ALIASES = [
     *(("float32", "fp32"), ("float", "fp32"), ("single", "fp32"), ("binary32", "fp32")),
     *(("float16", "fp16"), ("half", "fp16"), ("binary16", "fp16"), ("bfloat16", "bf16")),
@@ -198,7 +200,7 @@ def test_aliases_are_the_same_formats_and_print_as_before(theirs: str, ours: str
 
 
 def wherever(f: Any) -> list[cpd.Format]:
-    """The format in every place where one may stand."""
+    """Returns the format as it is read in every argument that takes a format."""
     x = np.float32([1.0, 2.0])
     held = cpd.Format(f)  # a recipe refuses a bare e4m3
     recipe = cpd.Recipe(sums=f, grad_bias=f, weight=held, output=held)
@@ -287,7 +289,8 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
 
 
 def test_integers_are_twos_complement() -> None:
-    """Of an even range, or with the least number; sign and magnitude has names of its own."""
+    """Integer formats have a symmetric range, or with `:full` also the least number of two's
+    complement. Sign-and-magnitude formats have names of their own."""
     torch = pytest.importorskip("torch")
     for given in (np.int8, np.dtype("i1"), torch.int8, "int8", "INT8"):
         assert (
@@ -319,7 +322,8 @@ def test_integers_are_twos_complement() -> None:
     "name", ["int2", "int3", "int8", "int8:full", "e1m6int:bias=1", "int16:full"]
 )
 def test_codes_of_integers_are_those_of_every_type_of_that_name(name: str) -> None:
-    """NumPy's own integers tell: every code's value, and every value's code."""
+    """Codes of integers have NumPy's values in two's complement: every code decodes to its value,
+    and every value encodes to its code."""
     f = cpd.Format(name)
     codes = np.arange(1 << f.bits, dtype=np.uint32)
     values = codes.astype(np.int64) - (codes >= 1 << (f.bits - 1)) * (1 << f.bits)
@@ -380,7 +384,8 @@ def test_near_misses_are_suggested(given: str, meant: str) -> None:
 
 
 def test_a_suggestion_is_always_a_name() -> None:
-    """Random one- and two-letter slips of known names: what is suggested parses."""
+    """The error for a misspelled format name suggests a name that exists. The test changes one or
+    two random letters of known names."""
     import random
     import re
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties over drawn formats, options and bit patterns; the rational oracle decides."""
+"""Tests properties of random formats, options and bit patterns, which the oracle in rational
+arithmetic decides."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def options(draw: st.DrawFn) -> oracle.Options:
 
 @st.composite
 def near(draw: st.DrawFn, f: cpd.Format) -> int:
-    """A pattern at, or a few units beside, a point of the format's grid or a tie."""
+    """Draws a binary32 pattern at, or a few units in the last place beside, a value of the format
+    or the midpoint of two values."""
     spec = spec_of(f)
     code = draw(st.integers(0, spec.max_code + 2))
     half = draw(st.booleans())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares every code of small formats, and casts to nearest-even, to ml_dtypes."""
+"""Compares the values of all codes of small formats, and casts to nearest-even, with ml_dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import cpd
 from arrays import boundary_bits, from_bits, pack, spec_of
 
-# Theirs and ours.
+# Pairs of names: the name in ml_dtypes and the name in CPD.
 PAIRS = [
     ("float8_e3m4", "e3m4"),
     ("float8_e4m3", "e4m3"),
@@ -56,7 +56,7 @@ def test_every_code_of_torchs_types(name: str) -> None:
 
 
 def assert_codes(f: cpd.Format, values: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Every code means the value that another library says it does."""
+    """Asserts that every code has the value that another library gives it."""
     codes = np.arange(1 << f.bits, dtype=np.uint16 if f.bits > 8 else np.uint8)
     expected = values(codes)
     got = cpd.decode(pack(codes.tolist(), f.bits), f, codes.size)
@@ -71,12 +71,13 @@ def test_nearest_even(theirs: str, ours: str) -> None:
     x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
     x = x[~np.isnan(x)]
     if ours == "e8m0":
-        # Zero, negatives and underflow are ruled otherwise there; and ties go up, here to even.
+        # ml_dtypes' e8m0 treats zero, negative numbers and underflow in another way, and rounds
+        # ties up; CPD rounds ties to even. These inputs are left out.
         x = x[(x >= 2.0**-126) & (x.view(np.uint32) & 0x7FFFFF != 0x400000)]
     with np.errstate(all="ignore"):
         expected = x.astype(getattr(ml_dtypes, theirs)).astype(np.float32)
     got = cpd.cast(x, f)
-    # A NaN's sign and payload are theirs to choose.
+    # NaNs are compared as NaN alone, because their sign and payload may differ in ml_dtypes.
     nan = np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(got), nan)
     np.testing.assert_array_equal(got[~nan].view(np.uint32), expected[~nan].view(np.uint32))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what every spec class has: `named()`, the specs with names, and `replace()`."""
+"""Tests methods that every spec class has: `named()`, which lists the specs with names, and
+`replace()`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_each_name_is_a_spec_with_its_evidence(cls: Any) -> None:
         if cls is not cpd.Codec or name not in ("feedback", "blockwise", "quantized", "top_k"):
             assert isinstance(cls(name), cls)
     named.clear()
-    assert cls.named()  # each call has a dict of its own
+    assert cls.named()  # each call returns a new dict
 
 
 def test_formats_are_named_by_their_texts() -> None:

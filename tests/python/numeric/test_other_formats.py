@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of formats that have no exponent and mantissa of fixed widths: errors say what they are and
-what comes next to them, and are right; names of PTX's scales."""
+"""Tests names of formats without fixed widths of exponent and mantissa, such as HiFloat8. The
+errors say what the format is, name the closest supported formats, and are right. Also tests PTX's
+names of scale formats."""
 
 from __future__ import annotations
 
@@ -55,13 +56,14 @@ def test_wherever_a_format_may_stand(refuses):
 
 
 def hif8() -> dict[int, int]:
-    """The mantissa bits of HiFloat8 for each exponent of a normal value."""
+    """Returns the number of mantissa bits of HiFloat8 by the exponent of a normal value."""
     return {e: 3 if abs(e) <= 3 else 2 if abs(e) <= 7 else 1 if abs(e) <= 15 else 0
             for e in range(-22, 16)}  # fmt: skip
 
 
 def test_what_is_said_of_hif8():
-    """`e4m3fn` has its values from 1/8 to 15, and no others there; `e5m2` its greatest exponent."""
+    """The error for HiFloat8 is right: from 1/8 to 15, `e4m3fn` has exactly HiFloat8's values, and
+    not beyond. `e5m2` has the same greatest exponent."""
     bits = hif8()
     values = {2.0**e * (1 + m / 2**b) for e, b in bits.items() for m in range(2**b)}
     middle = {value for value in values if 1 / 8 <= value <= 15}
@@ -72,7 +74,7 @@ def test_what_is_said_of_hif8():
 
 
 def test_ue5m3_is_cudas():
-    """Bias 15, no infinity, NaN only 0xFF."""
+    """ue5m3 has CUDA's values: bias 15, no infinity, and 0xFF as its only NaN."""
     ours = cpd.Format("ue5m3")
     assert ours == cpd.Format("UE5M3") == cpd.Format("e5m3fn:unsigned")
     codes = np.arange(256, dtype=np.uint8)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IEEE P3109: the draft's value tables, all formats of 3 to 8 bits; saturation of report v4.0."""
+"""Compares IEEE P3109 formats of 3 to 8 bits with the draft's value tables, and saturation with
+report v4.0."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def _hex_value(text: str) -> oracle.Value:
 
 
 def _table(name: str) -> list[tuple[oracle.Value, bool]]:
-    """Value and subnormal mark of each code, ascending."""
+    """Returns the value of each code, in ascending order of codes, and whether the value is
+    subnormal."""
     with zipfile.ZipFile(_TABLES) as archive:
         rows = list(csv.DictReader(io.StringIO(archive.read(f"{name}.csv").decode())))
     assert [int(row["codepoint"], 16) for row in rows] == list(range(len(rows)))
@@ -109,7 +111,8 @@ def test_nearest_rounding_between_the_tables_values(name: str) -> None:
 
 INF = math.inf
 SATURATION = [
-    # format, mode, policy (ieee: SatNone; saturate: SatFinite), values, results
+    # Each row: format, rounding mode, overflow policy (ieee: P3109's SatNone; saturate: SatFinite),
+    # values, results.
     ("binary8p4sf", "nearest_even", "ieee", [1000, -1000, INF, -INF], [240, -240, 240, -240]),
     ("binary8p4sf", "to_odd", "ieee", [241, INF], [240, 240]),
     ("binary8p4sf", "up", "ieee", [241, -241, INF], [240, -240, 240]),
@@ -152,7 +155,8 @@ def test_saturation(
 
 
 def test_signed_finite_formats_are_fnuz_that_saturates() -> None:
-    """Tests sums and products, which take other routes than single operations."""
+    """P3109's signed finite formats equal FNUZ formats with saturation. The test compares sums and
+    products, which use other code than single operations."""
     generator = np.random.default_rng(7)
     a, b = (generator.standard_normal((17, 40)).astype(np.float32) * 30 for _ in range(2))
     for finite, fnuz in (("binary8p4sf", "e4m3fnuz"), ("binary8p3sf", "e5m2fnuz")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracles' rationals are those of the standard library."""
+"""Tests that the oracles' fast rationals equal the standard library's fractions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rationals import Fraction
 
 
 def _drawn(generator: random.Random) -> fractions.Fraction:
-    """Of any size that a double has, also halfway between two doubles, or next to it."""
+    """Returns a random rational of any magnitude that a double can have. Many lie halfway between
+    two doubles or close to such a midpoint."""
     middle = 2 * generator.getrandbits(53) + 1
     tail = generator.choice([0, 0, 1, -1])
     exact = fractions.Fraction(middle * 2**60 + tail, 2**61)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's table of random streams, and tensors' numbers in them, as Python has them."""
+"""Tests that Python has the library's table of random streams, and computes the same stream numbers
+for tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def test_streams_of_a_collective(purpose: str, number: int) -> None:
 @pytest.mark.parametrize(("purpose", "number"), LAYER.items())
 @pytest.mark.parametrize("layer", [0, 1, MAX_LAYERS - 1])
 def test_tags_of_a_layer(purpose: str, number: int, layer: int) -> None:
-    """Python's have a sign, as torch's integers do."""
+    """The stream tag of a purpose and a layer is the same in Python and C++. Python's tag is
+    signed, because torch's integers are."""
     assert _core.stream_tag(purpose, layer) == number << 60 | layer << 20
     tag = stream_tag(Purpose[purpose], layer)
     assert tag % 2**64 == _core.stream_tag(purpose, layer)
@@ -57,7 +59,8 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("exchange", ["owner", "gather", "ring"])
 def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
-    """A layer's number is an argument: the bits are those of a call with empty layers between."""
+    """A layer's number is an argument of the call. The sums have the bits of a call in which empty
+    layers fill the missing numbers."""
     order = "ring" if exchange == "ring" else "sequential"
     spec = cpd.Reduce("e4m3", rounding="stochastic", order=order, exchange=exchange)
     generator = np.random.default_rng(3)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's specs follow the tables of keys in C++: signatures, attributes, kinds, texts, errors."""
+"""Tests that Python's spec classes follow the tables of keys in C++: signatures, attributes, kinds
+of values, texts and errors."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from cpd import _core
 UNIT = "a=fp16 b=fp16 block=4"
 SCALED_UNIT = "a=e2m1 b=e2m1 block=64 scale=e8m0 fraction_bits=20"
 
-# Of each key: a text without it, a value that is not the default there, and the value as a text has
-# it.
+# Examples for each key: a text without the key, a value that is not the default for this text, and
+# the value's form in a text.
 EXAMPLES: dict[Any, dict[str, tuple[str, Any, str]]] = {
     cpd.Accumulator: {
         "format": ("e4m3 kahan", "bf16", "bf16 "),
@@ -95,7 +96,7 @@ WRONG = {
     "transform": 1.5,
     "word": 1,
 }
-"""Of each kind, a value of another type."""
+"""For each kind of key, a value of a wrong type."""
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -177,7 +178,7 @@ def test_an_unknown_key_names_all_and_the_nearest(spec: Any) -> None:
         assert all(name in told for name in EXAMPLES[spec] if name != "format")
         assert f"did you mean {key}?" in told
     if spec is cpd.Format:
-        return  # whose text has no keys
+        return  # texts of this class have no keys
     with pytest.raises(ValueError, match=f"unknown option '{wrong}'") as told_by_text:
         spec(f"{text} {wrong}=1")
     told = str(told_by_text.value)

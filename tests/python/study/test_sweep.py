@@ -53,7 +53,7 @@ def test_patterns():
         ("e[-3]m1", "must hold integers"),
         ("e[5-2]m1", "runs down"),
         ("e[[2]]m1", "a bracket"),
-        ("e[0-999]m[0-999]", "gives 1000000 texts"),
+        ("e[0-999]m[0-999]", "gives 1000000 texts, at most 10000 are taken"),
         ("e2m1,,e3m1", "a name is missing"),
         ("", "a name is missing"),
         ("e[2-4]n3", "unknown format"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd roundoff --model`, and the report of `cpd train` about a codec."""
+"""Tests `cpd roundoff --model`, and what `cpd train` reports about a codec."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_layers_of_one_value_are_left_to_fp32(monkeypatch):
 
 
 class _Writer:
-    """A writer in place of TensorBoard's writer."""
+    """A writer that replaces TensorBoard's writer and records the scalars."""
 
     made = None
 

@@ -70,7 +70,7 @@ IMAGES = [
         for of in (cell.options for cell in study.cells("smoke", 1))
     )
 ]
-"""Studies that need CIFAR-10."""
+"""Studies that need the data set CIFAR-10."""
 
 
 @pytest.mark.slow("trains a model of each study")

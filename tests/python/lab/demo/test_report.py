@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo on a small scale: its files, its page, and that its rows can be repeated."""
+"""Tests the demo on a small scale: its files, its HTML page, and that each of its rows can be
+repeated by a command."""
 
 import json
 import os
@@ -36,7 +37,8 @@ SMALL = DemoOptions(epochs=1, roundoff_epochs=1, roundoff_nodes=16, search_expon
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The demo and the folder of its cells."""
+    """Runs the demo's experiments (cells) once. Returns the demo and the folder with the cells'
+    results."""
     folder = tmp_path_factory.mktemp("demo")
     done = []
     demo = measure(SMALL, folder, done.append)
@@ -89,7 +91,8 @@ def test_results_file(folder):
 
 
 def test_rows_of_codecs(demo, folder):
-    """Each has its bytes, which are the codec's own of node 0's last gradients."""
+    """Each codec's row has the bytes that the codec itself gives for the last gradients of node
+    0."""
     rows = json.loads((folder / "results.json").read_text())["codecs"]
     named = {row["wire"].split(" ")[0] for row in rows}
     assert named == {wire.split(" ")[0] for wire in CODECS}
@@ -133,7 +136,7 @@ def test_results_do_not_depend_on_jobs(tmp_path):
 
 
 class Page(HTMLParser):
-    """Finds what the page refers to and whether its elements are closed."""
+    """Collects the references of an HTML page, and checks that its elements are closed."""
 
     VOID = ("meta", "br", "link", "img", "hr", "input")
 
@@ -183,7 +186,8 @@ def test_page_holds_the_figures(demo, folder):
 
 
 def test_the_curves_as_a_file(folder):
-    """A picture by itself: XML, with the runs' names and the axes'."""
+    """The picture of the curves is a file by itself: valid XML with the names of the runs and of
+    the axes."""
     root = ElementTree.parse(folder / "accuracy.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     words = {"".join(text.itertext()).strip() for text in root.iter(f"{root.tag[:-3]}text")}
@@ -200,7 +204,7 @@ def test_report_command_makes_the_same_page(folder, capsys):
 
 
 def test_report_on_a_full_disk(folder, capsys, monkeypatch):
-    """The page that was there stays, and nothing lies beside it."""
+    """If the disk is full, the old page stays and no partial file is left in the folder."""
     page = folder / "report.html"
     before, files = page.read_text(), sorted(os.listdir(folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module's cache would be cut short
@@ -216,7 +220,8 @@ def test_report_on_a_full_disk(folder, capsys, monkeypatch):
 
 
 def test_every_cell_is_measured_anew(measured, tmp_path, monkeypatch):
-    """Sources of a compiled library are no part of a cell."""
+    """The demo runs every experiment (cell) again, even if its result is stored. A cell's key does
+    not include the sources of the compiled library, so a stored result may be outdated."""
     shutil.copytree(measured[1], tmp_path, dirs_exist_ok=True)
     done = []
     monkeypatch.setattr("cpd_lab.papers.run.measure", lambda cell: done.append(cell) or stop())
@@ -254,14 +259,15 @@ def test_a_cell_that_is_missing_or_damaged(folder, capsys):
 
 
 def rewritten(path, change):
-    """Changes the body of a stored file and its SHA-256."""
+    """Changes the body of a stored file, and updates the file's SHA-256."""
     body = json.loads(path.read_text())["body"]
     change(body)
     path.write_text(json.dumps({"sha256": digest(body), "body": body}))
 
 
 def test_results_of_another_version(folder, capsys):
-    """A cell with other fields than today's makes no page."""
+    """A stored result whose fields differ from the present version's raises an error. No page is
+    made."""
     rewritten(some_cell(folder), lambda body: body["result"].pop("curve"))
     assert main(["report", str(folder)]) == 2
     assert "no page can be made of it (TypeError: " in capsys.readouterr().err
@@ -271,7 +277,7 @@ def test_results_of_another_version(folder, capsys):
 
 
 def mutated(data, generator):
-    """Plain JSON with one part, somewhere, taken out or replaced."""
+    """Returns a copy of JSON data in which one random part is removed or replaced by junk."""
     junk = (None, -1, 10**400, 1e308, "x", "<b>", [], {}, True, [[]], {"a": {}})
     if isinstance(data, (list, dict)) and data and generator.random() < 0.8:
         copy = dict(data) if isinstance(data, dict) else list(data)
@@ -285,7 +291,7 @@ def mutated(data, generator):
 
 
 def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
-    """Any contents of the files give a page or one line, never a traceback."""
+    """Files with any contents give a page or one line of error, never a traceback."""
     generator = random.Random(5)
     paths = [folder / "demo.json", *(some_cell(folder, n) for n in ("fp32", "scale 2^4"))]
     texts = {path: path.read_text() for path in paths}
@@ -325,7 +331,7 @@ def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
 
 
 def test_seeds_give_ranges(folder, demo, capsys):
-    """The demo has other seeds, which are invented."""
+    """With several seeds, the page has ranges. The test invents the results of the other seeds."""
     others = [
         replace(run, accuracy=run.accuracy + 0.125 * seed, seed=seed, state=state)
         for run in demo.table
@@ -355,7 +361,7 @@ def test_every_seed_is_run(tmp_path):
     )
     done = []
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # also where sums may stall
+        warnings.simplefilter("error")  # no warning, even if sums may stall
         measured = measure(options, tmp_path, done.append)
     assert len(done) == 1 + 8 + 2 + 2 + 9 + 1
     assert [run.seed for run in measured.table] == [7] * 9

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' rows: all that were written down are there, each with a state, and commands exist."""
+"""Tests the list of the papers' rows: no row is missing, each row has a state, and the commands
+that rows name exist."""
 
 import shlex
 import tomllib

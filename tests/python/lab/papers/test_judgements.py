@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims are judged by tables: each judgment can be yes or no; stored judgments are repeated."""
+"""Tests the judgments of claims, which follow from tables of results. Each judgment can come out as
+yes or no, and stored judgments can be repeated."""
 
 import json
 import random
@@ -99,11 +100,11 @@ NEVER_YES = {
     "4 bits are 2.5 times faster than fp32",
     "2 bits are 2 times faster than fp32",
 }
-"""Claims of time, which bytes can contradict but not show."""
+"""Claims about time. Measured bytes can contradict such a claim but cannot prove it."""
 
 
 def random_cell(random_, scale, text):
-    """Another cell of the same form."""
+    """Returns random figures in the notation of the table cell `text`."""
     if re.fullmatch(r"\d+ of \d+", text):
         whole = text.split(" of ")[1]
         return f"{random_.choice([whole, 0])} of {whole}"
@@ -118,7 +119,7 @@ def random_cell(random_, scale, text):
 
 
 def randomized(study, seed):
-    """The stored tables with other values, and three seeds of every row."""
+    """Returns the study's stored tables with random values, and three seeds for every row."""
     random_ = random.Random(seed)
     tables = []
     for table in stored(STORED[study]).tables:
@@ -154,8 +155,8 @@ def test_a_stored_judgement_follows_from_the_stored_tables(study):
 
 @pytest.mark.parametrize("study", STORED)
 def test_stored_tables_are_of_stored_cells(study):
-    """The file has runs of every row that is not missing, and no runs that the study does not
-    have."""
+    """The stored summary has runs for every row that is not missing, and only runs that the study
+    defines."""
     summary = STORED[study]
     cells = {cell.key: cell.label for cell in STUDIES[study].cells("small", 3)}
     assert {cell["key"]: cell["label"] for cell in summary["cells"]}.items() <= cells.items()
@@ -179,7 +180,7 @@ def test_every_row_with_a_study_has_a_stored_result():
 
 @pytest.mark.parametrize("study", STORED)
 def test_findings_quote_the_paper(study):
-    """Decimals of a finding's paper column are the row's quotations."""
+    """Decimal numbers in the paper column of a finding are quotations of the row."""
     for finding in STORED[study]["findings"]:
         quotes = labels_of(finding["row"])
         assert quotes, finding["row"]
@@ -201,7 +202,7 @@ def test_tables_name_their_columns():
 
 
 def holds(study, rows, seeds=3):
-    """The verdicts of a study whose rows have these figures."""
+    """Returns the study's verdicts, by row and claim, for tables with these figures."""
     tables = [Table("t", [" ", "accuracy, %"], [[label, text] for label, text in rows.items()])]
     measured = Measured(tables, dict.fromkeys(rows, seeds))
     return {(one.row, one.claim): one.holds for one in STUDIES[study].judge(measured)}
@@ -247,7 +248,8 @@ CLAIMS = {
         [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
     ),
 }
-"""Study, row and claim; the labels of rows, and for each choice of their figures the verdict."""
+"""Each entry: the study, the row and the claim, the labels of the table's rows, and pairs of
+figures with the verdict that must follow."""
 
 
 @pytest.mark.parametrize(("study", "row", "claim", "labels", "cases"), CLAIMS.values(), ids=CLAIMS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what is measured of gradients and weights, by hand."""
+"""Compares measurements of gradients and weights with results derived by hand."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of reports and judgments: bounds of texts and claims, and files that are damaged."""
+"""Tests edge cases of reports and judgments: limits of texts and claims, and damaged files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_fifth_fewer_epochs():
 
 
 def test_layers_that_are_drawn():
-    """The first convolution and the largest matrix."""
+    """The layers to plot are the first convolution and the largest matrix."""
     weights = [("a", 2, 5), ("k", 4, 10), ("b", 2, 9), ("l", 4, 99), ("c", 2, 7), ("bias", 1, 500)]
     assert ternary._drawn(weights) == {"k", "b"}
     assert ternary._drawn([("bias", 1, 5)]) == set()
@@ -132,8 +132,9 @@ def test_rows_are_found_by_their_loss_scale():
 
 
 def test_values_are_lost_below_half_of_the_least():
-    """e4m3's least value is 2^-9; 2^-10 rounds to 0 by the tie to even, 1.5 · 2^-10 does not. So
-    magnitudes with exponent -11 and below, of 2^-11 up to 2^-10, are lost."""
+    """Values below half of a format's least value are lost. e4m3's least value is 2^-9. 2^-10 is a
+    tie and rounds to 0, but 1.5 · 2^-10 does not. So all magnitudes from 2^-11 up to 2^-10 are
+    lost."""
     e4m3 = cpd.Format("e4m3")
     assert lost_below(e4m3) == -10
     for exponent, is_lost in ((-10, False), (-11, True)):
@@ -143,7 +144,7 @@ def test_values_are_lost_below_half_of_the_least():
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    """A trained layer of 64 x 64 whose two workers have equal gradients."""
+    """Replaces a training by a 64 x 64 layer whose two workers have equal gradients."""
     torch = pytest.importorskip("torch")
     gradients = [torch.linspace(-1, 1, 64 * 64).reshape(64, 64), torch.ones(64)]
     options = SimpleNamespace(load_data=lambda: None, seed=3)
@@ -155,7 +156,8 @@ def two_workers(monkeypatch):
 
 
 def test_workers_draw_bits_of_their_own(two_workers):
-    """The average of two workers has more than the three levels of one worker."""
+    """Two workers use different random bits. So the average of both has more than the three levels
+    of one worker."""
     found = ternary.ternary(2, 8)["histograms"]["weight"]
     assert found["ternary"]["levels"] == 3
     assert found["average of 2"]["levels"] > 3

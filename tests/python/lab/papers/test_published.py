@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a training step next to what papers publish."""
+"""Compares predictions of the time of a training step with times that papers publish."""
 
 import itertools
 import math
@@ -51,8 +51,9 @@ def by_wire(figure):
 
 
 def test_the_fit_of_mpi():
-    """Two constants of 24 cells of 32 bits predict the other rows as well as these, but 1bitSGD,
-    whose kernels cost more than its bytes save: the model counts no codec for those GPUs."""
+    """Two constants are fitted to 24 published times with 32 bits. They predict the times of the
+    other codecs about as well as the fitted ones. 1bitSGD is worse: its kernels take more time than
+    its bytes save, and the model has no codec time for these GPUs."""
     found = fit("grubic-10")
     assert found.error == pytest.approx(0.1555, abs=0.002)
     assert fit("grubic-10", shared=True).error == pytest.approx(0.0652, abs=0.002)
@@ -74,7 +75,8 @@ def test_the_fit_of_nccl():
 
 
 def test_fewer_bits_gain_at_most_their_ratio():
-    """Grubic et al., Fig. 16 right: with larger gradients 8 bits approach 4 times."""
+    """With growing gradients, the speedup of 8 bits approaches 4, as in Grubic et al., Fig. 16
+    right."""
     points = by_ratio([1, 4, 16, 64, 256, 4096])
     speedups = [speedup for _, speedup in points]
     assert speedups == sorted(speedups)
@@ -85,15 +87,17 @@ def test_fewer_bits_gain_at_most_their_ratio():
 
 
 def test_prices():
-    """Fig. 16 left: trainings on the cheapest number of GPUs."""
+    """Predicted prices of trainings on the cheapest number of GPUs agree with Grubic et al., Fig.
+    16 left."""
     _, first, second = compared("grubic-16")
     assert first.predicted == pytest.approx(600, rel=0.13)
     assert second.predicted == pytest.approx(1500, rel=0.02)
 
 
 def test_terngrad_on_slow_ethernet():
-    """AlexNet on 8 GPUs at 1 Gb/s: 3.04 in the paper, whose model is not published. With the rate
-    that others measured on its GPU this one gives 10.2; with 157 images a second, a tenth, 3.04."""
+    """For AlexNet on 8 GPUs at 1 Gb/s, the TernGrad paper predicts a speedup of 3.04 by a model
+    that is not published. With the image rate that others measured on the paper's GPU, CPD's model
+    gives 10.2. With a tenth of this rate, 157 images/s, it gives 3.04."""
     (hops, owner, vgg) = compared("terngrad-5")
     assert hops.published == owner.published == 3.04
     assert hops.predicted == pytest.approx(10.2, abs=0.1)
@@ -128,7 +132,8 @@ def test_figures_that_are_not_known():
 
 
 def test_least_squares_of_numbers_that_are_not_negative():
-    """No numbers of a fine grid leave a smaller error."""
+    """The least-squares solution without negative numbers is at least as good as every point of a
+    fine grid."""
     rng = np.random.default_rng(3)
     axis = np.linspace(0, 3, 301)
     grid = np.array([*itertools.product(axis, [0.0]), *itertools.product([0.0], axis)])
@@ -144,7 +149,7 @@ def test_least_squares_of_numbers_that_are_not_negative():
 
 
 def test_quantities_of_figures():
-    """An epoch's seconds are its examples by the rate."""
+    """The seconds of an epoch are the number of examples divided by the rate."""
     examples = Network("alexnet").examples
     assert _in("epoch", "alexnet", 2.0) == examples / 2.0
     assert _in("samples", "alexnet", 2.0) == 2.0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each quotation of quotations.toml is in its paper's text, at the given place."""
+"""Tests that each quotation of quotations.toml is in its paper's text, in the given section or
+table."""
 
 import re
 import tomllib
@@ -21,7 +22,7 @@ needs_texts = pytest.mark.skipif(
 
 
 def places(quotation, near=None, value=None):
-    """The places where a quotation is found."""
+    """Returns the sections and tables in which a quotation is found."""
     paper = quotation.paper
     near = quotation.near if near is None else near
     found = paper_texts.found_at(paper, near, value or quotation.value)
@@ -66,7 +67,8 @@ def test_another_place_is_not_this_one():
 @needs_texts
 @pytest.mark.parametrize("paper", sorted(paper_texts.HEADINGS))
 def test_headings_are_in_order(paper):
-    """Each stands in the text after the one before, so that a section's end is the next's start."""
+    """Each heading follows the previous one in the paper's text. So a section ends where the next
+    section begins."""
     starts = [start for start, _ in paper_texts.sections(paper)]
     assert starts == sorted(set(starts))
 
@@ -85,7 +87,8 @@ def test_quotations_are_of_rows():
 
 
 def test_the_table_of_rows_has_no_values_of_its_own():
-    """Values with decimals or percent signs come from quotations.toml, where they are checked."""
+    """Values with decimals or percent signs come from quotations.toml, where other tests check them
+    against the paper."""
     text = Path(catalogue.__file__).with_name("papers.toml").read_text(encoding="utf-8")
     for paper, of in tomllib.loads(text).items():
         for name, row in of["rows"].items():

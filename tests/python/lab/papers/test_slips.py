@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slips of the papers that the README lists, computed again."""
+"""Recomputes the slips (small errors) of the papers that the README lists."""
 
 import math
 from pathlib import Path
@@ -16,13 +16,14 @@ README = Path(cpd_lab.papers.__file__).with_name("README.md").read_text(encoding
 
 
 def slip(start):
-    """The row of the table that begins so."""
+    """Returns the row of the README's table that begins with `start`."""
     (line,) = (line for line in README.splitlines() if line.startswith(f"| {start} |"))
     return line
 
 
 def test_steps_of_a_hierarchical_all_reduce():
-    """The paper's own formula, section 4.2."""
+    """The README's number of steps of a hierarchical all-reduce follows from the APS paper's own
+    formula in section 4.2."""
 
     def steps(nodes, group):
         return 4 * (group - 1) + 2 * (nodes // group - 1)
@@ -41,7 +42,8 @@ def test_the_loss_of_e4m3_is_not_below_five_hundredths():
 
 
 def test_bytes_of_4_bits_against_2_bits():
-    """One scale of 32 bits a bucket."""
+    """The README's ratio of bytes between 4 and 2 bits follows from one 32-bit scale for each
+    bucket."""
     four, two = 4 + 32 / 512, 2 + 32 / 128
     said = slip("QSGD, section 5 (bytes)")
     assert f"{100 * (four / two - 1):.1f} %" in said
@@ -55,7 +57,7 @@ def test_the_variance_of_buckets_of_512():
 
 
 def elias(k):
-    """Bits of Elias' recursive (omega) code, by its definition."""
+    """Returns the length of a number in Elias' recursive (omega) code, by the code's definition."""
     bits = 1
     while k > 1:
         binary = bin(k)[2:]
@@ -66,8 +68,9 @@ def elias(k):
 
 @pytest.mark.parametrize("n", [1 << 10, 1 << 16])
 def test_corollary_3_3_fails_for_normal_values(n):
-    """Section 3.1's dense code: s = √n levels by the 2-norm; of each value Elias(level + 1), and a
-    sign where the level is not zero. The expected length is exact in the rounding."""
+    """Corollary 3.3 of QSGD does not hold for normally distributed values. Section 3.1's dense code
+    has s = √n levels and the 2-norm. A value takes Elias(level + 1) bits, plus a sign bit if its
+    level is not zero. The test computes the exact expected length."""
     v = np.abs(np.random.default_rng(0).standard_normal(n))
     place = v / np.linalg.norm(v) * math.sqrt(n)
     low = np.floor(place).astype(int)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation's answers to the papers' questions agree with the stored results."""
+"""Tests that the documentation's answers to the papers' questions agree with the stored results."""
 
 import json
 import re
@@ -15,14 +15,14 @@ PAGE = (ROOT / "python/docs/papers.md").read_text(encoding="utf-8")
 
 
 def figures(study, table, label):
-    """Numbers of a row of a stored table, its first column apart."""
+    """Returns the numbers of a row of a stored table, without the first column."""
     stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
     (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
     return [re.match(r"[\d.]*", text)[0] for text in row[1:]]
 
 
 def ends(study, table, label):
-    """The lowest and the highest figure over seeds of a row of a stored table."""
+    """Returns the lowest and the highest figure over all seeds, from a row of a stored table."""
     stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
     (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
     low, high = re.search(r"\(([\d.]+) … ([\d.]+)\)", row[1]).groups()
@@ -30,7 +30,7 @@ def ends(study, table, label):
 
 
 def answer(command):
-    """The answers of the page's rows with this command."""
+    """Returns the page's answers in the rows with this command."""
     return " ".join(line for line in PAGE.splitlines() if line.endswith(f"| `{command}` |"))
 
 
@@ -51,7 +51,7 @@ ANSWERS = {
     "oland-weights": [(0, 1, ["fp32", "8 bits", "2 bits"])],
     "qsgd-lstm": [(0, 0, ["fp32", "4 bits", "2 bits"])],
 }
-"""The tables of each study, their columns, and the rows whose figures the page has."""
+"""For each study: the stored tables, their columns, and the rows whose figures the page quotes."""
 
 
 @pytest.mark.parametrize("study", ANSWERS)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells, their files, and the reports of studies on results."""
+"""Tests studies: their cells (single experiments), the files with the cells' results, and the
+reports of these results."""
 
 import json
 import re
@@ -69,7 +70,7 @@ def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
     assert not is_stale(one)
     monkeypatch.setattr(papers_run, "sources_of", lambda kind: "0123456789abcdef")
     assert is_stale(one)
-    assert run([FACTOR], tmp_path) == [one]  # kept unless asked
+    assert run([FACTOR], tmp_path) == [one]  # a stored result is reused by default
     measured = []
     monkeypatch.setattr(papers_run, "measure", lambda cell: measured.append(cell) or measure(cell))
     run([FACTOR], tmp_path, again=is_stale)
@@ -78,7 +79,7 @@ def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
 
 def test_sources_are_the_files_that_decide():
     assert sources_of("scale-factor") != sources_of("train")
-    assert sources_of("train") == sources_of("masks")  # one module and cpd_lab.train
+    assert sources_of("train") == sources_of("masks")  # both use cpd_lab.train and one more module
     for kind in KINDS.values():
         assert callable(kind.function())
 
@@ -99,7 +100,7 @@ def test_a_full_disk_is_told_before(tmp_path, monkeypatch):
 def test_powers_of_two_round_nothing():
     values = [2.0**e * (1 + m / 4) for e in range(-3, 4) for m in range(4)]
     assert all(scale_factor("e5m2", 8.0, values)["same"])
-    # Of 1, 1.25, 1.5 and 1.75 times 10 only 10 is a number of three significant bits.
+    # Of the products of 10 with 1, 1.25, 1.5 and 1.75, only 10 itself has three significant bits.
     ten = scale_factor("e5m2", 10.0, values)
     assert ten["values"] == values
     assert ten["same"] == [True, False, False, False] * 7
@@ -107,7 +108,8 @@ def test_powers_of_two_round_nothing():
 
 
 def test_a_dot_product_by_hand():
-    # The finite values of (2,0) are 0, 1 and 2; 3 is a tie, which goes to 2, whose code is even.
+    # The finite values of (2,0) are 0, 1 and 2. The sum 3 is a tie and rounds to 2, whose code is
+    # even.
     found = dot_product("e2m0", [1.0] * 4, [1.0] * 4)
     assert found["exact"] == 4.0
     assert found["cast_at_the_end"] == float("inf")
@@ -147,13 +149,15 @@ def test_a_study_shows_what_little_there_is(study):
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_study_says_what_full_is(study):
-    """If --full measures the same as the small size, the study gives the reason."""
+    """If a study runs the same experiments with --full as at the small size, it states the
+    reason."""
     small, full = ([cell.key for cell in study.cells(size, 3)] for size in ("small", "full"))
     assert (small == full) == study.full.startswith("as small: ")
 
 
 def test_terngrads_full_size_has_the_papers_settings():
-    """Table 1 and figure 3: rates, batches, steps, weight decay, and no layer in floating point."""
+    """The full size has the settings of the TernGrad paper's table 1 and figure 3: learning rates,
+    batch sizes, steps and weight decay. No layer stays in floating point."""
     by_label = {cell.label: cell.options for cell in STUDIES["terngrad-clip"].cells("full", 1)}
     for workers, total, steps in ((2, 128, 300_000), (16, 2048, 18_750)):
         options = by_label[f"TernGrad, {workers} workers"]
@@ -198,7 +202,7 @@ def test_the_hybrid_is_of_fp32_and_e4m3_with_the_last_layer_in_fp32():
     ],
 )
 def test_tables_are_those_of_the_paper(name, titles, papers):
-    """One of ours for each of the paper's, with its values."""
+    """Each study shows one table for each table of the paper, with the paper's values."""
     tables = STUDIES[name].show(Results([])).tables
     assert len(tables) == len(titles)
     for table, title, values in zip(tables, titles, papers, strict=True):
@@ -209,7 +213,8 @@ def test_tables_are_those_of_the_paper(name, titles, papers):
 
 
 def test_grubics_codecs_quantize_99_percent():
-    """Section 3.2.2, in all studies of these codecs."""
+    """In all studies of Grubic's codecs, 99 % of the parameters are quantized, as in section 3.2.2
+    of Grubic et al."""
     for name in ("grubic-accuracy", "grubic-buckets", "qsgd-cnn", "qsgd-lstm", "codec-digits"):
         for cell in STUDIES[name].cells("small", 1):
             if cell.options["wire"].startswith(("qsgd", "one_bit")):

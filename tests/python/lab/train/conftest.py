@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread of torch in this folder, as in trainings: quick beside other processes."""
+"""Limits torch to one thread in the tests of this folder, as trainings do. One thread is fast
+beside other test processes."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that need no files: shapes, text, and how images are augmented."""
+"""Tests data that need no files: their shapes, texts, and the augmentation of images."""
 
 import pytest
 

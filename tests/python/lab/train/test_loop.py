@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of every model, and what the loop's options do."""
+"""Tests trainings of every model, and the effect of each option of the training loop."""
 
 import json
 import shlex
@@ -37,13 +37,13 @@ WIDTHS = {"mlp": 16, "lenet": 6, "cifarnet": 8, "resnet110": 2, "text_lstm": 16,
 
 
 def quick(name, **options):
-    """A training of three steps over two nodes."""
+    """Trains for three steps over two nodes."""
     sizes = {"nodes": 2, "batch": 4, "images": 24, "tests": 10, "epochs": 1, "length": 8}
     return TrainOptions(model=name, **{**sizes, "width": WIDTHS.get(name, 4), **options})
 
 
 def data_of(options):
-    """Returns the data of the options, or random images if the data need files."""
+    """Returns the data that the options name, or random images if the data need files."""
     if options.data != "cifar10":
         return options.load_data()
     draw = torch.Generator().manual_seed(0)
@@ -109,20 +109,23 @@ def test_elsewhere_it_is_not(digits):
 
 
 def test_without_a_division_gradients_are_sums(digits):
-    """The rate of such a training is in effect multiplied by the number of nodes."""
+    """If gradients are summed without a division, the effective learning rate is multiplied by the
+    number of nodes. Dividing the rate by 8 gives the same weights."""
     sums = train(replace(QUICK, divide="none", lr=QUICK.lr / 8), data=digits)
     assert sums.weights == train(QUICK, data=digits).weights
 
 
 def test_a_sum_of_losses_and_the_divided_rate_are_the_mean(digits):
-    """Powers of two move nothing but exponents."""
+    """Multiplying the loss by 16 and dividing the rate gives the weights of the mean, because
+    powers of two change only exponents."""
     assert train(replace(QUICK, loss_sum=16.0), data=digits).weights == averaged(digits, "before")
     other = replace(QUICK, loss_sum=16.0, weight_decay=0.5)
     assert train(other, data=digits).weights != averaged(digits, "before", weight_decay=0.5)
 
 
 def loop(options, digits, steps):
-    """An independent loop over one node; yields the model and its average after each step."""
+    """A separate implementation of the training loop for one node. Yields the model and its moving
+    average after each step."""
     model = seeded(options.seed, options.make_model)
     made = optimizer(
         options.optimizer,

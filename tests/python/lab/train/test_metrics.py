@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses, metrics and the moving average, by hand."""
+"""Compares losses, metrics and the moving average with results derived by hand."""
 
 import pytest
 
@@ -17,7 +17,8 @@ def test_confusion_and_what_is_made_of_it():
     found = torch.tensor([[0, 0, 1, 1], [1, 0, 2, 2]])
     counts = confusion(found, targets, classes=4)
     assert counts.tolist() == [[2, 1, 0, 0], [1, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
-    # Class 0: 2 of 2 + 1 + 1; class 1: 2 of 2 + 1 + 1; class 2: 2 of 2; class 3 is nowhere.
+    # IoU is hits / (hits + misses + false alarms). Classes 0 and 1: 2 / (2 + 1 + 1); class 2: 2 /
+    # 2. Class 3 does not occur and is left out.
     assert mean_iou(counts) == pytest.approx((0.5 + 0.5 + 1) / 3)
     assert mean_accuracy(counts) == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
 
@@ -38,7 +39,7 @@ def test_losses_of_pixels_and_characters_are_torchs():
 
 
 class Given(torch.nn.Module):
-    """A model that returns rows of a given tensor: the input has their indices."""
+    """A model that returns rows of a given tensor. Its input is the rows' indices."""
 
     def __init__(self, outputs):
         super().__init__()

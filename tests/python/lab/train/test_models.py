@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models: parameter counts of their papers, shapes, and that a step lowers the loss."""
+"""Tests the models: parameter counts as in their papers, shapes, and that a step lowers the
+loss."""
 
 from dataclasses import replace
 
@@ -42,7 +43,8 @@ def test_full_width_has_the_published_number_of_parameters(name, options, count)
 
 
 def test_lenet_of_its_paper():
-    """Of 1 x 32 x 32 with the full connections between the convolutions."""
+    """LeNet has its paper's number of parameters for 1 x 32 x 32 images, with all connections
+    between the convolutions."""
     assert parameters(lenet((1, 32, 32))) == 61_706
 
 
@@ -54,7 +56,7 @@ def test_resnet_has_6n_plus_2_layers():
 
 
 def inputs_of(options, count):
-    """Random inputs and targets of the right shapes."""
+    """Returns random inputs and targets with shapes that fit the model."""
     sample, kind = options.sample, DATA[options.data].kind
     draw = torch.Generator().manual_seed(0)
     if kind == "text":

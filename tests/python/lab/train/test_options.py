@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a training: models' defaults, command lines, keys, exempt layers and errors."""
+"""Tests the options of a training: defaults of models, command lines, keys, layers that are exempt
+from low precision, and errors."""
 
 import inspect
 import json
@@ -25,7 +26,8 @@ OF_REDUCE = (
 
 
 def assert_same_run(one: TrainOptions, other: TrainOptions) -> None:
-    """All options are equal, but that an all-reduce may be a text or options of its own."""
+    """Asserts that two sets of options mean the same training. The all-reduce may be a text in one
+    set and separate options in the other set."""
     apart = dict.fromkeys(OF_REDUCE)
     assert replace(one, **apart) == replace(other, **apart)
     assert one.reduction(steps_per_epoch=7) == other.reduction(steps_per_epoch=7)
@@ -257,7 +259,8 @@ def test_optimizers_are_named_in_the_help():
 
 
 def test_exempt_layers_round_as_the_sums_do():
-    """Options and a text both give exempt layers fp32 with the accumulator's rounding."""
+    """Exempt layers use fp32 with the accumulator's rounding, whether the all-reduce is given by
+    options or by a text."""
     sums = "accumulator='e3m0 sequential rounding=stochastic'"
     for options in (
         TrainOptions(format="e3m0", rounding="stochastic", seed=7, last_layer_fp32=True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of the rate: values by hand, and texts that are none."""
+"""Tests schedules of the learning rate: values derived by hand, and errors for invalid texts."""
 
 import pytest
 

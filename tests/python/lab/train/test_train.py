@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over emulated nodes: data, determinism, the effect of APS, and divergence."""
+"""Tests training over emulated nodes: data, determinism, the effect of APS, and divergence."""
 
 import json
 import os
@@ -87,7 +87,8 @@ def test_a_codec_takes_the_formats_place():
 
 
 def plain_fp32_weights(digits, options: TrainOptions) -> str:
-    """An independent training loop: the sum over nodes in rank order, by torch's own fp32 adds."""
+    """Trains by a separate loop, which adds the nodes' gradients in rank order by torch's own fp32
+    additions. Returns a hash of the weights."""
     model = digit_classifier(options.depth, options.width, options.seed)
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
@@ -166,7 +167,8 @@ def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
 
 @pytest.mark.slow("trains six hidden layers twice")
 def test_the_main_effect(digits):
-    """Six hidden layers: (4,3) gradients vanish, and APS brings them back."""
+    """With six hidden layers, (4,3) gradients vanish without APS and the model learns nothing. With
+    APS the model trains."""
     options = TrainOptions(format="e4m3", epochs=24, divide="before")
     plain = train(options, data=digits)
     aps = train(replace(options, aps="on"), data=digits)
@@ -179,7 +181,8 @@ def test_the_main_effect(digits):
 
 @pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
-    """After one step only the output layer of the two runs agrees with the fp32 run."""
+    """With last_layer_fp32, the output layer is summed exactly as in an fp32 run: after one step
+    its weights are equal. No other layer's weights are."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
     models = [
         train(chosen, data=digits).model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of training: state that a training must restore, and what is drawn at random."""
+"""Tests edge cases of training: state that a training must restore, and random choices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_torch_is_as_it_was_after_a_training():
 
 
 def test_every_place_is_cut_out_and_half_of_the_images_are_mirrored():
-    """1000 images of 10 x 10: squares of 8 begin at 0, 1 or 2."""
+    """Random crops of 8 x 8 from 1000 images of 10 x 10 begin at every possible row and column: 0,
+    1 or 2. Half of the images are mirrored."""
     draw = torch.Generator().manual_seed(1)
     made = images.cut_out(torch.ones(1000, 1, 10, 10), draw)
     rows = {int((image[0] == 0).any(1).nonzero()[0]) for image in made}
@@ -135,7 +136,8 @@ def test_numbers_are_written_as_they_are(value, word):
 
 
 def test_the_cost_of_a_step_is_that_after_the_first_epochs():
-    """The first epochs travel in fp32, cost more, and do not count."""
+    """The reported cost of a step is the cost after the first epochs. The first epochs send
+    gradients in fp32, which costs more."""
     costs = []
     for fp32_epochs in (0, 2):
         options = TrainOptions(format="e4m3", fp32_epochs=fp32_epochs, nodes=4, batch=8)
@@ -146,7 +148,8 @@ def test_the_cost_of_a_step_is_that_after_the_first_epochs():
 
 
 def test_each_image_is_decoded_from_its_own_bytes():
-    """By a lossless format, which Pillow reads as well."""
+    """Each image is decoded from its own bytes. The test stores images as PNG, which is lossless
+    and which Pillow also reads."""
     pillow = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
     files = [io.BytesIO() for _ in pixels]

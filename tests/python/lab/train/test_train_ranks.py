@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over processes: the same hash, counts, losses and gradients as over virtual ranks."""
+"""Tests training over processes: hash, counts, losses and gradients are the same as over virtual
+ranks."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_processes_train_as_virtual_ranks_do(transport, expected):
 
 
 def launched(transport: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """`cpd train` over two processes."""
+    """Runs `cpd train` over two processes."""
     spawn.skip_without({"torch": "gloo"}.get(transport, transport))
     return finished([*LAUNCHERS[transport], "-m", "cpd", "train", "--transport", transport, *words])
 
