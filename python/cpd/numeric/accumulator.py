@@ -83,7 +83,7 @@ class Accumulator(Spec, native=_core.Accumulator):
         inner: for `chunked`: the format of the sum within a chunk; default: `format`.
         chunk: for `chunked`: the number of terms of a chunk; default 64.
         rounding: the rounding of each operation of an ordered sum, or of the result of a unit or an
-            integer. Names are those of `cpd.cast`; default `nearest_even`.
+            integer. `cpd.cast` documents the names; default `nearest_even`.
         overflow: the rule for results beyond the format's range: `ieee` (default) or `saturate`, as
             in `cpd.cast`. The rule applies to each operation of an ordered sum, or to the result of
             an integer. With `saturate`, an integer also saturates after each term; otherwise it

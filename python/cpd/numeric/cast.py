@@ -43,7 +43,7 @@ class Cast(Spec, native=_core.CastSpec):
             scaling, as in TransformerEngine). Default 0: the tensor itself determines its scale.
             Only for formats with one fp32 scale for the whole tensor.
         amax: the magnitude of the history that determines the scale: `max` (default), the largest
-            magnitude of all its steps, or `most_recent`, that of the last step.
+            magnitude of all its steps, or `most_recent`, the magnitude of the last step.
 
     A factor and a history apply to operands of products: `cpd.Recipe` supports them, `cpd.cast`
     does not. A cast is immutable, hashable and picklable. Two casts are equal if their texts are

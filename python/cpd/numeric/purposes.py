@@ -12,9 +12,9 @@ _PARTS = _core.recipe_parts()
 SUMS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if not tensor}
 """For the purpose of each GEMM's sum: the recipe's field with the accumulator."""
 OPERANDS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if tensor}
-"""For the purpose of each operand: the recipe's field with the operand's cast. The operands are
-those of the forward GEMM (activation, weight), of the GEMM for the input's gradient (gradient,
-weight) and of the GEMM for the weight's gradient (activation, gradient)."""
+"""For the purpose of each operand: the recipe's field with the operand's cast. The forward GEMM has
+the operands activation and weight. The GEMM for the input's gradient has gradient and weight. The
+GEMM for the weight's gradient has activation and gradient."""
 TENSOR_OF: dict[Purpose, str] = {purpose: tensor for purpose, _, tensor in _PARTS if tensor}
 """For the purpose of each operand: `activation`, `weight` or `gradient`."""
 TENSORS = tuple(dict.fromkeys(TENSOR_OF.values()))

@@ -126,7 +126,7 @@ class Spec:
         return spec
 
     def _share(self, like: Spec) -> None:
-        """Sets the fields of this object to those of `like`."""
+        """Copies the fields of `like` to this object."""
         if is_compiling():  # torch 2.11 cannot trace an object's `__dict__`
             for name in _stored_names(type(self)):
                 object.__setattr__(self, name, getattr(like, name))
@@ -182,7 +182,7 @@ def _stored_names(spec: type[Spec]) -> tuple[str, ...]:
 
 @constant
 def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
-    """Returns the spec of a text, in which the values of `keys` replace those of the text.
+    """Returns the spec of a text, in which the values of `keys` replace the text's own values.
 
     Equal texts give the same object. The result is a constant to torch.compile.
     """

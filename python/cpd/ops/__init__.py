@@ -75,9 +75,10 @@ has the same effect. Calls on other threads, on a GPU, and with `blas=True` cont
 
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is a
 straight-through estimator: its derivative is 1. add, mul, fma and sum have the derivatives of the
-exact operation. The derivatives of gemm are GEMMs with the same accumulator, and those of hadamard
-are Hadamard transforms. Codes are integers, so encode and decode have no derivatives: a gradient or
-a tangent ends at them, as at `x.to(torch.int64)`. `torch.func`'s transforms support all operations.
+exact operation. The derivatives of gemm are GEMMs with the same accumulator, and the derivatives of
+hadamard are Hadamard transforms. Codes are integers, so encode and decode have no derivatives: a
+gradient or a tangent ends at them, as at `x.to(torch.int64)`. `torch.func`'s transforms support all
+operations.
 
 **torch.vmap** gives the results of a loop over the examples. For stochastic rounding, vmap's
 argument `randomness` selects the random bits, as for torch's own random functions. `error` (torch's

@@ -249,8 +249,9 @@ def encode(
         The codes of n elements: a 1-D uint8 array of ceil(n * bits / 8) bytes, for a format of
         `bits` bits. A scaled format gives the pair of the elements' codes and the scales' codes.
         The scales' codes are packed in the same way, in row-major order of the blocks. With outer
-        scales, the scales' codes are also a pair: those of blocks and those of outer scales. In a
-        block with a NaN scale, all elements have code 0 if their format has no NaN.
+        scales, the scales' codes are also a pair: the codes of the blocks' scales and the codes of
+        the outer scales. In a block with a NaN scale, all elements have code 0 if their format has
+        no NaN.
 
     Raises:
         ValueError: if an option is out of range or has no effect, or if x has a NaN and the format

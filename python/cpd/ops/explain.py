@@ -155,7 +155,7 @@ def step_of(fields: dict[str, Any]) -> Explanation:
 
 
 def explanation(steps: Any, products: tuple[Explanation, ...] = ()) -> Explanation:
-    """Combines the explanations of a call's operations, in order, into that of the call."""
+    """Combines the explanations of a call's operations, in order, into one explanation."""
     steps = tuple(steps)
     heads = products or tuple(s for s in steps if s.name in PRODUCTS) or steps
     if not heads:

@@ -184,7 +184,7 @@ def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> N
 
 
 def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> np.dtype[Any]:
-    """Checks and returns the dtype of a result: `dtype`, or else that of `out`, or else float32."""
+    """Checks and returns the dtype of a result: `dtype`, or else out's dtype, or else float32."""
     if dtype is None:
         dtype = out.dtype if isinstance(out, np.ndarray) else np.float32
     try:

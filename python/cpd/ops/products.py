@@ -27,7 +27,7 @@ SCALES_AT = ("operand", "block", "epilogue")
 class Operand(NamedTuple):
     """A decoded matrix, whose scales are not yet applied, and its scales.
 
-    The fields after `elements` are those of C++'s OperandScales (cpd/ops/gemm.h).
+    The fields after `elements` are the fields of C++'s OperandScales (cpd/ops/gemm.h).
     """
 
     elements: Any
