@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd probe`: the rule by which a command adds products."""
+"""`cpd probe`: finds the rule by which a command adds products."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ class Options:
     The command is started for each of about twenty batches. It reads dot products from standard
     input, one a line: the codes of a's k values, of b's k values and of the addend, in hexadecimal,
     separated by blanks. It writes the codes of the results, one a line in the same order, and ends
-    with status 0. Lines that begin with #, // or '- ' are ignored. In its words {in} and {out}
-    become the names of files, which take the place of standard input and output.
+    with status 0. Lines that begin with #, // or '- ' are ignored. If the words {in} and {out}
+    occur in the command, they become names of files, which are used in place of standard input and
+    output.
 
       cpd probe --a e4m3fn --k 64 -- ./Vunit
       cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd sweep`: formats, accumulators, roundings and scales on the user's tensors."""
+"""`cpd sweep`: measures formats, accumulators, roundings and scales on the user's tensors."""
 
 import functools
 import importlib
@@ -36,7 +36,7 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Choices:
-    """Options of the combinations: arguments of `cpd.study.sweep`."""
+    """Options for the combinations to measure. They are arguments of `cpd.study.sweep`."""
 
     formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
     accumulators: str = opt.accumulator(
@@ -53,7 +53,10 @@ class Choices:
 
 @dataclass
 class Measurement:
-    """Options of how cells are measured: arguments of `cpd.study.sweep`."""
+    """Options for the measurement of a cell (a combination).
+
+    They are arguments of `cpd.study.sweep`.
+    """
 
     length: int = opt.option("up to N terms of a dot product", 1024)
     dots: bool = opt.option("do not measure dot products", True)
@@ -65,7 +68,7 @@ class Measurement:
 
 @dataclass
 class Jobs(opt.Cluster):
-    """Options of processes: arguments of `cpd.study.sweep`."""
+    """Options for processes and clusters. They are arguments of `cpd.study.sweep`."""
 
     jobs: int | None = opt.jobs("one, or one per CPU for large sweeps")
 
@@ -111,23 +114,24 @@ class Options:
 
     Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
     is executed. Only floating-point tensors are read, and values are rounded to binary32 first.
-    Each tensor counts divided by its RMS. Sums and blocks run along the last dimension; each value
-    is cast and multiplied.
+    Each tensor is divided by its RMS, so that all tensors have equal weight. Sums and blocks run
+    along the last dimension; each value is cast and multiplied.
 
-    A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do int[4-8]
-    and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by commas, except in
-    quotes or brackets. Some short names are finite formats (e2m1, e2m3, e3m2), of which a warning
-    is printed; e[2-5]m[1-3]:ieee or :finite names formats of one kind. Scales are none, tensor and
-    row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn below a tensor's fp32), or the words
-    after the element of a scaled format, such as '64 scale=e8m0'. Scaled formats such as mxfp4 have
-    their own.
+    A pattern such as e[2-5]m[1-3] stands for all formats with these exponent and mantissa bits.
+    Other patterns are int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are
+    separated by commas, except in quotes or brackets. The names e2m1, e2m3 and e3m2 are finite
+    formats, and a warning is printed if a pattern mixes them with others. e[2-5]m[1-3]:ieee or
+    :finite stands for formats of one kind. Scales are none, tensor and row (in fp32), mx (blocks of
+    32 values, in e8m0), nv (blocks of 16 values, in e4m3fn, with an outer fp32 scale of the
+    tensor), or the words after the element in the text of a scaled format, such as '64 scale=e8m0'.
+    Scaled formats such as mxfp4 have their own scales.
 
     --out stores each cell in a file, and writes cells.csv, sweep.json, front.png and report.html.
-    An interrupted sweep continues from there: it measures only cells that are missing, damaged or
-    of other tensors.
+    If a sweep is interrupted, the same command continues it: it measures only cells that are
+    missing, damaged or of other tensors.
 
-    The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and normalizer for
-    each product, as gates of two inputs. It compares; it does not predict an area.
+    The cost is from the model cpd-2026: the bits of multiplier, aligner, adder and normalizer for
+    each product, converted to two-input gates. Use it to compare formats, not to predict an area.
     """
 
     files: list[Path] = opt.argument("a file of tensors", nargs="*", metavar="FILE")
@@ -179,7 +183,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Reports mistakes before the work begins."""
+    """Raises an error for invalid options before the work begins."""
     if bool(options.files) == (options.capture is not None):
         got = "both" if options.files else "neither"
         raise UsageError(f"give either files of tensors or --capture, got {got}")
@@ -208,7 +212,7 @@ def _tensors(options: Options) -> Any:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Returns a function of the user's, from a module in Python's path or the current folder."""
+    """Returns the user's function from a module in Python's path or the current folder."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise UsageError(f"--capture must be MODULE:FUNCTION, got {text!r}")

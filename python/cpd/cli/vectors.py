@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd vectors`: vectors for hardware, and checks of others'."""
+"""`cpd vectors`: writes test vectors for hardware, and checks vectors from other sources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROUNDINGS = {
     "to_odd": ("rto", "rodd"),
     "stochastic": ("sr",),
 }
-"""Each mode's names in file names, RISC-V and TestFloat."""
+"""For each rounding mode: its names in file names, in RISC-V and in TestFloat."""
 
 
 def register(commands: opt.Commands) -> None:
@@ -42,7 +42,7 @@ def register(commands: opt.Commands) -> None:
 
 
 def _rounding(text: str) -> str:
-    """Returns the mode of a name, in capitals or not; an unknown name as it is."""
+    """Returns the rounding mode of a name in any letter case. Returns an unknown name unchanged."""
     word = text.lower()
     known = (mode for mode, names in _ROUNDINGS.items() if word in (mode, *names))
     return next(known, text)
@@ -50,7 +50,7 @@ def _rounding(text: str) -> str:
 
 @dataclass
 class Rule:
-    """Options of the operation: arguments of `cpd.hardware.make_vectors`."""
+    """Options for the operation. They are arguments of `cpd.hardware.make_vectors`."""
 
     result: str | None = opt.option(
         "the format of the results",
@@ -83,7 +83,7 @@ class Rule:
 
 @dataclass
 class Lines:
-    """Options of the lines: arguments of `cpd.hardware.make_vectors`."""
+    """Options for the lines of the file. They are arguments of `cpd.hardware.make_vectors`."""
 
     exhaustive: bool = opt.option("add all lines", False)
     directed: bool = opt.option("add inputs near special values", False)
@@ -115,7 +115,7 @@ class Files:
 
 @dataclass
 class Module:
-    """Options of the module under test."""
+    """Options for the module under test."""
 
     module: str | None = opt.option(
         "your module, whose ports are the fields of a line (a, b, …, result, flags)",
@@ -144,7 +144,7 @@ def _port(help: str, absent: str = "none") -> Any:
 
 @dataclass
 class Clock:
-    """Options of a module with a clock: arguments of `cpd.hardware.Ports`."""
+    """Options for a module with a clock. They are arguments of `cpd.hardware.Ports`."""
 
     clock: str | None = _port(
         "the clock, used at its rising edge", "none, the module is combinational"
@@ -173,11 +173,11 @@ class Clock:
 class Options:
     """Write and check test vectors and test benches for hardware.
 
-    Writes test vectors for hardware: inputs, results and exception flags of one operation. The
-    exact oracle and the kernels both compute each line, which is written only if they agree. Then
-    it prints the number of lines of each kind of case. For a kind without lines it prints "cannot
-    happen" if the formats exclude the case or no input has it (up to 2^24 inputs, of sums 2^21),
-    else "not reached".
+    Writes test vectors for hardware: inputs, results and exception flags of one operation. An exact
+    reference implementation and the kernels both compute each line. If they differ, the command
+    fails and writes nothing. Then it prints the number of lines for each kind of case. For a kind
+    without lines, it prints "cannot happen" if the formats exclude the case, or if a search of all
+    inputs finds none (up to 2^24 inputs, for sums 2^21). Otherwise it prints "not reached".
 
       cpd vectors mul e4m3fn --exhaustive
       cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
@@ -188,20 +188,22 @@ class Options:
       cpd vectors --check e4m3fn_mul_rne.tv
 
     Operations: cast, add, mul, fma, div, sqrt; and sums: dot (an element of a matrix product), sum
-    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit that takes scales). Lines of
-    sums have the inner signals, unless the unit does not align all terms.
+    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit with scales). Lines of sums
+    also have the inner signals of the hardware, except for units that do not align all terms.
 
-    FORMAT: one for all operands or one for each. For a cast: the operand's and the result's, or the
-    result's alone (from fp32). For a unit the default is its own. Results are in the first
-    operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless --result is given.
+    FORMAT: one format for all operands, or one for each. For a cast: the formats of operand and
+        result, or of the result alone (the operand is then fp32). For a matrix unit, the default is
+        the unit's own formats. Results are in the first operand's format (fma e4m3fn,e4m3fn,fp32:
+        e4m3fn) unless --result is given.
 
-    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh (a
-    word a line, first field on top, with a SystemVerilog package), csv, jsonl (a head, then an
-    object a line). All numbers are hexadecimal. The first element of a field stands lowest.
-    Comments begin with # (readmemh: //).
+    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh
+    (one word per line with the first field in the highest bits, and a SystemVerilog package), csv,
+    jsonl (a header, then one object per line). All numbers are hexadecimal. The first element of a
+    field is in the lowest bits. Comments begin with # (readmemh: //).
 
-    A test bench reports a stuck or missing valid, X and Z (in Icarus), lost lines, extra results,
-    and the latency with which results match. Its exit status is not 0 then.
+    A test bench reports a valid signal that is stuck or missing, X and Z (in Icarus), lost lines
+    and extra results. If results match with another latency, it reports this latency. In all these
+    cases, its exit status is not 0.
     """
 
     operation: str | None = opt.argument(
@@ -248,7 +250,7 @@ def _run(options: Options) -> int:
 
 @contextmanager
 def _progress(vectors: Vectors, options: Options) -> Iterator[None]:
-    """Prints lines and bytes first, then a bar, on standard error."""
+    """Prints the numbers of lines and bytes, then shows a progress bar, on standard error."""
     bench = options.files.testbench is not None
     kind = "readmemh" if bench else _kind(options.files)
     lines, size = vectors.size(kind)
@@ -289,7 +291,7 @@ def _written(vectors: Vectors, options: Options) -> Path:
 
 
 def _check_bench(options: Options) -> None:
-    """Refuses options of the test bench that need another one, and sources that do not exist."""
+    """Raises an error for missing sources, and for options that need another option."""
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
     files, clock = options.files, options.clock
@@ -312,14 +314,14 @@ def _check_bench(options: Options) -> None:
 
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
-    """Refuses the flags of `users` if the value that they need is None."""
+    """Raises an error for the options `users` if the value of the option that they need is None."""
     named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
         raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
 
 
 def _port_names(text: str | None) -> dict[str, str]:
-    """Returns the ports of FIELD=PORT,…."""
+    """Reads the names of ports by field from a text FIELD=PORT,…."""
     names: dict[str, str] = {}
     for part in re.split(r",\s*", text) if text else ():
         name, equals, port = part.partition("=")
@@ -331,7 +333,10 @@ def _port_names(text: str | None) -> dict[str, str]:
 
 @contextmanager
 def _disagreement_told() -> Iterator[None]:
-    """Makes a difference of oracle and kernels a failure of the run: nothing is written."""
+    """A context that raises RunError if the reference and the kernels differ.
+
+    Nothing is written.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -341,9 +346,9 @@ def _disagreement_told() -> Iterator[None]:
 def _cases(
     rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
 ) -> str:
-    """Returns the number of lines of each case.
+    """Returns the number of lines of each kind of case, or in place of 0 a text.
 
-    A 0 is `cannot happen` if no input is such a case.
+    The text is `cannot happen` if no input is such a case, else `not reached`.
     """
     from cpd.hardware.vectors.coverage import cannot_happen
 
@@ -372,14 +377,14 @@ _E4M3 = (
 
 
 def _note_e4m3(options: Options) -> None:
-    """Tells which E4M3 was meant; called after the work, as a mistake is one line."""
+    """Prints which E4M3 was used. Called after the work, so that a mistake gives only one line."""
     formats = listed(options.formats) if options.formats else []
     if any(text and text.lower() == "e4m3" for text in (*formats, options.rule.result)):
         print(_E4M3, file=sys.stderr)
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text; a unit without operand formats gets the command's."""
+    """Returns the accumulator's text. A unit without operand formats gets those of the command."""
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc
