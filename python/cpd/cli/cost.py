@@ -78,12 +78,12 @@ class Options:
     row is at least as good in samples per second, price of a sample and round-off, and better in
     one of these. If no price is known, GPU seconds replace the price.
 
-    The messages are those of the real exchange, which runs without values. Each step of the
-    exchange takes as long as its longest message: `alpha` seconds plus its bytes over `beta` bytes
-    a second, within a host or between hosts. The GPUs of a host share its link, and each message
-    passes its GPU's `port`. For APS, and for formats without NaN, the ranks first agree on the
-    largest magnitude of each tensor, in messages of 4 bytes a tensor. Two times are shown: one with
-    all parts one after another, and one with codec and messages at the same time.
+    The messages are found by a run of the real exchange without values. Each step of the exchange
+    takes as long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second,
+    within a host or between hosts. The GPUs of a host share its link, and each message passes its
+    GPU's `port`. For APS, and for formats without NaN, the ranks first agree on the largest
+    magnitude of each tensor, in messages of 4 bytes a tensor. Two times are shown: one with all
+    parts one after another, and one with codec and messages at the same time.
 
     The time of the computation is estimated from published rates of one K80 and the machine's
     speed, unless --compute is given. The speed of the codec is the machine's `codec_gbps`, unless

@@ -234,7 +234,7 @@ def _study(options: Options, world: int | None) -> _Study:
 
 
 def _nodes(nodes: int | None, world: int | None) -> int | None:
-    """Returns the number of nodes: that of --nodes, or the number of processes."""
+    """Returns the number of nodes: the value of --nodes, or the number of processes."""
     if nodes is not None and nodes < 1:
         raise UsageError(f"nodes must be at least 1, got {nodes}")
     if world is not None and nodes not in (None, world):
@@ -376,7 +376,7 @@ def _check_source(options: Options) -> None:
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
-    """Returns the gradients of a file or a model. With --layer, only those of this layer."""
+    """Returns the gradients of a file or a model. With --layer, only this layer's."""
     from cpd.study.gradients import load_gradients
 
     file, layer = options.source.gradients, options.source.layer

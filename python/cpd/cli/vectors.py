@@ -192,9 +192,9 @@ class Options:
     also have the inner signals of the hardware, except for units that do not align all terms.
 
     FORMAT: one format for all operands, or one for each. For a cast: the formats of operand and
-        result, or of the result alone (the operand is then fp32). For a matrix unit, the default is
-        the unit's own formats. Results are in the first operand's format (fma e4m3fn,e4m3fn,fp32:
-        e4m3fn) unless --result is given.
+    result, or of the result alone (the operand is then fp32). For a matrix unit, the default is the
+    unit's own formats. Results are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn)
+    unless --result is given.
 
     Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh
     (one word per line with the first field in the highest bits, and a SystemVerilog package), csv,
@@ -384,7 +384,7 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text. A unit without operand formats gets those of the command."""
+    """Returns the accumulator's text. A unit without operand formats gets the command's."""
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc

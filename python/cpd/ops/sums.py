@@ -281,8 +281,8 @@ def gemm(
     gradient is computed in float32 and rounded once to nearest-even in that type.
 
     Tangents: the result's tangent is the sum, in float32, of three terms: the GEMM of a's tangent
-        with b (stream XOR 12 << 60), the GEMM of a with b's tangent (stream XOR 13 << 60), and c's
-        tangent. Both GEMMs use the accumulator and `blas` of the call.
+    with b (stream XOR 12 << 60), the GEMM of a with b's tangent (stream XOR 13 << 60), and c's
+    tangent. Both GEMMs use the accumulator and `blas` of the call.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
