@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts roundings, seeds and streams to arguments of the operators torch.ops.cpd.*."""
 
-# torch is only partly typed. mypy: disable-error-code="no-any-return"
+# Many functions of torch have no type annotations.
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 

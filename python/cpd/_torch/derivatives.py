@@ -7,7 +7,7 @@ This package calls operators by `run`, which bypasses torch's dispatcher if the 
 needed. The rows of the operators (`cpd._torch.table`) have their derivatives.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,attr-defined"
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The operators matmul and convolution (`cpd._torch.convolution`) take the text of
 and `cpd.Recipe` document the arithmetic.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -301,9 +301,9 @@ operator("product_of_bf16", None)
 
 
 def _native_sum(x: Tensor, dims: Ints) -> Tensor:
-    """Sums by torch's own kernel.
+    """Sums `x` by torch's own kernel.
 
-    An operator hides it from compilers, which would sum in another order.
+    An operator hides this sum from compilers, which would generate code with another order of sums.
     """
     return x.sum(list(dims), keepdim=True)
 

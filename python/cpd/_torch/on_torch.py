@@ -6,7 +6,8 @@ operator, because errors of operators would lose their type. The C++ library che
 unknown while torch compiles.
 """
 
-# torch is only partly typed. mypy: disable-error-code="no-any-return,no-untyped-call"
+# Many functions of torch have no type annotations.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
 

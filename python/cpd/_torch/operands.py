@@ -4,7 +4,7 @@
 The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.convolution`).
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
     transform: int
     """The size of the Hadamard transform, or 0 without a transform."""
     factor: float
-    """The key `factor` of the cast: elements are computed from factor * value."""
+    """The key `factor` of the cast: elements are computed from values times this factor."""
     history: int
     draws: bool
     """True if the cast rounds stochastically."""

@@ -10,7 +10,7 @@ replacement: torch.autograd.Function refuses torch.func's transforms within an o
 torch.library.register_autograd drops tangents.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ function_modes = torch._C._len_torch_function_stack
 dispatch_modes = torch._C._len_torch_dispatch_stack
 """Returns the number of active modes that intercept calls of operators."""
 modes_off = _disable_current_modes
-"""Returns a context in which no such mode is active."""
+"""Returns a context in which no mode that intercepts calls is active."""
 tracing_state = torch._C._get_tracing_state
 """Returns the state of torch.jit.trace, or None outside of a trace."""
 requires_grad = torch._C._any_requires_grad

@@ -5,7 +5,7 @@ The arguments are a text and tensors. The text has the sums of the three GEMMs a
 their operands. The tensors have values that may change from call to call, such as seeds.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -147,7 +147,10 @@ class RecipeCall(NamedTuple):
         return Factor(y, None, y.dtype == torch.float32 and cast.is_short)
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
-        """Returns an operand without a cast: in autocast's dtype if the sum `purpose` is native."""
+        """Returns an operand that is not cast, `x`, in autocast's dtype if needed.
+
+        This is needed if torch's own kernel computes the sum for `purpose`.
+        """
         if self.narrow is None or self.rounding(purpose) != NATIVE:
             return x
         return of_type(x, self.narrow)

@@ -5,7 +5,7 @@ Hardware computes so, and `Recipe.scales_at` selects this arithmetic. `cpd.gemm`
 encoded operands.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

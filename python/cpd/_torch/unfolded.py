@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes `cpd._torch.conv` on a GPU, by products with unfolded images (im2col)."""
 
-# torch's tensors are partly untyped.
+# Many functions of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def needs(package: str) -> str:
 def added_commands() -> dict[str, EntryPoint]:
     """Returns the commands of other packages, by name.
 
-    The function of each entry point adds its command, as the function `register` of a module here.
+    The function of each entry point adds its command, like the functions `register` of this
+    package.
     """
     return _entries("cpd.commands")
 

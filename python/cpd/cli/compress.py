@@ -35,7 +35,7 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Results:
-    """Options of the results."""
+    """Options for the output of results."""
 
     per_tensor: bool = opt.option("also show each tensor", False)
     json: Path | None = opt.json_file()

@@ -64,7 +64,7 @@ class Step:
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
     plot: Path | None = opt.plot_file("samples a second")
 

@@ -108,7 +108,7 @@ class Model:
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
     plot: Path | None = opt.plot_file("relative RMS by group size")
     per_tensor: bool = opt.option("also show each tensor", False)
@@ -362,7 +362,7 @@ def _network(options: Options) -> "Machine | None":
 
 
 def _check_source(options: Options) -> None:
-    """Raises an error for options that do not apply to the source of gradients, or a bad file.
+    """Raises an error for a bad file, or for options that do not apply to the source of gradients.
 
     Some options apply only to gradients from a file, others only to gradients of a model.
     """

@@ -221,7 +221,7 @@ def _is_accumulator(text: str) -> bool:
 
 
 _Found = dict[str, Any]
-"""The description of each name."""
+"""The objects to show, by the names on the command line."""
 
 
 def _json(options: Options, by_name: _Found) -> Any:

@@ -95,7 +95,7 @@ class Front:
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
     plot: Path | None = opt.plot_file("the front")
     out: Path | None = opt.option(

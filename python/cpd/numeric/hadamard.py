@@ -40,7 +40,7 @@ def transform_of(transform: Any) -> Hadamard:
 
 
 def linear_text(text: str) -> str:
-    """Returns the text of a transform without its rounding into bf16, as derivatives use it."""
+    """Returns the text of a transform without `:bf16`. Derivatives use this transform."""
     return text.removesuffix(":bf16")
 
 
