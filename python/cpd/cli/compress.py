@@ -37,7 +37,7 @@ def register(commands: opt.Commands) -> None:
 class Results:
     """Options for the output of results."""
 
-    per_tensor: bool = opt.option("also show each tensor", False)
+    per_tensor: bool = opt.option("also show the figures of each tensor", False)
     json: Path | None = opt.json_file()
     out: Path | None = opt.option("write the encoded tensors (.npz)", absent="not written")
 
@@ -75,7 +75,9 @@ class Options:
         metavar="TEXT,…",
     )
     seed: int = opt.seed()
-    seeds: int = opt.option("encodings from which the variance is estimated, each with its seed", 4)
+    seeds: int = opt.option(
+        "number of encodings that estimate the variance, each with its own seed", 4
+    )
     results: Results = opt.group(Results, "the results")
 
 

@@ -48,17 +48,17 @@ class Step:
     """Options of the step."""
 
     compute: float | None = opt.option(
-        "seconds of the computation", absent="from published rates", metavar="S"
+        "seconds of the computation of a step", absent="estimated from published rates", metavar="S"
     )
-    batch: int | None = opt.option("samples of each rank", absent="the published number")
+    batch: int | None = opt.option("number of samples of each rank", absent="the published number")
     codec_gbps: str | None = opt.option(
-        "GB/s of binary32 values that a codec encodes, and also decodes; or measured: its speed on "
-        "this CPU",
+        "the speed at which a codec encodes, and at which it decodes, in GB/s of binary32 values; "
+        "or the word measured: the speed on this CPU",
         absent="the machine's",
         metavar="X",
     )
     mean_bits: float | None = opt.option(
-        "mean bits a value of codecs of variable sizes", absent="their largest size"
+        "mean number of bits per value, for codecs of variable size", absent="the largest size"
     )
 
 
@@ -66,7 +66,7 @@ class Step:
 class Results(opt.Tables):
     """Options for the output of results."""
 
-    plot: Path | None = opt.plot_file("samples a second")
+    plot: Path | None = opt.plot_file("samples per second")
 
 
 @dataclass

@@ -46,17 +46,17 @@ class FormatOptions:
         False,
     )
     compare: list[str] | None = opt.option(
-        "compare two formats: figures, spacing, and the values that only one has",
+        "compare two formats: properties, spacing, and the values that only one of them has",
         type=str,
         nargs=2,
         metavar=("A", "B"),
     )
     neighbors: str | None = opt.option(
-        "show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
-        "--neighbors=-1",
+        "show the formats' values next to a number, such as 0.3 or 0x1.8p-3; write a negative "
+        "number as --neighbors=-1",
         metavar="VALUE",
     )
-    picture: Path | None = opt.plot_file("number lines and the spacing of values")
+    picture: Path | None = opt.plot_file("number lines and the spacing of values of the formats")
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:

@@ -349,9 +349,9 @@ def reduce(default: str, several: bool = True) -> Any:
     The value without the option is None. `default` is the text of the default for the help.
     """
     settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
-    more = "; a list, or the option again" if several else ""
+    more = "; for several, give a list or repeat the option" if several else ""
     return option(
-        "the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
+        "the all-reduce as a text of cpd.Reduce: a format or codec, then keys, such as "
         f"\"e4m3 aps accumulator='fp16 kahan'\"{more}",
         absent=default,
         **settings,
@@ -385,7 +385,8 @@ def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:
 def overflow(default: str) -> Any:
     """Returns the option --overflow of casts, with the default `default`."""
     text = (
-        "what values beyond a format become: Inf or NaN, if it has one (ieee), or its largest value"
+        "the result beyond a format's range: Inf or NaN if the format has it (ieee), or the "
+        "largest value (saturate)"
     )
     return option(text, default, choices=_core.OVERFLOWS)
 
@@ -397,7 +398,7 @@ def timeout_of(default: int, until: str) -> Any:
 
 def jobs(default: str) -> Any:
     """Returns the option --jobs, the number of processes. `default` is the default for the help."""
-    return option("processes, or a cluster's jobs", absent=default)
+    return option("number of processes, or of jobs on a cluster", absent=default)
 
 
 def seed() -> Any:
@@ -408,8 +409,8 @@ def seed() -> Any:
 def machine(default: str) -> Any:
     """Returns the option --machine. The value without the option is None."""
     return option(
-        "a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, beta, "
-        "bytes a second, and more",
+        "a machine: its name, its .toml file, or its numbers, such as alpha (seconds per message) "
+        "and beta (bytes per second)",
         absent=default,
         metavar="NAME|FILE|TEXT",
     )
@@ -418,9 +419,9 @@ def machine(default: str) -> Any:
 def json_file() -> Any:
     """Returns the option --json."""
     return option(
-        "write the result as JSON; without FILE or with '-' to standard output, in place of the "
+        "write the result as JSON to FILE; without FILE, or with '-', print JSON instead of the "
         "text",
-        absent="text alone",
+        absent="only text is printed",
         nargs="?",
         const=STDOUT,
     )
@@ -436,7 +437,9 @@ class Values:
     """Options for files with the values of a table."""
 
     json: Path | None = json_file()
-    csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
+    csv: Path | None = option(
+        "write the table as CSV to FILE; '-': print CSV instead of the text", absent="not written"
+    )
 
     @property
     def to_stdout(self) -> bool:
@@ -455,7 +458,7 @@ class Tables(Values):
 class GradientsFile:
     """Options for a file with the gradients of each rank."""
 
-    gradients: Path | None = option("a file of each rank's gradients")
+    gradients: Path | None = option("a file with the gradients of each rank")
     round: bool = option("round the file's binary64 values to binary32 first", False)
 
 
@@ -464,12 +467,14 @@ class Ranks:
     """Options for the connection of the nodes."""
 
     transport: str = option(
-        "how nodes reach each other: all in this process (virtual), by MPI, or by "
-        "torch.distributed with gloo (torch)",
+        "how nodes communicate: virtual nodes in this process (virtual), processes of MPI (mpi), "
+        "or processes of torch.distributed with gloo (torch)",
         "virtual",
         choices=("virtual", "mpi", "torch"),
     )
-    timeout: float = timeout_of(300, "until a silent rank of a transport is lost")
+    timeout: float = timeout_of(
+        300, "until a rank of a transport that does not answer counts as lost"
+    )
 
 
 @dataclass
@@ -477,8 +482,8 @@ class Cluster:
     """Options for running jobs on a cluster."""
 
     cluster: str | None = option(
-        "run as jobs of submitit, in the folder of --out, which all nodes share",
-        absent="processes here",
+        "run as jobs of submitit; all nodes must share the folder of --out",
+        absent="processes on this machine",
         choices=("slurm", "local", "debug"),
     )
     cluster_options: dict[str, Any] | None = option(

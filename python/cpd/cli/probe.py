@@ -42,18 +42,22 @@ class Options:
         "a command and its words, after --", nargs="*", metavar="COMMAND"
     )
     a: str | None = opt.option(
-        "the format of a", absent="that of the unit to probe, else fp16", metavar="FORMAT"
+        "the format of a", absent="the format of the unit to probe, else fp16", metavar="FORMAT"
     )
     b: str | None = opt.option(
-        "the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT"
+        "the format of b",
+        absent="the format of the unit to probe, else a's format",
+        metavar="FORMAT",
     )
     c: str = opt.option(
-        "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
+        "the format of the addend c, or the word none if the command has no addend",
+        "fp32",
+        metavar="FORMAT",
     )
     result: str = opt.option("the format of the results", "fp32", metavar="FORMAT")
     k: int = opt.option("the number of products in a dot product", 64)
     seed: int = opt.seed()
-    timeout: float = opt.timeout_of(60, "after which a batch has failed")
+    timeout: float = opt.timeout_of(60, "until a batch without results has failed")
     accumulator: str | None = opt.accumulator("an accumulator to probe in place of a command")
     json: Path | None = opt.json_file()
 

@@ -37,16 +37,22 @@ class Options:
 
     file: Path = opt.argument("a file of dot products")
     accumulator: str | None = opt.accumulator(
-        "the accumulator to compute with", absent="the file's own"
+        "the accumulator to compute with", absent="the one that the file names"
     )
     operands: str | None = opt.option(
-        "only dot products of these operands, as E4M3", absent="all", metavar="FORMAT"
+        "only dot products with operands in this format, such as E4M3",
+        absent="all",
+        metavar="FORMAT",
     )
     result: str | None = opt.option(
-        "only dot products with these results, as fp16", absent="all", metavar="FORMAT"
+        "only dot products with results in this format, such as fp16",
+        absent="all",
+        metavar="FORMAT",
     )
     no_c: bool = opt.option("the recorded results do not include the addends c", False)
-    mutations: bool = opt.option("also count the results that change if the rule is changed", False)
+    mutations: bool = opt.option(
+        "also count the results that change if the accumulator's rule is changed", False
+    )
     json: Path | None = opt.json_file()
 
 

@@ -51,14 +51,14 @@ class Sums:
 
     reduce: list[str] | None = opt.reduce(f"'{_REDUCE}'")
     group_sizes: list[int] | None = opt.option(
-        "numbers of ranks in a group; each is measured for every all-reduce whose text has no "
-        "group_size",
+        "sizes of a group (numbers of ranks); each is measured for every all-reduce whose text "
+        "has no group_size",
         absent="4,8,16,32,64,256, up to the number of nodes, and all nodes (no groups)",
         type=opt.integers,
         metavar="K,…",
     )
-    baselines: bool = opt.option("leave out the rows of today's stacks", True)
-    recommend: bool = opt.option("also model the time and name the best group sizes", False)
+    baselines: bool = opt.option("leave out the baselines, a ring in bf16 and a sum in fp32", True)
+    recommend: bool = opt.option("also model the time, and name the best group sizes", False)
     machine: str | None = opt.machine(f"'{_MACHINE}'")
 
 
@@ -68,7 +68,8 @@ class Nodes(opt.Ranks):
 
     nodes: int | None = opt.option(
         "the number of nodes",
-        absent="256, or the file's ranks, or with a transport the processes (and no others)",
+        absent="256; with --gradients the file's ranks; with a transport the number of processes, "
+        "which --nodes must equal",
     )
 
 
@@ -77,9 +78,9 @@ class Source(opt.GradientsFile):
     """Options of the source of the gradients."""
 
     layer: str | None = opt.option(
-        "only this tensor, or those of a pattern; of a --model also convN and fcN, the weight of "
-        "its Nth convolution or linear layer",
-        absent="all together",
+        "measure only this tensor, or the tensors that match a pattern; with --model also convN or "
+        "fcN, the weight of the Nth convolution or linear layer",
+        absent="all tensors together",
         metavar="NAME",
     )
     seed: int = opt.seed()
@@ -88,7 +89,7 @@ class Source(opt.GradientsFile):
 def _of_models(what: str, name: str) -> Any:
     """Returns an option of the model, whose default depends on the model."""
     others = OTHER_DEFAULTS.get(name, "their own")
-    both = f"{MODEL_DEFAULTS[name]}, of other models {others}"
+    both = f"{MODEL_DEFAULTS[name]}, for other models {others}"
     return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
 
 
@@ -98,20 +99,20 @@ class Model:
 
     model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
     epochs: int | None = _of_models(
-        "epochs of training in fp32, before gradients are computed", "epochs"
+        "number of epochs of training in fp32 before gradients are computed", "epochs"
     )
-    batch: int | None = _of_models("images for each virtual node", "batch")
-    train_nodes: int | None = _of_models("emulated nodes of the training", "train_nodes")
-    depth: int | None = _of_models("hidden layers", "depth")
-    width: int | None = _of_models("units in a hidden layer", "width")
+    batch: int | None = _of_models("number of images for each virtual node", "batch")
+    train_nodes: int | None = _of_models("number of emulated nodes of the training", "train_nodes")
+    depth: int | None = _of_models("number of hidden layers", "depth")
+    width: int | None = _of_models("number of neurons in a hidden layer", "width")
 
 
 @dataclass
 class Results(opt.Tables):
     """Options for the output of results."""
 
-    plot: Path | None = opt.plot_file("relative RMS by group size")
-    per_tensor: bool = opt.option("also show each tensor", False)
+    plot: Path | None = opt.plot_file("the relative RMS by group size")
+    per_tensor: bool = opt.option("also show the round-off of each tensor", False)
 
 
 @dataclass

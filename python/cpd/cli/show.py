@@ -48,16 +48,16 @@ class Lists:
         metavar="STANDARD",
     )
     units: bool = opt.option(
-        "show the matrix units that an accumulator can be, or those named", False
+        "show matrix units, which are accumulators: all units, or those that are named", False
     )
     codecs: bool = opt.option(
-        "show the codecs and their options, which all-reduces send in place of a format, or those "
-        "named",
+        "show codecs, which an all-reduce can use in place of a format, with their options: all "
+        "codecs, or those that are named",
         False,
     )
-    recipes: bool = opt.option("show the recipes, or those named", False)
+    recipes: bool = opt.option("show all recipes, or those that are named", False)
     schema: bool = opt.option(
-        "print the JSON schema of a recipe's TOML and JSON, for editors and checks", False
+        "print the JSON schema of recipes in TOML or JSON, for editors and validators", False
     )
 
     @property

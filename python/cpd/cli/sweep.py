@@ -38,15 +38,19 @@ def register(commands: opt.Commands) -> None:
 class Choices:
     """Options for the combinations to measure. They are arguments of `cpd.study.sweep`."""
 
-    formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
+    formats: str = opt.option("the formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
     accumulators: str = opt.accumulator(
         "accumulators of dot products", "fp32", flags=("--accumulator",), metavar="TEXT,…"
     )
     rounding: str = opt.option(
-        "roundings of the casts; stochastic:8 has 8 random bits", "nearest_even", metavar="MODE,…"
+        "the roundings of the casts; stochastic:8 is stochastic rounding with 8 random bits",
+        "nearest_even",
+        metavar="MODE,…",
     )
-    scales: str = opt.option("scales of the formats, as above", "none", metavar="NAME,…")
-    bits: int | None = opt.option("only formats of N bits", absent="all")
+    scales: str = opt.option(
+        "the scales of the formats, as described above", "none", metavar="NAME,…"
+    )
+    bits: int | None = opt.option("measure only formats of N bits", absent="all")
     overflow: str = opt.overflow("saturate")
     seed: int = opt.seed()
 
@@ -58,11 +62,12 @@ class Measurement:
     They are arguments of `cpd.study.sweep`.
     """
 
-    length: int = opt.option("up to N terms of a dot product", 1024)
+    length: int = opt.option("the largest number of terms of a dot product", 1024)
     dots: bool = opt.option("do not measure dot products", True)
-    sample: int | None = opt.option("up to N values of each tensor", absent="all")
+    sample: int | None = opt.option("measure at most N values of each tensor", absent="all")
     accuracy: str | None = opt.option(
-        "your function that returns the accuracy of a model in a cell", metavar="MODULE:FUNCTION"
+        "your function that returns the accuracy of a model with a cell's formats",
+        metavar="MODULE:FUNCTION",
     )
 
 
@@ -78,18 +83,20 @@ class Front:
     """Options of the Pareto front."""
 
     error: str | None = opt.option(
-        "the error that is compared: dot_error, relative_rms, mean_error, worst, underflow, "
-        "overflow or accuracy",
+        "the error that determines the front: dot_error, relative_rms, mean_error, worst, "
+        "underflow, overflow or accuracy",
         absent="accuracy if it is measured, else dot_error",
         metavar="NAME",
     )
     cost: str = opt.option(
-        "the hardware cost that is compared",
+        "the hardware cost that determines the front",
         "gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
     )
     front: bool = opt.option(
-        "show only the front; CSV has all rows, and a column that marks the front", False
+        "show only the rows on the front; CSV still has all rows, and a column that marks the "
+        "front",
+        False,
     )
 
 
@@ -99,7 +106,7 @@ class Results(opt.Tables):
 
     plot: Path | None = opt.plot_file("the front")
     out: Path | None = opt.option(
-        "a folder for cells, figures and a report", flags=("-o", "--out"), metavar="DIR"
+        "write cells, figures and a report to a folder", flags=("-o", "--out"), metavar="DIR"
     )
 
 

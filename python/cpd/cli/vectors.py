@@ -54,31 +54,35 @@ class Rule:
 
     result: str | None = opt.option(
         "the format of the results",
-        absent="that of the first operand, or of a sum's accumulator",
+        absent="the first operand's format, or for a sum the accumulator's",
         metavar="FORMAT",
     )
     rounding: str = opt.option(
         "nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down (rdn), "
-        "to_odd (rto) or stochastic (sr); sums round as their accumulator does",
+        "to_odd (rto) or stochastic (sr); a sum uses its accumulator's rounding instead",
         "nearest_even",
         type=_rounding,
         metavar="MODE",
     )
     overflow: str = opt.overflow("ieee")
-    random_bits: int = opt.option("random bits of stochastic rounding, field r of a line", 24)
+    random_bits: int = opt.option(
+        "number of random bits of stochastic rounding; they are field r of a line", 24
+    )
     variant: str = opt.option(
         "the variant of stochastic rounding in IEEE P3109", "A", choices=("A", "B", "C")
     )
     tininess: str = opt.option(
-        "detect UF after rounding or before it", "after", choices=("after", "before")
+        "detect underflow (UF) after or before rounding", "after", choices=("after", "before")
     )
     nan_signals: bool = opt.option(
-        "NaN operands raise NV also in formats without quiet and signaling NaN", False
+        "NaN operands raise NV even in formats that do not distinguish signaling NaN", False
     )
     accumulator: str | None = opt.accumulator(
-        "the accumulator of a sum", absent="none, but a sum needs one"
+        "the accumulator of a sum", absent="none; required for a sum"
     )
-    length: int | None = opt.option("products or terms of a sum", absent="a unit's block, else 16")
+    length: int | None = opt.option(
+        "number of products or terms of a sum", absent="a unit's block, else 16"
+    )
 
 
 @dataclass
@@ -102,12 +106,12 @@ class Files:
         choices=("testfloat", "readmemh", "csv", "jsonl"),
     )
     out: Path | None = opt.option(
-        "a file, which is overwritten, a folder, or - for standard output",
+        "the file to write (overwritten if it exists), or its folder, or - for standard output",
         absent="a name such as e4m3fn_mul_rne.tv in the current folder",
         flags=("-o", "--out"),
     )
     testbench: Path | None = opt.option(
-        "a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
+        "write the vectors, a self-checking SystemVerilog test bench and a Makefile to a folder",
         metavar="DIR",
     )
     check: Path | None = opt.option("compare a file's lines with the results computed here")
@@ -118,24 +122,25 @@ class Module:
     """Options for the module under test."""
 
     module: str | None = opt.option(
-        "your module, whose ports are the fields of a line (a, b, …, result, flags)",
+        "the name of your module; its ports are named as the fields of a line (a, b, …, result, "
+        "flags)",
         absent="the operation's module in tests/rtl",
         metavar="NAME",
     )
     rtl: list[Path] | None = opt.option(
-        "a source under test; may be given several times", type=Path, action="append"
+        "a source file of the module; may be given several times", type=Path, action="append"
     )
     ports: str | None = opt.option(
-        "ports whose names are not their fields', as in a=op_a_i,result=res_o",
+        "the ports with other names than their fields, as in a=op_a_i,result=res_o",
         metavar="FIELD=PORT,…",
     )
     signals: str | None = opt.option(
-        "inner signals that are ports too, or all; those of block_fma and mma also need the port "
-        "special, which is 1 if they are not compared",
+        "the inner signals for which the module has ports, or all; for block_fma and mma it also "
+        "needs a port special, which is 1 if inner signals are not to be compared",
         metavar="NAMES",
     )
-    flags: bool = opt.option("the module has no port flags", True)
-    any_nan: bool = opt.option("any NaN passes for any other", False)
+    flags: bool = opt.option("the module has no port named flags, so flags are not compared", True)
+    any_nan: bool = opt.option("accept any NaN where a NaN is expected", False)
 
 
 def _port(help: str, absent: str = "none") -> Any:
@@ -147,23 +152,35 @@ class Clock:
     """Options for a module with a clock. They are arguments of `cpd.hardware.Ports`."""
 
     clock: str | None = _port(
-        "the clock, used at its rising edge", "none, the module is combinational"
+        "the clock's port; the rising edge is used", "none, the module is combinational"
     )
-    latency: int = opt.option("rising edges from a line to its result, without --valid-out", 1)
-    valid_in: str | None = _port("an input, 1 with each line")
-    ready_in: str | None = _port("an output, 1 when the module takes a line", "it takes each")
+    latency: int = opt.option(
+        "number of rising edges from a line to its result, if there is no --valid-out", 1
+    )
+    valid_in: str | None = _port("an input port that is 1 while the bench presents a line")
+    ready_in: str | None = _port(
+        "an output port that is 1 when the module accepts a line", "it accepts every line"
+    )
     valid_out: str | None = _port(
-        "an output, 1 with each result, in the order of the lines", "none, see --latency"
+        "an output port that is 1 with each result; results must be in the order of the lines",
+        "none, see --latency",
     )
-    ready_out: str | None = _port("an input, 1 when the bench takes a result", "it takes each")
-    reset: str | None = _port("the reset, active only before the first line")
-    reset_level: int = opt.option("the value that resets", 1, choices=(0, 1))
+    ready_out: str | None = _port(
+        "an input port that is 1 when the bench accepts a result", "it accepts every result"
+    )
+    reset: str | None = _port("the reset's port; it is active only before the first line")
+    reset_level: int = opt.option(
+        "the level of the reset port that resets the module", 1, choices=(0, 1)
+    )
     reset_cycles: int = opt.option(
-        "rising edges in reset; 0: a pulse between edges (asynchronous)", 4
+        "number of rising edges in reset; 0: a pulse between edges (asynchronous reset)", 4
     )
-    interval: int = opt.option("the least cycles from one line to the next, without --ready-in", 1)
+    interval: int = opt.option(
+        "least number of cycles from one line to the next, if there is no --ready-in", 1
+    )
     gaps: int | None = opt.option(
-        "the percentage of cycles without a line and without --ready-out, in bursts",
+        "percentage of cycles, in bursts, in which the bench presents no line, and in which it "
+        "holds --ready-out at 0",
         absent="25 with --ready-in or --ready-out, else 0",
         metavar="PERCENT",
     )
@@ -214,10 +231,12 @@ class Options:
     )
     rule: Rule = opt.group(Rule, "the operation")
     lines: Lines = opt.group(
-        Lines, "lines", "Default: all up to 2^20, else the directed ones and 10,000 random ones."
+        Lines,
+        "lines",
+        "Default: all lines if they are at most 2^20, else --directed and 10,000 random lines.",
     )
     files: Files = opt.group(Files, "files")
-    module: Module = opt.group(Module, "the test bench's module")
+    module: Module = opt.group(Module, "the module under test")
     clock: Clock = opt.group(Clock, "a module with a clock")
 
 
