@@ -6,12 +6,12 @@
 [0.3125, 16.0]
 
 These parts are loaded at their first use: `cpd.comm` (reductions over real ranks), `cpd.compress`
-(encodings of their messages), `cpd.study` (their round-off and cost) and `cpd.hardware` (vectors
-for RTL, and the cost in gates). The following also import torch: `cpd.functional` and `cpd.nn`
-(torch's layers in a customized precision), `cpd.optim` (optimizers in a customized precision, and
-workers that average every N steps), `cpd.ddp_hook`, `cpd.fsdp_hook` and `cpd.VirtualNodes` (torch's
-data parallelism) and `cpd.track` (records of a training for TensorBoard, Weights & Biases,
-Lightning and so on).
+(encodings of messages), `cpd.study` (round-off and cost of reductions) and `cpd.hardware` (test
+vectors for RTL, and cost in gates). The following parts also import torch: `cpd.functional` and
+`cpd.nn` (torch's layers in a customized precision), `cpd.optim` (optimizers in a customized
+precision, and workers that average every N steps), `cpd.ddp_hook`, `cpd.fsdp_hook` and
+`cpd.VirtualNodes` (torch's data parallelism) and `cpd.track` (records of a training for
+TensorBoard, Weights & Biases, Lightning and so on).
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cpd` is the command `cpd`."""
+"""Runs the command `cpd` for `python -m cpd`."""
 
 import sys
 

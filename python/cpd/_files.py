@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results in files, or on standard output: a file is replaced whole or stays as it was."""
+"""Writes results to files or standard output. A failed write leaves the old file unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 STDOUT = Path("-")
-"""The name of standard output in the place of a file."""
+"""The file name that stands for standard output."""
 
 
 def write_json(path: str | Path, data: Any, indent: int | None = 2) -> None:
@@ -40,7 +40,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Returns rows as CSV with a header; `columns` are by default the first row's."""
+    """Returns rows (dicts) as CSV with a header.
+
+    Default of `columns`: the keys of the first row.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
     writer.writeheader()
@@ -49,7 +52,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Writes arrays of any names as `numpy.load` reads them (see `replaced`)."""
+    """Writes arrays, by name, as an .npz file (see `replaced`). Names can be any texts."""
     with replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -58,16 +61,14 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[BinaryIO]:
-    """A stream of bytes that become the file's content when the block ends, and not before.
+    """A context with a stream whose bytes replace the file's content when the block ends.
 
     The bytes are written to a new file in the same folder, flushed to the disk and renamed. If the
-    block raises or the disk is full, the file is as before.
-
-    Of a symbolic link the target is replaced; mode and owner stay. Anything but a regular file (a
-    pipe, a device, `/dev/stdout`) and `-`, which is standard output, are written directly; so is a
-    file that cannot be replaced: where its folder takes no new files, or its owner would change.
-
-    Raises OSError, which names the file.
+    block raises or the disk is full, the old file remains unchanged. A symbolic link remains, and
+    its target is replaced. The new file has the mode and owner of the old one. The bytes are
+    written directly to `-` (standard output), to anything but a regular file (a pipe, a device,
+    `/dev/stdout`), and to a file that cannot be replaced: its folder allows no new files, or the
+    owner would change. Raises OSError, which names the file.
     """
     with replaced_together([path]) as (file,):
         yield file
@@ -75,7 +76,10 @@ def replaced(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
-    """As `replaced`, for several files: none is renamed before all are on the disk."""
+    """Does the same as `replaced` for several files.
+
+    Files are renamed only after all are on the disk.
+    """
     with ExitStack() as stack:
         parts = [_part(Path(path), stack) for path in paths]
         yield [part.file for part in parts]
@@ -91,15 +95,19 @@ def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """True for a regular file, existing or not: `replaced` writes it beside itself.
+    """Returns whether `replaced` replaces the file by a new one instead of writing into it.
 
-    False for pipes and devices, and for a process's own stream under another name.
+    True for a regular file, existing or not. False for pipes, devices, and names of the process's
+    own streams, such as /dev/stdout.
     """
     return _target(path) is not None
 
 
 class _Part(NamedTuple):
-    """A file being written: a new one in `target`'s folder, or `target` itself (no `name`)."""
+    """A file that is being written.
+
+    `name` is a new file in the folder of `target`. None: `target` itself is written.
+    """
 
     path: Path
     target: Path
@@ -108,7 +116,10 @@ class _Part(NamedTuple):
 
 
 def _part(path: Path, stack: ExitStack) -> _Part:
-    """Opens the part of a file. The stack closes it, and removes it unless it was renamed."""
+    """Opens the file to write.
+
+    `stack` closes it at its end, and removes a new file that was not renamed.
+    """
     if path == STDOUT:
         return _Part(path, path, sys.stdout.buffer, None)
     with _named(path):
@@ -124,7 +135,7 @@ def _part(path: Path, stack: ExitStack) -> _Part:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """A context in which an OSError of a write names the file that was asked for."""
+    """A context in which an OSError names the file that the caller asked for."""
     try:
         yield
     except OSError as error:
@@ -137,9 +148,9 @@ _PART = ".cpd-part-"
 
 
 def _target(path: Path) -> Path | None:
-    """Returns the regular file that `path` is or will be, links followed.
+    """Returns the regular file, existing or not, to which `path` leads. Follows links.
 
-    None if it is something else, or a process's own stream under another name.
+    None if it is not a regular file, or if it is a name of one of the process's own streams.
     """
     for _ in range(40):
         path = path.parent.resolve() / path.name
@@ -152,10 +163,10 @@ def _target(path: Path) -> Path | None:
 
 
 def _beside(target: Path) -> tuple[Path, BinaryIO] | None:
-    """Returns a new file, open, in the target's folder, of the target's mode and owner.
+    """Opens a new file in the target's folder, with the target's mode and owner.
 
-    None if there can be none. Raises OSError if the target must not be written, or its folder is
-    missing.
+    Returns None if this is impossible. Raises OSError if the target must not be written, or if its
+    folder is missing.
     """
     old = target.stat() if target.exists() else None
     if old is not None:

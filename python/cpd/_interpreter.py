@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raises ImportError in a subinterpreter; imported before all else of the package.
+"""Raises ImportError in a subinterpreter of Python. The package imports this module first.
 
-There the native module would wait forever for the GIL of the main interpreter.
+In a subinterpreter, the C++ module would wait forever for the GIL of the main interpreter.
 """
 
 try:

@@ -12,11 +12,11 @@ from cpd._since import missing
 
 
 def attach(module: str) -> None:
-    """Gives a module its `__getattr__`.
+    """Returns the `__getattr__` of a package, which loads names at their first use.
 
-    A package imports names under `if TYPE_CHECKING:`. Type checkers read this list; Python loads
-    its names at their first use. Other names raise AttributeError. For a name of 0.7 the error
-    names its replacement (`cpd._since`).
+    The package lists the names as imports under `if TYPE_CHECKING:`, which type checkers read.
+    Other names raise AttributeError. For a name of version 0.7, the error has its replacement
+    (`cpd._since`).
     """
     own = vars(sys.modules[module])
 
@@ -34,7 +34,9 @@ def attach(module: str) -> None:
 
 @functools.cache
 def later(module: str) -> dict[str, tuple[str, str]]:
-    """Returns the names that a package loads at their first use, with module and name there.
+    """Returns the names that a package loads at first use.
+
+    Each has a pair: the module and the name in that module.
 
     >>> import cpd
     >>> later("cpd")["convert"], later("cpd")["comm"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures in one style: colors, files and elements of an HTML page."""
+"""Draws all pictures in one style: colors, and figures as files or elements of an HTML page."""
 
 import io
 import math
@@ -59,9 +59,10 @@ def check_plot_path(path: Path) -> None:
 def save(
     path: Path, name: str, draw: Callable[[], Figure], dpi: int = 160, style: Any = STYLE
 ) -> None:
-    """Writes a figure in a style. `name` makes the ids of an SVG the same each time.
+    """Writes a figure in a style of matplotlib.
 
-    Raises ValueError as `check_plot_path`, before it draws.
+    Element ids of an SVG are derived from `name`, so that equal figures give equal files. Raises
+    ValueError for an ending that is not in `SUFFIXES`, before anything is drawn.
     """
     check_plot_path(path)
     with matplotlib.rc_context({**style, "svg.hashsalt": name}):
@@ -74,7 +75,7 @@ def save(
 def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **options: Any) -> None:
     """Makes the horizontal axis logarithmic, with a tick for each number.
 
-    `numbers` ascend. A label that would touch the next one is left out.
+    `numbers` must be in ascending order. A label that would touch the next label is left out.
     """
     axes.set_xscale("log", base=2)
     axes.set_xticks(numbers, _apart(numbers, labels), **options)
@@ -82,7 +83,7 @@ def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **opt
 
 
 def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Returns the labels. A label that is too near to the next one shown becomes "".
+    """Returns the labels, with "" for each label that is too near to the next shown label.
 
     >>> _apart([1, 7, 8, 512], ["1", "7", "8", "none"])
     ['1', '', '8', 'none']
@@ -100,8 +101,8 @@ def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
 def log_axis(axes: Axes, ratio: float, text: Callable[[float, object], str]) -> None:
     """Makes the vertical axis logarithmic.
 
-    `ratio` is the largest value over the smallest. The smaller it is, the more multiples of powers
-    of ten have ticks. `text` formats a tick.
+    `ratio` is the largest value over the smallest. For a smaller ratio, more multiples of powers of
+    ten have ticks. `text` returns the label of a tick.
     """
     axes.set_yscale("log")
     steps = (1, 2, 3, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 1000 else (1,)
@@ -111,12 +112,12 @@ def log_axis(axes: Axes, ratio: float, text: Callable[[float, object], str]) -> 
 
 
 def per_cent(share: float, _: object) -> str:
-    """Returns the text of a share at an axis."""
+    """Returns a fraction as the label of an axis, in percent."""
     return share_text(share)
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Returns the figure as one <svg> element: text stays text, without external references."""
+    """Returns the figure as an <svg> element with real text and without external references."""
     stream = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": title}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removed names, commands and flags of version 0.7, and errors that name their replacements."""
+"""Lists the removed names, commands and flags of version 0.7, for errors that name replacements."""
 
 import importlib
 import sys
@@ -111,12 +111,13 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
-"""Each removed name and its replacement, by module; "" if nothing replaces it."""
+"""For each module: its removed names, each with its replacement, or "" without a replacement."""
 
 IN_TEXT = "a key of the format"
-"""Stands for a keyword that is now a key of the format's text."""
+"""The replacement of a keyword that is now a key in the text of the format."""
 TO_CALL = "the call, "
-"""Begins the replacement of a number that moved from a spec to its calls."""
+"""The beginning of the replacement of a number, such as a seed, that was a keyword of a spec and is
+now an argument of calls."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
 
 
@@ -184,8 +185,8 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "sum": {"acc": "accumulator", "dim": "axis"},
     "write_testbench": {"directory": "folder"},
 }
-"""Each removed keyword and its replacement, by function or class. A replacement is a new keyword,
-or words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
+"""For each function, class or method (`Class.method`): its removed keywords, each with its
+replacement. The replacement is a new keyword, or a phrase with a space (`IN_TEXT`, `TO_CALL`)."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -232,7 +233,7 @@ MEMBERS = {
         "tensors": "json(…)",
     },
 }
-"""Each removed member and its replacement, by class; "" for internal members."""
+"""For each class: its removed members, each with its replacement, or "" for an internal member."""
 
 _MIXINS = "attention embedding encoder norms own products recurrent"
 
@@ -247,18 +248,18 @@ MODULES = {
     **{f"cpd.nn.converted.{name}": "cpd.nn.converted.emulations" for name in _MIXINS.split()},
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
-"""The modules that pickles of 0.7 name, with their names of today."""
+"""The modules that pickles of version 0.7 name, each with its present name."""
 
 
 MOVED = {
     "cpd.cells": "cpd.study.jobs and cpd.study.store",
     **{name: f"{name.replace('.', '_lab.')} (pip install cpd-lab)" for name in _LAB.split()},
 }
-"""The packages that have moved, with their new places."""
+"""The packages that have moved, each with its new name."""
 
 
 class _Moved:
-    """A finder, after all others, of packages in MOVED: importing one raises."""
+    """The last finder of modules. It raises an error for an import of a package in MOVED."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
@@ -267,19 +268,19 @@ class _Moved:
 
 
 def refuse_moved() -> None:
-    """Has an import of a package in MOVED raise what to use instead."""
+    """Makes an import of a package in MOVED raise an error that names the new package."""
     sys.meta_path.append(_Moved)
 
 
 def keep_modules(package: str) -> None:
-    """Lets pickles of 0.7 find the package's modules by their names of then."""
+    """Lets pickles of version 0.7 find this package's modules under their old names."""
     for old, new in MODULES.items():
         if new.startswith(f"{package}."):
             sys.modules[old] = importlib.import_module(new)
 
 
 def refuse_members(cls: type) -> None:
-    """Makes the removed members of the class raise when they are read, by its name in MEMBERS.
+    """Makes a class raise AttributeError for its removed members, which are in MEMBERS.
 
     >>> class Format: pass
     >>> refuse_members(Format)
@@ -293,7 +294,10 @@ def refuse_members(cls: type) -> None:
 
 
 class _Gone:
-    """A removed member of a class and of its instances."""
+    """A descriptor for a removed member of a class and of its instances.
+
+    Reading it raises AttributeError.
+    """
 
     def __init__(self, error: str) -> None:
         self.error = self.__doc__ = error
@@ -324,7 +328,7 @@ COMMANDS = {
     "recipe": "cpd show --recipes NAME",
     "recipes": "cpd show --recipes",
 }
-"""Removed commands of 0.7, and their replacements."""
+"""The removed commands of version 0.7, each with its replacement."""
 
 _REDUCE = {
     "--format": "--reduce FORMAT",
@@ -377,17 +381,17 @@ FLAGS: dict[str, dict[str, str]] = {
         "--rounding": 'python -c "import cpd; …"',
     },
 }
-"""Each removed flag of 0.7 and its replacement, by command."""
+"""For each command: the removed flags of version 0.7, each with its replacement."""
 
 
 def gone_command(words: Sequence[str]) -> str:
-    """Returns the error for a command line with a removed command; empty for others."""
+    """Returns the error for a command line with a removed command, or "" without one."""
     instead = COMMANDS.get(words[0]) if words else None
     return f"cpd {words[0]} is gone: use {instead}" if instead else ""
 
 
 def gone_flag(command: str, words: Sequence[str]) -> str:
-    """Returns the error for the first removed flag among the words; empty if there is none.
+    """Returns the error for the first removed flag in a command line, or "" without a removed flag.
 
     >>> gone_flag("vectors", ["mul", "--out-format=fp32"])
     '--out-format is gone: use --result FORMAT'

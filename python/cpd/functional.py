@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's functions in a customized precision; `help` shows the text of `cpd.nn.functional`."""
+"""Torch's functions in a customized precision.
+
+`help(cpd.functional)` shows the documentation of `cpd.nn.functional`.
+"""
 
 from cpd._lazy import attach
 from cpd.nn import functional

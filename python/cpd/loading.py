@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares torch without importing it.
+"""Prepares the use of torch without importing torch.
 
-The operations on tensors are loaded with the first tensor. torch.load, by default, reads
-checkpoints that hold specs of this package: they become safe globals once torch is imported, before
-or after this package.
+Operations on tensors are loaded when the first tensor is passed. When torch is imported, before or
+after this package, the specs of this package become safe globals of torch.load. torch.load then
+reads checkpoints with specs by default.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ SPECS = [
     ("cpd.comm.spec", "ReduceSpec"),  # of 0.7
     ("cpd.comm.schedule", "Schedule"),
 ]
-"""The function that pickles of specs call: unpickling a spec runs no code but this package's
-own."""
+"""The functions that pickles of specs call. Unpickling a spec runs only code of this package."""
 
 
 def load_operations_with_the_first_tensor() -> None:
-    """Has `cpd.ops` load the operations on tensors when it is passed the first tensor."""
+    """Makes `cpd.ops` load the operations on tensors when the first tensor is passed to it."""
     front_ends.on_tensors = _operations
 
 
@@ -72,7 +71,7 @@ def _safe_globals() -> list[Any]:
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """`then(module)` now, or once the module has been imported."""
+    """Calls `then(module)`, now if the module is imported, else when it is imported."""
     module = sys.modules.get(name)
     if module is None:
         sys.meta_path.insert(0, _Waiting(name, then))
@@ -81,7 +80,10 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Waiting:
-    """A finder of one module, by the other finders and once, whose loader calls `then` at last."""
+    """A finder of one module.
+
+    It uses the other finders and acts once. Its loader ends with a call of `then`.
+    """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -99,7 +101,7 @@ class _Waiting:
 
 
 class _Then(Loader):
-    """A loader that calls `then` with the module after another has loaded it."""
+    """A loader that lets another loader load the module, then calls `then` with the module."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
         self._loader, self._then = loader, then

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roundings, seeds and streams as the operators torch.ops.cpd.* take them."""
+"""Converts roundings, seeds and streams to arguments of the operators torch.ops.cpd.*."""
 
-# torch's types are untyped in part.
+# Many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NAMES = {
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`dtype_name`, as a look-up that torch.compile can trace."""
+    """Does `dtype_name` by a dictionary lookup, which torch.compile can trace."""
     return NAMES[dtype]
 
 
 def cast_arguments(options: Drawing, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
-    """Returns a rounding as operators take it.
+    """Returns a rounding as three arguments of operators: its text, the seed and the stream.
 
-    Operators take its text (of a scaled format, the text of its elements), and seed and stream if
-    the rounding uses them.
+    For a scaled cast, the text is the text of its elements' cast. Seed and stream are None unless
+    the rounding is stochastic.
     """
     text = elements(options.cast)
     if options.rounding != "stochastic":
@@ -42,7 +42,10 @@ def cast_arguments(options: Drawing, x: Tensor) -> tuple[str, Tensor | None, Ten
 def sum_numbers(
     acc: Accumulator, seed: Number, stream: Number, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a call, checked, where its accumulator uses them."""
+    """Checks the seed and the stream of a call.
+
+    Returns them if the accumulator uses them, else None.
+    """
     draws = acc.rounding == "stochastic"
     if draws or not torch.compiler.is_dynamo_compiling():
         seed, stream = plain_number("seed", seed), plain_number("stream", stream)
@@ -52,9 +55,9 @@ def sum_numbers(
 
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:
-    """Returns a seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
+    """Checks a seed or stream and returns its 64 bits as a 0-d int64 tensor.
 
-    One on a GPU stays there, without a synchronization.
+    A tensor on a GPU remains on the GPU, so the host does not wait for it.
     """
     if not isinstance(value, Tensor):
         return torch.full((), value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
@@ -67,10 +70,10 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
 def call_numbers(
     options: Accumulator | Cast, seed: Number, stream: Number, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a call, where the rounding uses them.
+    """Returns the seed and the stream of a call if the rounding uses them, else None.
 
-    From another device they are copied to x's, between GPUs without waiting: many layers share
-    them.
+    Many layers share a seed, so tensors on another GPU are copied to x's device. The host does not
+    wait for such a copy.
     """
     if options.rounding != "stochastic":
         return None, None
@@ -87,10 +90,10 @@ def _shared(name: str, value: Number, x: Tensor) -> Tensor:
 def stacked_numbers(
     pairs: Sequence[tuple[Tensor | None, Tensor | None]], x: Tensor
 ) -> Tensor | None:
-    """Returns seeds and streams as an operator takes them, int64, n x 2.
+    """Returns n pairs of seed and stream as one int64 tensor, n x 2, for an operator.
 
-    Missing seeds and streams are zeros; None if all are missing. The result is on the CPU if all
-    came from there, else on x's device.
+    None in a pair becomes 0. The result is None if all are None. It is on the CPU if all tensors
+    are on the CPU, else on x's device.
     """
     present = [number for pair in pairs for number in pair if number is not None]
     if not present:
@@ -103,10 +106,10 @@ def stacked_numbers(
 
 
 def _on(place: torch.device, number: Tensor) -> Tensor:
-    """Returns the number there.
+    """Returns the number on the device `place`.
 
-    One from the CPU is written by a kernel, which a CUDA graph can capture and the host does not
-    wait for, as it would for a copy.
+    A number on the CPU is written to a GPU by a kernel. Unlike a copy, a CUDA graph can capture the
+    kernel, and the host does not wait for it.
     """
     if number.device == place or torch.compiler.is_compiling() or has_no_memory(number):
         return number.to(place)
@@ -114,5 +117,5 @@ def _on(place: torch.device, number: Tensor) -> Tensor:
 
 
 def has_no_memory(x: Tensor) -> bool:
-    """Returns whether `x` has a shape and no values."""
+    """Returns whether `x` has no values: a tensor of device `meta`, or a fake tensor."""
     return x.is_meta or isinstance(x, FakeTensor)

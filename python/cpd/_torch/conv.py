@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and the gradients of their inputs and weights as GEMMs of images.
+"""Computes convolutions, and the gradients of their inputs and weights, as GEMMs of images.
 
-Images have any number of dimensions. They are read in place on the CPU and unfolded on a GPU. The
-operators are in `cpd._torch.convolution`.
+Images have any number of dimensions. On the CPU, products read images in place. On a GPU, images
+are first unfolded into matrices of windows (im2col). The operators are in `cpd._torch.convolution`.
 """
 
-# torch's tensors are partly untyped.
+# Many functions of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def reads_images(*operands: Tensor) -> bool:
-    """Returns whether products read images of these operands in place, without unfolding."""
+    """Returns whether products can read images of these operands without unfolding them."""
     return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
 
 
@@ -36,10 +36,10 @@ def _convolve(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Multiplies weights w, with the kernel in reverse if `turned`, by the windows of x.
+    """Multiplies weights w by the windows of x. The kernel is reversed if `turned`.
 
-    There are as many windows as `places`. `along`: their step, dilation, before and spread
-    (`cpd/backend/cpu/image_operand.h`).
+    `places` is the number of windows along each dimension. `along` has the step, dilation, before
+    and spread of windows (`cpd/backend/cpu/image_operand.h`).
     """
     c = None if c is None else c.squeeze(-1)
     sums = summation.text, summation.seed, summation.stream, summation.into(dtype)
@@ -56,9 +56,9 @@ def slide(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes a convolution: the kernel at each index of the padded image.
+    """Computes a convolution: the product of the kernel and each window of the padded image.
 
-    k runs over (channel, index in the kernel). c: groups x outputs of a group x 1.
+    k runs over (channel, index in the kernel). The shape of c is groups x outputs of a group x 1.
     """
     outputs, inputs, *kernel = w.shape
     summation, w = (
@@ -80,11 +80,12 @@ def spread(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the transpose of `slide`: the windows of g, by the turned kernel.
+    """Computes a transposed convolution: products of the reversed kernel and windows of g.
 
-    g is spread by the stride amid zeros. k runs over (channel, index in the kernel) of g's windows,
-    wholly within one sum. Random bits depend on indices in the padded result, so with them it is
-    computed whole, then cut.
+    g is first dilated by the stride: zeros are put between its values. Each result is one sum, in
+    which k runs over (channel, index in the kernel) of a window. Random bits depend on the index in
+    the padded result. With stochastic rounding, the whole padded result is therefore computed and
+    then cropped.
     """
     outputs, inputs, *kernel = w.shape
     w = w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
@@ -108,9 +109,9 @@ def spread(
 def correlate(
     g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """Computes the weight's gradient, g at each index in the kernel by the image under it.
+    """Computes the weight's gradient: for each index in the kernel, g times the shifted image.
 
-    k runs over (image, window), row-major.
+    k runs over (image, window) in row-major order.
     """
     if not reads_images(g, x):
         return unfolded.correlate_unfolded(g, x, size, moves, summation).to(dtype)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution on torch tensors: the operator convolution, and the operators of its gradients.
 
-It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
-GEMMs (`cpd._torch.conv`) or torch's own kernels. `cpd.functional` documents it, and
-`cpd._torch.recipe` the part of a recipe that it takes.
+The operator convolution has the arguments of torch.ops.aten.convolution and a recipe. The
+convolution and the gradients of its input and weight are computed by GEMMs (`cpd._torch.conv`) or
+by torch's own kernels. `cpd.functional` documents the arithmetic, and `cpd._torch.recipe` the
+arguments for a recipe.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _product(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Returns a convolution of operands as cast."""
+    """Returns the convolution of operands that are already cast."""
     if summation.is_native():
         return _of_torch(x, w, bias, moves, dtype)
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
@@ -68,9 +69,10 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
-    """Returns the input's gradient: a transposed convolution for a convolution, and vice versa.
+    """Returns the gradient of the input: a convolution for a transposed one, and vice versa.
 
-    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter.
+    `like` is the input or None. torch's own kernels take the layout of the gradient from `like`;
+    the values of `like` do not matter.
     """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
@@ -84,7 +86,8 @@ def _convolution_weight(
 ) -> Tensor:
     """Returns the gradient of the weight.
 
-    A transposed convolution swaps g and x. `like`: the weight, or None.
+    For a transposed convolution, g and x are exchanged. `like` is the weight or None. torch's own
+    kernels take the layout of the gradient from `like`.
     """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
@@ -96,7 +99,7 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """Returns the arguments after the operands in two parts: moves, and the recipe's arguments."""
+    """Splits the arguments after the operands: the kernel's moves, and the recipe's arguments."""
     return Moves(*rest[:6]), rest[6:]
 
 
@@ -165,7 +168,10 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """Returns an operand of which torch only reads size and layout: `like`, or a new one as g."""
+    """Returns an operand for torch, which reads only its size and layout: `like` or a new tensor.
+
+    A new tensor has the memory format of g.
+    """
     if like is not None and like.dtype == g.dtype:
         return like
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
@@ -175,32 +181,32 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 
 # ---- operands ------------------------------------------------------------------------------------
-# Blocks run within a group. For forward and the input's gradient they run along the group's
-# channels at each pixel, for the weight's gradient along the batch. Tiles of a weight, R x C,
-# divide its matrices of channels, one matrix for each index of the kernel. Tiles of images have R
-# along the last dimension.
+# Blocks of scaled formats do not cross groups of a convolution. For the forward product and the
+# input's gradient, blocks run along the group's channels at each pixel. For the weight's gradient,
+# blocks run along the batch. A weight has a matrix of channels for each index of the kernel, and R
+# x C blocks divide these matrices. In images, the R of R x C blocks is along the last dimension.
 
 
 @constant
 def has_tiles(text: str) -> bool:
-    """Returns whether the blocks of the cast of that text have two dimensions."""
+    """Returns whether the cast is to a scaled format with two-dimensional blocks (R x C)."""
     q = scaled_of(as_cast(text)) if text else None
     return q is not None and "x" in q.block
 
 
 AlongAxis: TypeAlias = Callable[[Tensor, int], Tensor]
-"""A cast along an axis."""
+"""A function that casts a tensor with blocks along an axis."""
 
 
 def cast_images(cast: AlongAxis, x: Tensor, groups: int) -> Tensor:
-    """`cast(x, axis)` along the channels of a group."""
+    """Casts images by `cast(x, axis)`, with blocks along the channels of each group."""
     if groups == 1:
         return cast(x, 1)
     return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
 
 
 def cast_kernels(cast: AlongAxis, w: Tensor, axis: int, groups: int, tiles: bool) -> Tensor:
-    """`cast(w, axis)` along the weight's first dimension or its second."""
+    """Casts a weight by `cast(w, axis)`, with blocks along dimension `axis`, 0 or 1."""
     if not tiles and (axis == 1 or groups == 1):
         return cast(w, axis)
     parts = w.unflatten(0, (groups, -1))
@@ -213,9 +219,10 @@ def cast_kernels(cast: AlongAxis, w: Tensor, axis: int, groups: int, tiles: bool
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[AlongAxis], Tensor]
 ) -> Factor:
-    """Returns an operand as it enters its product: `arrange` returns it, cast by its argument.
+    """Returns an operand of a product after its cast.
 
-    Values without their scale are float32, in which torch's kernels multiply them.
+    `arrange` gets a function that casts, and returns the cast operand. If the scale is returned
+    apart from the values, the values are float32, because torch's kernels multiply them in float32.
     """
     factor = Factor(torch.empty(()))
 
@@ -253,7 +260,7 @@ def _cast_weight(
 def _cast_gradients(
     call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int, dtype: torch.dtype
 ) -> tuple[Factor, Factor]:
-    """Returns the gradient as operand of the products of the input's and the weight's gradient."""
+    """Returns the result's gradient cast for the input's gradient, and cast for the weight's."""
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
     gradients = call.gradients(parts, needs, axes, dtype, narrow=False)
@@ -317,7 +324,7 @@ def _gradient(
     left_out: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Returns the gradient of `compute`, times its operands' scales, without their factors."""
+    """Returns the gradient of `compute`, times the operands' scales, divided by `left_out`."""
     scales = [f.scale for f in (g, other) if f.scale is not None]
     if not scales:
         return scaled_back(lambda dtype: compute(g.values, other.values, dtype), left_out, dtype)
@@ -329,7 +336,7 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """Returns a recipe's numbers with other random bits for the forward sums."""
+    """Returns a recipe's seeds and streams, with the forward sum's stream tagged by `purpose`."""
     if numbers is None:
         return None
     changed = numbers.clone()
@@ -338,7 +345,7 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    """Returns the tangent, formed as in `cpd._torch.gemm.product_tangent`."""
+    """Returns the tangent: a sum of products as in `cpd._torch.gemm.product_tangent`."""
     x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
@@ -366,7 +373,10 @@ def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
-    """Returns the tangent of convolution_input or convolution_weight. Both are products as well."""
+    """Returns the function for the tangent of convolution_input or convolution_weight.
+
+    Both operators are bilinear, so their tangents are sums of two products.
+    """
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
         first, second, seed, stream = saved(ctx)
@@ -387,11 +397,11 @@ def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
 
 
 def _second_gradients(name: str) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """Returns a function of the gradients of the operator's operands.
+    """Returns the function for the gradients of convolution_input or convolution_weight.
 
-    Its first operand is the gradient g of a convolution's result. Convolution, its input's gradient
-    and its weight's are one another's derivatives. With emulated sums the function raises
-    RuntimeError.
+    The operator's first operand is the gradient g of a convolution's result. The derivatives of a
+    convolution, of its input's gradient and of its weight's gradient are again these three
+    operators. With emulated sums, the function raises RuntimeError.
     """
 
     def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
@@ -425,13 +435,17 @@ def _no_second_gradients(moves: Moves) -> str:
 
 
 # ---- torch.vmap ----------------------------------------------------------------------------------
-# Each example becomes groups of one call, or images of it where all examples share the weight.
+# One call computes all examples. Examples with separate weights become separate groups of the call.
+# If all examples share the weight, they become further images.
 
 _Parted = Callable[[Tensor], Tensor]
 
 
 def _in_images(call: BatchedCall, *names: str) -> _Parted:
-    """Moves the examples of these operands into the dimension of images."""
+    """Makes examples of these operands further images of the call.
+
+    Returns the inverse for the result.
+    """
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].flatten(0, 1)
@@ -439,7 +453,10 @@ def _in_images(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_channels(call: BatchedCall, *names: str) -> _Parted:
-    """Moves the examples of these operands of images into the channels, in separate groups."""
+    """Makes examples of these operands separate groups of channels.
+
+    Returns a function that undoes this in the result.
+    """
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].movedim(0, 1).flatten(1, 2)
@@ -448,7 +465,7 @@ def _in_channels(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_outputs(call: BatchedCall, *names: str) -> None:
-    """Puts the examples of weights and biases among the outputs."""
+    """Makes examples of these weights and biases further output channels."""
     for name in names:
         if call.arguments[name] is not None:
             call.widen(name)

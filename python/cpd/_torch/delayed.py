@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling on torch tensors.
+"""Delayed scaling on torch tensors; `cpd.nn.delayed` documents it.
 
 The operators torch.ops.cpd.cast_delayed, record_amax and update_delayed are opaque to
-torch.compile, so that eager and compiled programs give the same bits. Documented in
-`cpd.nn.delayed`.
-
-`history` is float32, steps x columns; `scale` is float32, one a column; column c belongs to operand
-c % 3 of product c // 3. `most` and `margin` are three numbers, one an operand: the format's largest
-value and the power of two by which the scale is divided.
+torch.compile, so that eager and compiled programs give the same bits. `history` is float32, steps x
+columns. `scale` is float32, one number for each column. Column c belongs to operand c % 3 of
+product c // 3. `most` and `margin` have three numbers, one for each operand: the format's largest
+value, and the power of two by which the scale is divided.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,arg-type"
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tensor | None) -> Tensor:
-    """`x` cast by a delayed scale, straight through; `how` is the text of the elements' cast."""
+    """Casts `x` with a delayed scale. `how` is the text of the cast of the elements."""
     return cast_delayed(x, how, scale, (seed, stream))
 
 
 def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
-    """history[0, which] = max(it, |x|), NaN where x has one.
+    """Raises history[0, which] to the largest |x|, or sets it to NaN if x has a NaN.
 
-    `clock`: the number of the clock of a layer in eval mode, which records only while it trains in
-    that mode; -1: it records.
+    `clock` is -1 in training mode. In eval mode it is the number of the layer's clock, and x is
+    recorded only if the layer trains in eval mode.
     """
     if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return
@@ -55,9 +53,10 @@ def _update(
     margin: Sequence[float],
     most_recent: bool,
 ) -> None:
-    """Updates scales as TransformerEngine does in its Python form.
+    """Updates scales from the history, then advances the history by one step.
 
-    There `most / amax` is amax's reciprocal times `most`. Then the history advances by a step.
+    The arithmetic is the same as in TransformerEngine's Python code, in which `most / amax` is the
+    reciprocal of amax times `most`.
     """
     amax = history[0] if most_recent else history.amax(0)
     by_column = (_repeated(tuple(x), len(scale), scale.device) for x in (most, margin))
@@ -70,7 +69,10 @@ def _update(
 
 @functools.lru_cache(64)
 def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) -> Tensor:
-    """`numbers` over and over, a float32 tensor of that many columns, made once."""
+    """Returns a float32 tensor of `columns` numbers that repeats `numbers`.
+
+    The tensor is cached.
+    """
     with torch.inference_mode(False):
         row = torch.tensor(numbers, dtype=torch.float32, device=device)
         return row.repeat(columns // len(numbers))

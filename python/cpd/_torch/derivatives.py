@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode.
 
-They are for autograd and for torch.func's transforms. `differentiable` replaces
+Autograd and torch.func's transforms use them. `differentiable` replaces
 torch.library.register_autograd, which drops tangents silently and refuses torch.func's transforms.
-`run` is how this package calls an operator: past torch's dispatcher where that has nothing to add.
-The operators' derivatives are in their rows (`cpd._torch.table`).
+This package calls operators by `run`, which bypasses torch's dispatcher if the dispatcher is not
+needed. The rows of the operators (`cpd._torch.table`) have their derivatives.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,attr-defined"
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from cpd._torch.private import is_plain, may_differentiate
 library = torch.library.Library("cpd", "IMPL")
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
-"""The gradients of the operands, which come first among an operator's arguments."""
+"""The gradients of an operator's operands, which are the first of its arguments."""
 Tangents: TypeAlias = tuple[Any, ...]
-"""The tangents of an operator's arguments, tensors; None where one has none."""
+"""The tangents of an operator's arguments: a tensor, or None for an argument without a tangent."""
 Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
-"""Saves the values that derivatives need. Its arguments: context, arguments, whether for tangents.
+"""Saves the values that derivatives need. Its arguments are the context, the operator's arguments,
+and whether tangents are needed.
 """
 
 
@@ -39,15 +40,17 @@ class Derivative(NamedTuple):
 
     setup: Setup
     backward: Callable[[Any, Tensor], Gradients]
-    """Computes the gradients of the operands."""
+    """Computes the gradients of the operands from the context and the result's gradient."""
     tangent: Callable[[Any, Tangents], Tensor]
-    """Computes the result's tangent, if an operand has one."""
+    """Computes the result's tangent from the context and the arguments' tangents. At least one
+    tangent is not None."""
 
 
 def differentiable(name: str, derivative: Derivative, plain: Any, computes: Any) -> None:
     """Registers the derivatives of torch.ops.cpd.<name>.
 
-    `plain` is the operator without derivatives, or None if the function `computes` has none.
+    `plain` is the operator <name>_plain, or None if there is no such operator. `computes` is the
+    function that computes a Python operator, or None for an operator of C++.
     """
     operator = getattr(ops, name).default
     undifferentiated = None if plain is None else plain.default
@@ -71,13 +74,13 @@ def differentiable(name: str, derivative: Derivative, plain: Any, computes: Any)
 
 
 class _Operator(NamedTuple):
-    """An operator that has derivatives."""
+    """An operator that has derivatives, and the functions by which `run` calls it."""
 
     dispatched: Any
     undifferentiated: Any
-    """The operator <name>_plain, without derivatives, or None."""
+    """The operator <name>_plain, which has no derivatives, or None."""
     computes: Callable[..., Tensor]
-    """Computes its result of dense tensors, without derivatives."""
+    """Computes the operator's result for dense tensors, without derivatives."""
     function: Any
     """Its autograd function."""
 
@@ -88,9 +91,9 @@ _operators: dict[str, _Operator] = {}
 def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
     """Returns a function that calls an operator without its derivatives.
 
-    It calls `undifferentiated`, if there is one, so that compiled programs call that. Transforms of
-    torch.func and exported programs dispatch the operator again, and then ask for derivatives: for
-    them it has its name.
+    The function calls `undifferentiated` if it is not None, so that compiled programs contain this
+    operator. Within transforms of torch.func and in exported programs, it calls `operator` itself,
+    because they dispatch the operator again and then need its derivatives.
     """
 
     def below(keyset: Any, *args: Any) -> Tensor:
@@ -115,8 +118,8 @@ def _have_tangent(args: tuple[Any, ...]) -> bool:
 def run(name: str, *args: Any) -> Tensor:
     """Returns the result of torch.ops.cpd.<name>, which has derivatives.
 
-    If the dispatcher's target is known, it is called directly, which saves much of a small layer's
-    time. If Python knows that nothing is to be differentiated, the operator without derivatives is
+    If the function that the dispatcher would call is known, it is called directly, which saves much
+    of a small layer's time. If no argument needs a derivative, the operator without derivatives is
     called.
     """
     if torch.compiler.is_compiling():
@@ -130,12 +133,15 @@ def run(name: str, *args: Any) -> Tensor:
 
 
 _writers: dict[str, tuple[Any, Any]] = {}
-"""The operators <name>_out and <name>_out_plain by <name>; <name>_out_plain marks no change of
-`out`."""
+"""For each <name>: the operators <name>_out and <name>_out_plain. <name>_out_plain does not report
+the change of `out` to autograd."""
 
 
 def write(name: str, *args: Any, out: Tensor) -> None:
-    """Calls torch.ops.cpd.<name>_out with `out`, which `check_no_derivative` has checked."""
+    """Calls torch.ops.cpd.<name>_out, which writes into `out`.
+
+    `check_no_derivative` must have checked the arguments.
+    """
     operator, undifferentiated = _writers[name]
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
@@ -147,8 +153,8 @@ def write(name: str, *args: Any, out: Tensor) -> None:
 class _CallModes(NamedTuple):
     """The dispatch keys and the modes in which an operator was called.
 
-    An autograd function runs with both modes off, while outer transforms of torch.func need them as
-    they were.
+    An autograd function runs with reverse and forward mode off. Outer transforms of torch.func need
+    both modes as they were at the call.
     """
 
     keyset: Any
@@ -162,11 +168,12 @@ def _function(
     computes: Callable[..., Tensor],
     derivative: Derivative,
 ) -> Any:
-    """Returns the autograd function of an operator that `below` calls.
+    """Returns the autograd function of an operator.
 
-    It is for one level of torch.func's transforms: those outside dispatch the operator again. Its
-    last argument: how the dispatcher called the operator; None: the dispatcher did not, and
-    `computes` gives the result.
+    The function serves one level of torch.func's transforms; outer levels dispatch the operator
+    again. Its last argument is a `_CallModes` if the dispatcher called the operator, and then
+    `below` computes the result. If it is None, `run` called the function directly, and `computes`
+    computes the result.
     """
 
     def forward(*args: Any) -> Tensor:
@@ -179,7 +186,8 @@ def _function(
                 private.forward_gradients(call.forward),
             ):
                 result = below(call.keyset, *inputs)
-        # torch's own kernels may give views, which autograd would not let anyone change in place.
+        # torch's own kernels may return views. Autograd forbids in-place changes of a view that a
+        # function returns.
         return result.detach() if result._is_view() else result
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -207,16 +215,15 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """Returns the tensors that `setup` saved.
+    """Returns the tensors that `setup` saved, without their tangents of the innermost transform.
 
-    Their tangents of this level of torch.func's transforms are removed; tangents of outer levels
-    remain.
+    Tangents of outer transforms of torch.func remain.
     """
     return [None if x is None else private.dual(x)[0] for x in ctx.saved_tensors]
 
 
 def total(*terms: Tensor | None) -> Tensor:
-    """Returns the sum of the terms of a tangent that are not None, which is one at least."""
+    """Returns the sum of the terms that are not None. At least one term must not be None."""
     return functools.reduce(torch.add, [term for term in terms if term is not None])
 
 
@@ -224,9 +231,10 @@ OUT_AND_AUTOGRAD = "out= takes no part in autograd: use it under torch.no_grad()
 
 
 def check_no_derivative(*args: Any) -> None:
-    """Raises ValueError if an argument of an operator that writes into `out` needs a derivative.
+    """Raises ValueError if an argument of a call with `out` needs a derivative.
 
-    It does if it needs a gradient, has a tangent, or belongs to a transform of torch.func.
+    An argument needs a derivative if it requires a gradient, has a tangent, or belongs to a
+    transform of torch.func.
     """
     if not may_differentiate(args):
         return
@@ -248,9 +256,9 @@ def _is_wrapped(x: Any) -> bool:
 def writes_into_out(name: str) -> None:
     """Registers torch.ops.cpd.<name>_out and <name>_out_plain, which write into `out`.
 
-    They mark `out` as changed for autograd, as torch's own operators do: a backward pass that needs
-    the old values then fails instead of taking the new ones. Views that torch negates when they are
-    read are written negated.
+    <name>_out increments the version of `out`, as torch's own operators do. A backward pass that
+    needs the old values of `out` then fails instead of using the new values. If `out` is a lazily
+    negated view, the negated results are written.
     """
     writer, plain = f"{name}_out", f"{name}_out_plain"
     operator = getattr(ops, writer).default
@@ -273,7 +281,7 @@ def writes_into_out(name: str) -> None:
 
 
 def makes_nothing(*args: Any, **out: Tensor) -> None:
-    """The fake kernel of operators that only write."""
+    """Does nothing: the fake kernel of operators that only write into their arguments."""
 
 
 def _register_negated(name: str) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains calls on torch tensors, and converted layers (`cpd.explain`).
 
-A call runs on torch's fake tensors, which have shapes and no memory. Each operator of the library
-that the call reaches is called as by the dispatcher, with tensors of the device `meta`. As its
-thread explains, the operator checks its arguments, records its plan, and computes nothing.
+The call runs on torch's fake tensors, which have shapes but no memory. Each operator of this
+library in the call is called with tensors of the device `meta`. Because the thread is explaining,
+the operator checks its arguments, records its plan and computes nothing.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NATIVE = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward
 
 
 def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    """Returns the explanation of a call on tensors, or of a converted layer with its input."""
+    """Returns the explanation of a call with tensors: of a function, or of a converted layer."""
     with _Recorder().recording() as recorder:
         if isinstance(function, nn.Module):
             return _of_layer(recorder, function, args, kwargs)
@@ -108,7 +108,8 @@ def _of_products(
 ) -> Explanation:
     """Returns the explanation of a product and of the gradients of its operands.
 
-    `run` computes the product of operands that require gradients or not, and returns its operands.
+    `run` gets a pair of bools: whether each operand requires a gradient. It computes the product
+    and returns the result and the operands. `required` has the bools of the call itself.
     """
 
     def steps_of(needs: tuple[bool, bool]) -> tuple[list[Explanation], list[Explanation]]:
@@ -133,22 +134,25 @@ def _products(steps: list[Explanation]) -> list[Explanation]:
 
 
 class _Still:
-    """The clock of a layer that is explained: no step begins."""
+    """Replaces the clock of a layer that is explained, so that no training step begins."""
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins no step."""
+        """Does nothing, so that no step begins."""
 
     def mark(self, y: Any, training: bool) -> Any:
-        """Returns the layer's result."""
+        """Returns the layer's result, `y`, unchanged."""
         return y
 
     def stream(self) -> Tensor:
-        """Returns a stream; its number does not matter."""
+        """Returns 0 for the stream, whose number does not change the explanation."""
         return torch.zeros((), dtype=torch.int64)
 
 
 class _Recorder(TorchDispatchMode):
-    """Records the plans of operators in `steps`. Tensors within it are fake."""
+    """A mode of torch that records the plans of operators in `steps`.
+
+    Tensors made in it are fake.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,14 +161,14 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def recording(self) -> Iterator[_Recorder]:
-        """A context in which operators are noted."""
+        """A context in which the plans of called operators are recorded."""
         with self._fake, self:
             yield self
 
     def fakes(self, values: Any) -> Any:
-        """Returns the values with fake tensors for tensors.
+        """Replaces tensors in nested values by fake tensors.
 
-        Tensors of device `meta` move to the CPU.
+        They are on the CPU for `meta` tensors.
         """
         return tree_map(self._fake_of, values)
 
@@ -177,7 +181,10 @@ class _Recorder(TorchDispatchMode):
         return fake.requires_grad_(x.requires_grad)
 
     def copied(self, layer: nn.Module) -> Any:
-        """Returns a layer's copy with fake parameters and buffers, whose clock does not advance."""
+        """Returns a copy of a layer with fake parameters and buffers.
+
+        Its clock does not advance.
+        """
         known: dict[int, Any] = {}
 
         def copy(module: nn.Module) -> Any:
@@ -208,7 +215,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Notes an operator, and returns fake results."""
+        """Records the plan of an operator, and returns fake results."""
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         if func.namespace == "aten" and name in _NATIVE:
@@ -223,7 +230,7 @@ class _Recorder(TorchDispatchMode):
             return computes(*args, **kwargs)
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Notes an operator of the library."""
+        """Records the plan of an operator of this library, and returns fake results."""
         like = next(x for x in args if isinstance(x, Tensor))
         scope = _core.Explaining(like.device.index or 0 if like.is_cuda else -1)
         with modes_off():
@@ -244,14 +251,14 @@ def _without_memory(x: Any) -> Any:
 
 
 def _like(x: Any, device: torch.device) -> Any:
-    """Returns a fake tensor in place of one of device `meta`."""
+    """Replaces a tensor of device `meta` by a fake tensor on `device`."""
     if not isinstance(x, Tensor):
         return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
 
 
 def _native(name: str, args: tuple[Any, ...]) -> Explanation:
-    """Returns a product by torch's own kernel."""
+    """Returns the explanation of a product that torch's own kernel computes."""
     x = next(arg for arg in args if isinstance(arg, Tensor))
     threads = 1 if x.is_cuda else torch.get_num_threads()
     why = "the sum is native: torch chooses its kernel"

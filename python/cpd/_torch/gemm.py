@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul.
 
-matmul takes a recipe's text (`cpd._torch.recipe`) and so has the accumulators of its backward
-GEMMs, as convolution does (`cpd._torch.convolution`). Documented in `cpd.ops`, `cpd.functional` and
-`cpd.Recipe`.
+The operators matmul and convolution (`cpd._torch.convolution`) take the text of a recipe
+(`cpd._torch.recipe`), which has accumulators for the backward GEMMs. `cpd.ops`, `cpd.functional`
+and `cpd.Recipe` document the arithmetic.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cpd.ops.arguments import product_shape
 
 
 class Operand(NamedTuple):
-    """The shape and type that an operand has and its gradient must have."""
+    """The shape and dtype of an operand, which its gradient must have, too."""
 
     shape: Ints
     dtype: torch.dtype
@@ -53,11 +53,11 @@ def contract(
     left_out: float = 1,
     rounded: torch.dtype | None = None,
 ) -> Tensor:
-    """Computes x times y, summed also over the dimensions that `like` was broadcast along.
+    """Computes x times y, also summed over the batch dimensions along which `like` was broadcast.
 
-    These dimensions of `batch` come before the matrices' own: k is row-major in them. `left_out`: a
-    factor of the sums that the result lacks; `rounded`: the type to which it is rounded first, if
-    not its own.
+    k runs over these dimensions of `batch` and the dimension of the matrices, in row-major order.
+    The sums are divided by `left_out`. The result is rounded to the dtype `rounded`, if it is not
+    None, then to the dtype of `like`.
     """
     missing = len(batch) - (len(like.shape) - 2)
     folded = [
@@ -83,14 +83,17 @@ def contract(
 def scaled_back(
     compute: Callable[[torch.dtype], Tensor], left_out: float, dtype: torch.dtype
 ) -> Tensor:
-    """compute(dtype) / left_out, by its reciprocal in float32."""
+    """Returns compute(dtype) / left_out: a float32 result is multiplied by 1 / left_out."""
     if left_out == 1:
         return compute(dtype)
     return of_type(compute(torch.float32) * (1 / left_out), dtype)
 
 
 def addend_gradient(g: Tensor, like: Operand, summation: Sum) -> Tensor:
-    """`g`, summed in row-major order over the dimensions along which `like` was broadcast."""
+    """Returns `g` summed over the dimensions along which `like` was broadcast.
+
+    The sums are in row-major order.
+    """
     missing = g.dim() - len(like.shape)
     folded = [
         d for d, n in enumerate(g.shape) if n != 1 and (d < missing or like.shape[d - missing] == 1)
@@ -107,7 +110,7 @@ def addend_gradient(g: Tensor, like: Operand, summation: Sum) -> Tensor:
 
 
 class Products(NamedTuple):
-    """The three sums of a backward pass."""
+    """The sums of the three products of a backward pass."""
 
     grad_input: Sum
     grad_weight: Sum
@@ -115,7 +118,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """Returns the three sums of a recipe."""
+        """Returns the three backward sums of a recipe's call."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )
@@ -131,9 +134,9 @@ def _product_gradients(
     blas: bool = False,
     turned: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Returns the gradients of a, b and c in c + a b.
+    """Returns the gradients of a, b and c in c + a b, or None for gradients that are not needed.
 
-    The operands are cast as `call` says; `turned`: b holds the transpose of the factor.
+    `call` has the casts of the operands. If `turned`, b is stored transposed.
     """
     like_a, like_b, like_c = ctx.like
     for_a, for_b, for_c = ctx.needs_input_grad[:3]
@@ -169,7 +172,7 @@ def _scaled_gradients(
     call: RecipeCall,
     is_turned: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of a and b where scales are applied to sums."""
+    """Returns the gradients of a and b for `scales_at` "block" or "epilogue"."""
     like_a, like_b, _ = ctx.like
     at = call.scales_at
     of_a = of_b = None
@@ -199,7 +202,8 @@ def _weight_gradient(
 ) -> Tensor:
     """Returns aᵀ g, or its transpose gᵀ a if `turned`.
 
-    Both have the same sums; gᵀ a has the weight's layout. Random bits depend on the index in aᵀ g.
+    Both products have the same sums, but gᵀ a has the layout of a layer's weight. Random bits
+    depend on the index in aᵀ g, also if `turned`.
     """
     if not turned:
         return contract(a.mT, g, batch, like, summation, blas, left_out, rounded)
@@ -218,9 +222,9 @@ def keep(
     *numbers: Tensor | None,
     forward: bool = False,
 ) -> None:
-    """Saves each factor only where the other one's gradient is asked for.
+    """Saves a if b's gradient is needed, and b if a's gradient is needed.
 
-    `forward`: for tangents too.
+    If `forward`, saves both for tangents, too. `numbers` are tensors that are always saved.
     """
     ctx.like = _like(a), _like(b), _like(c)
     for_a, for_b = ctx.needs_input_grad[:2]
@@ -234,8 +238,8 @@ def product_tangent(
 ) -> Tensor:
     """Returns the tangent of c + a b.
 
-    It is two products with the accumulator of the forward one, each with its own random bits, and
-    c's tangent; they are added in float32.
+    The tangent is the sum, in float32, of two products and c's tangent. The products use the
+    accumulator of the forward product. Each has its own random bits.
     """
     of_a, of_b, of_c = tangents[:3]
     shape = product_shape(a.shape, b.shape)
@@ -252,7 +256,7 @@ def product_tangent(
 
 
 _UNCAST = RecipeCall(resolved(NATIVE))
-"""The call of a recipe that casts nothing."""
+"""A call with a recipe that casts no operand."""
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -297,7 +301,10 @@ operator("product_of_bf16", None)
 
 
 def _native_sum(x: Tensor, dims: Ints) -> Tensor:
-    """Torch's sum, which a compiler would form in another order."""
+    """Sums `x` by torch's own kernel.
+
+    An operator hides this sum from compilers, which would generate code with another order of sums.
+    """
     return x.sum(list(dims), keepdim=True)
 
 
@@ -354,7 +361,7 @@ def _matmul(
 
 
 def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:
-    """Returns the matrices of the forward product, cast."""
+    """Returns the cast matrices of the forward product."""
     a = call.cast(Purpose.cast_activation, a, -1)
     b = call.cast(Purpose.cast_weight, b, -1 if turned else -2)
     return a, b.mT if turned else b
@@ -393,4 +400,4 @@ operator(
     Batching(widen_product, recipe_draws, scales_apart),
     _matmul,
 )
-"""c + a b; `turned`: b holds the transpose of the factor, as a layer's weight does."""
+"""Computes c + a b. If `turned`, b is stored transposed, as a layer's weight is."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computations of torch that keep eager's bits in compiled programs.
+"""Makes computations of torch give the same bits in compiled programs as in eager mode.
 
-A compiler writes its own code for torch's functions, with other roundings: another order of sums,
-other approximations. `kept` hides a function from it, forward and backward, in one operator, which
-runs torch's own kernels; the backward pass computes the function again for its gradients. In eager
-mode and under torch.func's transforms the function is called as it is.
+torch.compile generates its own code for torch's functions, with other orders of sums and other
+approximations. `kept` hides a function from the compiler in one operator, which runs torch's own
+kernels. The backward pass computes the function again, to get its gradients. In eager mode and
+under torch.func's transforms, the function itself is called.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _FUNCTIONS: dict[str, Function] = {}
 
 
 def kept(function: Function) -> Function:
-    """Marks a function of tensors or None, and of the keywords `sizes` and `numbers`.
+    """Returns a function that gives the bits of eager mode in compiled programs, too.
 
-    The keywords are lists of ints and of floats. The function must return a list of new tensors,
-    and change none. Exported programs find it by its name.
+    The function's positional arguments are tensors or None. Its keywords are `sizes`, a list of
+    ints, and `numbers`, a list of floats. It must return a list of new tensors and change no
+    argument. Exported programs find the function by its module and name.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     _FUNCTIONS[name] = function
@@ -75,7 +76,7 @@ def _gradients(
     grads: Sequence[Tensor],
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    """Returns the gradients of the operands that need one."""
+    """Returns the gradients of the operands for which `needs` is True."""
     with torch.enable_grad(), above_autograd():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)
@@ -113,7 +114,7 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     arguments = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
     gradients = iter(ops.kept_gradients(*arguments, whole, needs))
     of_operands = [next(gradients) if n else None for n in needs]
-    # Torch wants a list for an empty list.
+    # For an argument that is an empty list, torch requires an empty list as the gradient, not None.
     return None, None, of_operands, None if ctx.sizes else [], None if ctx.numbers else []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads libcpd_torch, the operators torch.ops.cpd.*."""
+"""Loads libcpd_torch, which has the operators torch.ops.cpd.*."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from cpd import _core
 
 OLDEST = (2, 11)
-"""The oldest torch whose stable ABI suffices for the operators."""
+"""The oldest version of torch with a stable ABI that is sufficient for the operators."""
 
 
 def _load() -> None:
@@ -32,7 +32,7 @@ def _load() -> None:
 
 
 def _command() -> str:
-    """Returns the command that builds cpd with the operators, in the folder of its sources."""
+    """Returns the shell command that builds cpd with the operators, for an error message."""
     return (
         "pip install scikit-build-core pybind11 pybind11-stubgen && "
         f"pip install --no-build-isolation --no-deps --force-reinstall {_source()}"
@@ -40,7 +40,7 @@ def _command() -> str:
 
 
 def _source() -> str:
-    """Returns the folder that pip installed cpd from, where pip recorded one."""
+    """Returns the source folder from which pip installed cpd, if pip recorded one."""
     try:
         noted = metadata.distribution("cpd").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moves of a convolution's kernel over images of any number of dimensions."""
+"""The moves of a convolution's kernel over images: stride, padding, dilation and groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpd._torch.sums import Ints
 
 
 class Moves(NamedTuple):
-    """The arguments of torch.ops.aten.convolution after its operands, in its order."""
+    """The arguments of torch.ops.aten.convolution after its operands, in the same order."""
 
     stride: Ints
     padding: Ints
@@ -19,19 +19,19 @@ class Moves(NamedTuple):
     groups: int
 
     def reach(self, kernel: Ints) -> list[int]:
-        """Returns the distance of the last element of a kernel from its first."""
+        """Returns the distance from a dilated kernel's first element to its last, by dimension."""
         return [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
 
     def padded(self, image: Ints) -> list[int]:
         return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
 
     def places(self, image: Ints, kernel: Ints) -> tuple[int, ...]:
-        """Returns the number of windows of an already padded image along each of its dimensions."""
+        """Returns the number of windows of a padded image along each dimension."""
         along = zip(image, self.reach(kernel), self.stride, strict=True)
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 
     def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
-        """Returns the shape of the result, from the operands' shapes."""
+        """Returns the shape of the convolution's result for these shapes of its operands."""
         images, _, *image = x
         kernel = w[2:]
         if not self.transposed:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by torch's own kernels.
+"""Matrix products by torch's own kernels.
 
-They are exact products of the operands, summed in float32, then scaled, added to the bias and
-rounded once into the result's type.
-
-Torch's 16-bit kernels compute that where both operands and the result have one 16-bit type. Here
-are the other products: of operands that a 16-bit type does not hold, such as an element times a
-scale that is not a power of two. The operator torch.ops.cpd.native_product is opaque to compilers,
-as its fast paths depend on values.
+Exact products of the operands are summed in float32. The sum is scaled, added to the bias and
+rounded once into the result's type. Torch's 16-bit kernels compute this if both operands and the
+result have the same 16-bit type. This module computes all other products, for example of operands
+that a 16-bit type does not represent, such as elements times a scale that is not a power of two.
+The operator torch.ops.cpd.native_product is opaque to compilers, because its fast paths depend on
+values.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ from cpd._torch.vmap import Batching, never, widen_product
 from cpd.ops.arguments import product_shape
 
 HALVES = frozenset((torch.bfloat16, torch.float16))
-"""The 16-bit types of results."""
+"""The 16-bit floating-point dtypes."""
 
 
 class Factor(NamedTuple):
-    """A matrix of a product: its values times `scale`.
+    """An operand of a matrix product: the matrices `values` times `scale`.
 
     Attributes:
         values: a tensor of matrices.
         scale: float32, of a shape that broadcasts to the product; None: 1.
-        short: whether values are float32 and have at most eight significant bits, as bfloat16 has.
+        short: whether `values` are float32 numbers with at most eight significant bits, the number
+            of bfloat16.
     """
 
     values: Tensor
@@ -54,12 +54,12 @@ class Factor(NamedTuple):
 
 
 def as_factor(x: Tensor | Factor) -> Factor:
-    """Returns a matrix as a factor."""
+    """Returns a `Factor` unchanged, and a tensor as a `Factor` without a scale."""
     return x if isinstance(x, Factor) else Factor(x)
 
 
 def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Returns c + a b, the sum in float32, rounded once into `dtype`."""
+    """Returns c + a b, computed in float32 and rounded once into `dtype`."""
     x, y = a.values, b.values
     scales: list[Any] = [f.scale for f in (a, b) if f.scale is not None]
     if not scales and x.dtype == y.dtype == dtype and (c is None or c.dtype == dtype):
@@ -75,7 +75,7 @@ def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtyp
 
 
 def without_autocast(function: Any, *operands: Tensor) -> Tensor:
-    """`function` of operands as they are, also within torch.autocast."""
+    """Calls `function` with the operands in their own dtypes, also within torch.autocast."""
     if not torch.is_autocast_enabled(operands[0].device.type):
         return function(*operands)
     with autocast_off(operands[0]):
@@ -83,7 +83,7 @@ def without_autocast(function: Any, *operands: Tensor) -> Tensor:
 
 
 def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
-    """Returns whether `dtype` holds all values of `x`, read by the host."""
+    """Returns whether `dtype` represents all values of `x`. The host reads the values."""
     if x.dtype == dtype:
         return True
     if x.numel() == 0 or x.is_meta or isinstance(x, FakeTensor):
@@ -95,7 +95,7 @@ def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
 
 
 _BELOW_BFLOAT16 = 0xFFFF
-"""The bits of a float32 number that bfloat16 lacks."""
+"""Mask of the low bits of a float32 number that bfloat16 does not have."""
 
 
 def _native_product(
@@ -126,14 +126,14 @@ def _native_product(
 
 
 def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
-    """`x` in `dtype`; None where that does not hold its values."""
+    """Returns `x` in `dtype`, or None if `dtype` may not represent all values of `x`."""
     if x.dtype == dtype:
         return x
     return x.to(dtype) if short and holds_values(dtype, x) else None
 
 
 def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
-    """Returns a b in float32; `brief`: bfloat16 holds all values."""
+    """Returns a b in float32. `brief`: bfloat16 represents all values of a and b."""
     if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
         if brief:
             a, b = a.bfloat16(), b.bfloat16()
@@ -145,11 +145,12 @@ def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
 def _of_bfloat16(
     a: Tensor, b: Tensor, c: Tensor | None, scales: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensor | None:
-    """Returns (a b) times the scales, plus c, in `dtype`, of values that bfloat16 holds.
+    """Returns (a b) times the scales, plus c, in `dtype`.
 
-    The CPU's bfloat16 instructions multiply; None without these, or if a sum might be subnormal.
-    Torch multiplies such values with a float32 result only in a mode of the whole process, in which
-    other threads' float32 products lose bits.
+    bfloat16 must represent the values of a and b. The CPU's bfloat16 instructions compute the
+    product. Returns None if the CPU has none, or if a
+    sum might be subnormal. torch itself computes such products with a float32 result only in a mode
+    of the whole process, in which float32 products of other threads lose bits.
     """
     shape = product_shape(a.shape, b.shape)
     rows, columns = shape[-2:]
@@ -176,28 +177,28 @@ def _of_bfloat16(
 
 
 def _is_of_lines(scale: Tensor, rank: int) -> bool:
-    """Returns whether a scale covers all of a product, or a row or column of a matrix each."""
+    """Returns whether a scale has one number, or one for each row or column of a matrix."""
     if scale.dtype != torch.float32 or not scale.is_contiguous():
         return False
     return scale.numel() == 1 or (scale.dim() == 2 and rank == 2 and 1 in scale.shape)
 
 
 _FINISHED = frozenset((torch.float32, torch.bfloat16))
-"""The types into which the kernel of such products rounds."""
+"""The result dtypes of the operator product_of_bf16."""
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
-    """`y`, a new float32 tensor, times each scale."""
+    """Returns `y`, a float32 tensor, multiplied by each scale in turn."""
     return functools.reduce(torch.mul, scales, y)
 
 
 def summed_in_float32(
     compute: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Returns compute(x, y), a convolution or its gradient, of operands in one type.
+    """Returns compute(x, y), a convolution or its gradient, with sums in float32.
 
-    Its sums are float32, rounded once into `dtype`. If a 16-bit `dtype` holds both operands, it is
-    computed in that type.
+    Sums are rounded once into `dtype`. `compute` gets operands of one dtype: `dtype` if it is a
+    16-bit type that represents both operands, else float32.
     """
     with autocast_off(x):
         if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
@@ -269,4 +270,4 @@ operator(
     Batching(widen_product, never),
     _native_product,
 )
-"""(a b) first second + c; `first` and `second` are scales."""
+"""Computes (a b) * first * second + c. `first` and `second` are scales."""

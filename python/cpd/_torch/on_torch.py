@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front end of torch tensors (`cpd.ops.front_ends`).
+"""Torch's front end: the functions by which operations handle tensors (`cpd.ops.front_ends`).
 
-`cpd.ops.on_numpy` documents its functions. Python checks as much as it can before it calls an
-operator, so that errors have their type. The library checks values that are unknown while torch
-compiles.
+`cpd.ops.on_numpy` documents the functions. Python checks as much as possible before it calls an
+operator, because errors of operators would lose their type. The C++ library checks values that are
+unknown while torch compiles.
 """
 
-# torch's types are untyped in part.
+# Many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -75,12 +75,15 @@ def array(
 
 
 def check_float(name: str, x: Any, like: str) -> None:
-    """Raises unless `x` is a tensor that products take. `like`: the first operand's name."""
+    """Raises TypeError or ValueError unless `x` is a tensor of a dtype that products support.
+
+    `like` is the name of the first operand, for errors.
+    """
     array(name, x, NARROW_FLOATS, like)
 
 
 def check_place(name: str, x: Tensor) -> None:
-    """Raises unless `x` is a dense tensor where the library can read it."""
+    """Raises an error unless `x` is dense and on the CPU, a CUDA device or `meta`."""
     check_whole(name, x)
     if x.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
@@ -159,7 +162,10 @@ def check_out(
 
 
 def _are_disjoint(x: Tensor, y: Tensor) -> bool:
-    """Returns whether two tensors are contiguous and share no byte: a quick check."""
+    """Returns True if two tensors are contiguous and share no byte.
+
+    A quick check before an exact one.
+    """
     if not (x.is_contiguous() and y.is_contiguous()):
         return False
     of_x, of_y = x.data_ptr(), y.data_ptr()
@@ -179,9 +185,9 @@ def integers(
     options: Drawing | Accumulator | Cast,
     like: str = "x",
 ) -> Tensor:
-    """Random integers, checked, as int32 (they are below 2^24).
+    """Checks random integers and returns them as int32, which holds integers below 2^24.
 
-    A `shape` of None leaves its check to the library.
+    `shape` None: the C++ library checks the shape.
     """
     check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
@@ -199,10 +205,10 @@ def integers(
 
 
 def _checked_by_kernels(random: Tensor) -> bool:
-    """Returns whether `cpd.check_cuda` raises for integers out of range.
+    """Returns whether a kernel checks the integers' range and `cpd.check_cuda` raises the error.
 
-    It raises on a GPU, where reading the integers would wait for it. Integers of 64 bits are read,
-    because the narrower type would lose bits of larger values.
+    This is so on a GPU, because the host would have to wait to read the integers. 64-bit integers
+    are read by the host anyway: the conversion to int32 would hide values out of range.
     """
     is_kept = random.element_size() <= 4
     return random.device.type == "cuda" and is_kept and os.environ.get("CPD_CHECK") != "sync"
@@ -222,7 +228,7 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> torch.dtyp
 
 
 def result_type(a: Tensor, dtype: Any) -> torch.dtype:
-    """Returns the type of a product: `dtype`, or a's."""
+    """Returns the dtype of a matrix product: `dtype`, or a's dtype if `dtype` is None."""
     return a.dtype if dtype is None else element(dtype, NARROW_FLOATS)
 
 
@@ -305,7 +311,7 @@ def encode_scaled(
 def _scaled(
     x: Tensor, q: Scaled, options: Drawing, axis: int, levels: Levels, integers: Tensor | None
 ) -> tuple[Any, ...]:
-    """Returns the arguments of cast_scaled and encode_scaled."""
+    """Returns the arguments of the operators cast_scaled and encode_scaled."""
     element_cast, seed, stream = cast_arguments(options, x)
     return x, q.text, axis, element_cast, *levels, seed, stream, integers
 

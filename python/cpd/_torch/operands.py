@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of products: casts of the operands of a layer's three GEMMs.
+"""Casts the operands of a layer's three GEMMs, as `cpd.Recipe` documents.
 
-The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.conv`).
-Documented in `cpd.Recipe`.
+The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.convolution`).
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -31,46 +30,48 @@ from cpd.ops.arguments import holds, holds_scaled
 from cpd.ops.explaining import explains
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
-"""The seed and the stream of a rounding; None if it uses no random bits."""
+"""The seed and the stream of a rounding. Both are None if the rounding uses no random bits."""
 
 
 class Parts(NamedTuple):
-    """The cast of an operand, resolved once from its text.
+    """The properties of an operand's cast, computed once from its text.
 
-    All are texts and numbers, as torch.compile stores no other values.
+    All are texts and numbers, because torch.compile supports no other constants.
     """
 
     element: str
-    """The format of the elements."""
+    """The name of the format, or of the elements' format for a scaled format."""
     scaled: str
-    """The scaled format's text; "": values have no scales."""
+    """The text of the scaled format, or "" for a format without scales."""
     how: str
     """The text of the cast of the elements."""
     transform: int
-    """The size of the transform; 0: none."""
+    """The size of the Hadamard transform, or 0 without a transform."""
     factor: float
-    """The factor by which values are multiplied, in addition to their scales."""
+    """The key `factor` of the cast: elements are computed from values times this factor."""
     history: int
     draws: bool
     """True if the cast rounds stochastically."""
     is_short: bool
-    """True if values have at most eight significant bits, times powers of two."""
+    """True if results have at most eight significant bits, as bfloat16 has. Scales must be powers
+    of two."""
     is_scaled: bool
-    """True if the cast is to a scaled format, without factor, transform and history."""
+    """True if the cast is to a scaled format and has no factor, transform or history."""
     fits_bfloat16: bool
-    """True if values have no scales, and bfloat16 holds all of them."""
+    """True if the format has no scales and bfloat16 represents all its values."""
     covers_a_tensor: bool
     """True if one scale covers a whole tensor."""
     splits: str
-    """The block, "tensor" or "row", of a scale that `split_operand` takes apart; "": none."""
+    """The block of the scale, "tensor" or "row", that `split_operand` can return apart from the
+    values. "": `split_operand` does not support the cast."""
 
     @property
     def narrows(self) -> bool:
-        """True if `narrow_operand` takes the cast."""
+        """True if `narrow_operand` supports the cast."""
         return self.is_scaled and self.is_short
 
     def splits_at(self, rank: int) -> bool:
-        """Returns whether `split_operand` takes the cast, of tensors of `rank` dimensions."""
+        """Returns whether `split_operand` supports the cast of tensors with `rank` dimensions."""
         return self.splits == "tensor" or (self.splits == "row" and rank == 2)
 
 
@@ -79,7 +80,7 @@ UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 @constant
 def parts(text: str) -> Parts:
-    """Returns the parts of a cast, by its text. An empty text means no cast."""
+    """Returns the properties of the cast of a text. An empty text means no cast."""
     if not text:
         return UNCAST
     spec = as_cast(text)
@@ -100,9 +101,10 @@ def parts(text: str) -> Parts:
 
 
 def _splits(spec: Cast, q: Scaled) -> str:
-    """Returns the block of values that share a scale, if bfloat16 holds values times scale.
+    """Returns the block of a scale that can be separated from values that bfloat16 represents.
 
-    A scale belongs to a whole tensor, or to each row.
+    The block is "tensor" (one scale for the tensor) or "row" (one for each row), else "". With
+    outer scales, the separated scale is the outer scale.
     """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:
@@ -119,9 +121,10 @@ def _splits(spec: Cast, q: Scaled) -> str:
 
 @constant
 def keeps_type(dtype: str, text: str) -> bool:
-    """Returns whether the cast of that text, of any tensor of that type, gives values of that type.
+    """Returns whether a dtype represents the results of a cast of any tensor of that dtype.
 
-    A bfloat16 number rounded to at most eight significant bits, at any power of two, is one.
+    `text` is the text of the cast. For example, a bfloat16 number rounded to at most eight
+    significant bits is again a bfloat16 number.
     """
     cast = parts(text)
     if not cast.scaled:
@@ -130,7 +133,7 @@ def keeps_type(dtype: str, text: str) -> bool:
 
 
 SHORT = 8
-"""The significant bits of bfloat16."""
+"""The number of significant bits of bfloat16."""
 _LEAST_BFLOAT16 = 2.0**-133
 
 
@@ -140,9 +143,9 @@ def significant_bits(f: Format) -> int:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Returns whether `x` is contiguous float32 in the CPU's memory and nothing traces its use.
+    """Returns whether `x` is contiguous float32 on the CPU, and no tracer or mode of torch sees it.
 
-    Types of results may then depend on values.
+    The dtype of a result may then depend on values.
     """
     seen = type(x) not in (Tensor, torch.nn.Parameter) or dispatch_modes()
     if seen and not explains():
@@ -151,10 +154,10 @@ def is_plain(x: Tensor) -> bool:
 
 
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
-    """Returns `cast_operand` of a tensor that `is_plain`, to a scaled format of short values.
+    """Returns the same values as `cast_operand`, in bfloat16 if bfloat16 represents all of them.
 
-    The cast has no factor and no transform (`Parts.narrows`). It is in bfloat16 if that holds all
-    values. Only subnormal ones may be too small for it.
+    Else in float32: values may be too small for bfloat16. `is_plain(x)` and `parts(text).narrows`
+    must be True.
     """
     cast = parts(text)
     return ops.cast_scaled_narrow(x, cast.scaled, axis, cast.how, *numbers)
@@ -168,9 +171,10 @@ def split_operand(
     multiplier: Tensor | None = None,
     narrow: bool = False,
 ) -> Factor:
-    """Returns the short values of a cast apart from their scale, as `Parts.splits` says.
+    """Returns the cast of `x` as values and a separate scale.
 
-    `narrow`: in bfloat16 instead of float32, on the CPU.
+    The values have at most eight significant bits. They are float32, or bfloat16 on the CPU if
+    `narrow`. The cast must satisfy `Parts.splits_at`.
     """
     _, scaled, element_cast, size, _, history, *_ = parts(text)
     if x.numel() == 0:
@@ -200,17 +204,18 @@ def split_operand(
 
 
 def type_of_cast(x: Tensor, text: str) -> torch.dtype:
-    """Returns the type of the cast of that text: float32 where x's does not hold the result."""
+    """Returns the dtype of a cast of `x`: x's dtype if it represents the result, else float32."""
     return x.dtype if keeps_type(name_of(x.dtype), text) else torch.float32
 
 
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """Returns `x`, cast by `text` with blocks along `axis`; unchanged for an empty text.
+    """Returns `x` cast as `text` says, with blocks along `axis`, or `x` itself for an empty text.
 
-    The result is float32 if x's type does not hold it. Before a transform whose size does not
-    divide the extent, zeros are appended. `multiplier`: the scale of delayed scaling.
+    The result is float32 if x's dtype does not represent it. If the size of a Hadamard transform
+    does not divide the extent, zeros are appended first. `multiplier` is the scale of delayed
+    scaling.
     """
     if not text:
         return x
@@ -240,10 +245,10 @@ def cast_operand(
 
 
 def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Returns `x` cast with blocks along each of two axes.
+    """Returns two casts of `x`: with blocks along the first axis, and along the second axis.
 
-    It is `cast_operand` twice, of a cast that `is_scaled` and draws nothing; a GPU reads x once
-    where it can (`CastBoth`, ops/scaled.h).
+    The results are the same as from two calls of `cast_operand`. On a GPU, x is read only once if
+    possible (`CastBoth`, cpd/ops/scaled.h). The cast must be `Parts.is_scaled` and not stochastic.
     """
     cast = parts(text)
     element = type_of_cast(x, text)
@@ -255,8 +260,8 @@ def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor
 def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
     """Returns `x` with zeros appended along `axis`, up to a multiple of `size`.
 
-    Both operands of a product take the same transform, and the sum gets only zero terms from the
-    appended values.
+    Both operands of a product are extended and transformed in the same way. The appended zeros do
+    not change the exact value of the product.
     """
     missing = -x.shape[axis] % size
     if missing == 0:
@@ -269,6 +274,9 @@ def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
 def cast_delayed(
     x: Tensor, element_cast: str, multiplier: Tensor, numbers: Pair = (None, None)
 ) -> Tensor:
-    """cast(fl(x * multiplier)) * fl(1 / multiplier), each product rounded once in float32."""
+    """Returns cast(fl(x * multiplier)) * fl(1 / multiplier).
+
+    Each product is rounded once in float32.
+    """
     y = run("cast", x.float() * multiplier, element_cast, *numbers, None)
     return (y * multiplier.reciprocal()).to(x.dtype)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds the operators of elements and sums to the table of torch.ops.cpd.* (`cpd._torch.table`).
+"""Adds the elementwise operators and the sums to the table of torch.ops.cpd.*.
 
-The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.ops` needs.
+The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.ops` needs to the
+table (`cpd._torch.table`).
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from cpd.numeric.hadamard import linear_text
 
 
 def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """Saves nothing, for derivatives that are linear in the operands."""
+    """Saves no tensors: derivatives of a linear operator do not depend on the operands' values."""
 
 
 def _keep_factors(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -117,7 +118,7 @@ _ELEMENTS, _SUM = Batching(widen_elements), Batching(widen_sum, sum_draws)
 
 
 def _rounded(name: str, setup: Any, backward: Any, tangent: Any, fake: Any = _contiguous) -> None:
-    """Adds the row of an operation of elements whose results are rounded once."""
+    """Adds the row of an elementwise operator, whose results are rounded once."""
     operator(name, fake, Derivative(setup, backward, tangent), _ELEMENTS, has_out=True)
 
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of torch's private API that cpd uses, each with what it is for.
+"""The names of torch's private API that cpd uses, each with its purpose.
 
-tests/python/_torch/test_plain.py lists the few that other modules use.
-
-Names that save time come first. Each has a fallback of public names in `PUBLIC`, which a torch
-without the private name gets. The gains are ratios of CPU times, the fallback's to this one's, on
-a 2-core EPYC of family 26, one thread, a cast of 16 values or a linear layer of 8 x 16 x 16.
-
-No public name does what the rest do. torch.autograd.Function refuses torch.func's transforms
-within an operator, and torch.library.register_autograd drops tangents.
+tests/python/_torch/test_plain.py lists the few private names that other modules use. The first
+names here only save time. If a torch does not have them, their fallbacks in `PUBLIC` are used,
+which need only public names. The docstrings give the speedup: the CPU time with the fallback over
+the CPU time with the private name. It was measured on a 2-core EPYC of family 26 with one thread,
+for a cast of 16 values or a linear layer of 8 x 16 x 16. The other names have no public
+replacement: torch.autograd.Function refuses torch.func's transforms within an operator, and
+torch.library.register_autograd drops tangents.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 def _never_plain(args: tuple[Any, ...]) -> bool:
-    """Returns False: replaces `is_plain` if nothing is known. The dispatcher takes the call."""
+    """Returns False. As the fallback of `is_plain`, it sends every call to torch's dispatcher."""
     return False
 
 
 def _always(args: tuple[Any, ...]) -> bool:
-    """Returns True: replaces `may_differentiate` if nothing is known."""
+    """Returns True. As the fallback of `may_differentiate`, it lets every call have derivatives."""
     return True
 
 
@@ -51,11 +50,11 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""The fallbacks, by the names of the private functions that they replace."""
+"""The fallbacks from public names, by the names of the functions below that they replace."""
 
 
 def _keys(*names: str) -> int:
-    """Returns the number of a set of dispatch keys."""
+    """Returns the integer that represents a set of dispatch keys, given by their names."""
     sets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
     return functools.reduce(lambda a, b: a | b, sets).raw_repr()
 
@@ -112,39 +111,39 @@ else:
     }
 
 is_plain: Callable[[tuple[Any, ...]], bool] = _found["is_plain"]
-"""Returns whether a call concerns only the kernel and reverse-mode autograd.
+"""Returns whether a call needs only the kernel and reverse-mode autograd.
 
-No mode, transform, tracer or profiler is on, and all tensors are torch's own dense ones, without a
-pending negation. The dispatcher, which would find the kernel and autograd, is passed by: 1.9 for a
+This is so if no mode, transform, tracer or profiler is on, and all tensors are dense tensors of
+torch's own classes without a lazy negation. Such a call bypasses the dispatcher. Speedup: 1.9 for a
 cast that records a gradient, 1.3 for a step of the layer.
 """
 may_differentiate: Callable[[tuple[Any, ...]], bool] = _found["may_differentiate"]
-"""Returns whether a gradient, a tangent or a transform of torch.func may go through a call.
+"""Returns whether a call may need a gradient, a tangent or a transform of torch.func.
 
-If none does, the operator without derivatives is called: 2.2 for a cast.
+If it needs none of these, the operator without derivatives is called. Speedup: 2.2 for a cast.
 """
 direct: Callable[[Any], Callable[..., Any]] = _found["direct"]
-"""The function below an operator's Python object: 1.05 for a cast."""
+"""Returns the C++ function that an operator's Python object calls. Speedup: 1.05 for a cast."""
 autocast_off: Callable[[Tensor], Any] = _found["autocast_off"]
-"""A context in which autocast casts no operands like x."""
+"""Returns a context in which autocast does not cast operands on x's device."""
 
 
 # ---- modes and transforms ------------------------------------------------------------------------
 
 transforms_active = torch._C._are_functorch_transforms_active
-"""Returns whether a transform of torch.func or torch.vmap is under way."""
+"""Returns whether a transform of torch.func or torch.vmap is active."""
 function_modes = torch._C._len_torch_function_stack
-"""The number of modes that see calls of torch's functions."""
+"""Returns the number of active modes that intercept calls of torch's functions."""
 dispatch_modes = torch._C._len_torch_dispatch_stack
-"""The number of modes that see calls of operators."""
+"""Returns the number of active modes that intercept calls of operators."""
 modes_off = _disable_current_modes
-"""A context without modes."""
+"""Returns a context in which no mode that intercepts calls is active."""
 tracing_state = torch._C._get_tracing_state
-"""The state of torch.jit.trace, or None."""
+"""Returns the state of torch.jit.trace, or None outside of a trace."""
 requires_grad = torch._C._any_requires_grad
 """Returns whether a tensor among the arguments requires a gradient."""
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-"""The dispatch keys of a call that only the CPU's kernel sees (OpOverload.redispatch)."""
+"""The dispatch keys with which OpOverload.redispatch calls the CPU's kernel directly."""
 
 
 def transform_level() -> Any:
@@ -153,7 +152,7 @@ def transform_level() -> Any:
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """Returns the tensor within the wrappers of torch.func and vmap, with the whole batch."""
+    """Returns the tensor inside the wrappers of torch.func and vmap. It has the whole batch."""
     if transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)
@@ -163,57 +162,60 @@ def unwrapped(x: Tensor) -> Tensor:
 # ---- autograd ------------------------------------------------------------------------------------
 
 SingleLevelFunction = _SingleLevelFunction
-"""An autograd function for one level of torch.func's transforms."""
+"""The base class of autograd functions for one level of torch.func's transforms."""
 single_level = enable_single_level_autograd_function
-"""A context in which such a function may be applied."""
+"""Returns a context in which a `SingleLevelFunction` may be applied."""
 below_autograd = torch._C._AutoDispatchBelowAutograd
-"""A context in which autograd records nothing, as within a kernel."""
+"""Returns a context in which autograd records nothing, as within a kernel."""
 forward_gradients = forward_ad._set_fwd_grad_enabled
-"""A context in which forward mode is on or off."""
+"""Returns a context in which forward mode is on or off, as its argument says."""
 forward_enabled = forward_ad._is_fwd_grad_enabled
-"""Returns whether forward mode is on; it is on but for autograd functions."""
+"""Returns whether forward mode is on. Only autograd functions turn it off."""
 graph_task = torch._C._current_graph_task_id
-"""The number of the backward pass under way; -1: none."""
+"""Returns the number of the running backward pass, or -1 outside of a backward pass."""
 autograd_node = torch._C._current_autograd_node
-"""The node that a backward pass computes now, or None."""
+"""Returns the node of the graph that a backward pass is computing, or None."""
 at_end_of_backward = torch.autograd.Variable._execution_engine.queue_callback
-"""Has a function called at the end of the backward pass under way."""
+"""Registers a function to call at the end of the running backward pass."""
 saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-"""The innermost hooks of saved tensors, or None."""
+"""Returns the innermost pair of hooks for saved tensors, or None."""
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 def redispatch_below_autograd(operator: Any, keyset: Any, *args: Any) -> Tensor:
-    """Calls an operator with its keys that come after autograd's."""
+    """Calls an operator below autograd: with the dispatch keys that come after autograd's."""
     with below_autograd():
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
 
 def redispatch_below_views(operator: Any, keyset: Any, *args: Any, out: Tensor) -> None:
-    """Calls an operator with its keys that come after the key that counts changes."""
+    """Calls an operator below the dispatch key ADInplaceOrView, which counts in-place changes."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
 
 
 def forward_mode() -> bool:
-    """Returns whether Python knows of forward mode; compiled programs enter it unseen."""
+    """Returns whether forward mode is active. Does not notice forward mode in compiled programs."""
     return (forward_ad._current_level >= 0 or transforms_active()) and forward_enabled()
 
 
 def dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Primal and tangent; forward_ad.unpack_dual knows no level within a compiled program."""
+    """Returns the primal and the tangent of a tensor.
+
+    Unlike forward_ad.unpack_dual, this works within a compiled program, too.
+    """
     return torch._VF._unpack_dual(x, level=0)
 
 
 is_below_autograd = functools.partial(torch._C._dispatch_tls_is_dispatch_key_excluded, _AUTOGRAD)
-"""Returns whether a call comes from a kernel, which has its own derivatives."""
+"""Returns whether the caller runs below autograd, as a kernel does."""
 
 
 @contextlib.contextmanager
 def above_autograd() -> Iterator[None]:
-    """A context in which autograd records though a mode below it called us.
+    """A context in which autograd records, even if the caller runs below autograd.
 
-    torch.utils.flop_counter has such a mode.
+    The mode of torch.utils.flop_counter, for example, calls operators below autograd.
     """
     excluded = is_below_autograd()
     torch._C._dispatch_tls_set_dispatch_key_excluded(_AUTOGRAD, False)
@@ -226,6 +228,6 @@ def above_autograd() -> Iterator[None]:
 # ---- other ---------------------------------------------------------------------------------------
 
 not_compiled = torch._disable_dynamo
-"""As torch.compiler.disable, which loads the compiler."""
+"""Does the same as torch.compiler.disable, without loading the compiler."""
 RECURRENT = torch._VF
-"""The namespace of the functions of torch's recurrent layers."""
+"""The module with the functions of torch's recurrent layers."""

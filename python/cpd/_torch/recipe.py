@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe in the form that torch.ops.cpd.matmul and convolution take.
+"""A recipe as arguments of the operators torch.ops.cpd.matmul and convolution.
 
-They take a text, which has the cast and the sum of each operand of their three GEMMs, and tensors,
-whose values may change from call to call.
+The arguments are a text and tensors. The text has the sums of the three GEMMs and the casts of
+their operands. The tensors have values that may change from call to call, such as seeds.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -37,30 +37,32 @@ from cpd.numeric.cast import is_whole
 from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
-"""The arguments that an operator takes of a recipe, and the type of its result."""
+"""The part of an operator's schema for the arguments of a recipe and the result's dtype."""
 
 
 class Resolved(NamedTuple):
-    """A recipe's text, resolved once for all calls."""
+    """The properties of a recipe, computed once from its text."""
 
     text: str
     roundings: tuple[str, ...]
-    """The texts of sums and casts, by the numbers of their purposes; empty: no cast."""
+    """The text of the sum or cast for each purpose, indexed by the purpose's number. "": no
+    cast."""
     casts: tuple[Parts, ...]
-    """The parts of operands' casts, by the numbers of their purposes."""
+    """The properties of each operand's cast, indexed by the number of the operand's purpose."""
     in_native: tuple[bool, ...]
-    """True if torch's kernels compute the sum, for each operand's purpose by its number."""
+    """For each operand, indexed by its purpose's number: True if torch's own kernel computes the
+    sum of its product."""
     scales_at: str
-    """The place where scales are applied: `operand`, `block` or `epilogue`."""
+    """The step at which scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
-    """The purposes of stochastic roundings."""
+    """The purposes of the sums and casts that round stochastically."""
     left_out: float
-    """The factor of the forward product's operands."""
+    """The product of the factors of the forward product's operands."""
 
 
 @functools.lru_cache(maxsize=1024)
 def resolved(text: str) -> Resolved:
-    """Returns the resolved recipe of a text."""
+    """Returns the properties of the recipe of a text."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
     casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
@@ -76,48 +78,47 @@ def resolved(text: str) -> Resolved:
 
 
 class RecipeCall(NamedTuple):
-    """A recipe in one call of an operator."""
+    """A recipe, and the tensors of one call of an operator."""
 
     recipe: Resolved
     numbers: Tensor | None = None
-    """Seeds and streams, int64, a row for each purpose, by its number; None: nothing draws."""
+    """The seeds and streams: int64, one row for each purpose, indexed by its number. None: no
+    rounding is stochastic."""
     multipliers: Tensor | None = None
-    """The scales of activation, weight and gradient, where scaling is delayed."""
+    """The scales of activation, weight and gradient for delayed scaling, else None."""
     narrow: torch.dtype | None = None
-    """The type of torch.autocast; None: no autocast. Uncast operands of native products have this
-    type. Their gradients are rounded to it before they are rounded to the operand's own type."""
+    """The dtype of torch.autocast; None: no autocast. Operands of native products that the recipe
+    does not cast are converted to this dtype. Their gradients are rounded to it before they are
+    rounded to the operand's own type."""
 
     @property
     def scales_at(self) -> str:
-        """The place where scales are applied: `operand`, `block` or `epilogue`."""
+        """The step at which scales are applied: `operand`, `block` or `epilogue`."""
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """Returns the sum of that purpose."""
+        """Returns the sum for a purpose."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
-        """Returns the text of a sum or of an operand's cast.
-
-        Empty where the operand is not cast.
-        """
+        """Returns the text of a sum or of an operand's cast. Empty if the operand is not cast."""
         return self.recipe.roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
-        """Returns the scale by which an operand is multiplied, where scaling is delayed."""
+        """Returns the scale by which delayed scaling multiplies an operand, else None."""
         if self.multipliers is None:
             return None
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Returns seed and stream of a sum or of an operand's cast; None without random bits."""
+        """Returns the seed and the stream of a sum or cast: two None if it uses no random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
         return seed, stream
 
     def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
-        """Returns an operand as it enters its product, blocks along `axis`."""
+        """Returns an operand `x` after its cast, with blocks along `axis`."""
         text = self.recipe.roundings[operand]
         if not text:
             return self.narrowed(x, _SUM_OF[operand])
@@ -126,10 +127,11 @@ class RecipeCall(NamedTuple):
     def factor(
         self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype, narrow: bool = True
     ) -> Factor:
-        """Returns `cast`, for a product whose result has type `dtype`.
+        """Returns an operand `x` after its cast, for a product with a result of `dtype`.
 
-        If `dtype` is a 16-bit type and the sum is native, 16-bit values are returned apart from
-        their scale, outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
+        If `dtype` is a 16-bit type and the sum is native, the values may be returned apart from
+        their scale, as values that bfloat16 represents. With `narrow`, such values may be bfloat16
+        on the CPU. In differentiated code, values are not separated from their scale.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]
@@ -145,13 +147,16 @@ class RecipeCall(NamedTuple):
         return Factor(y, None, y.dtype == torch.float32 and cast.is_short)
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
-        """Returns an uncast operand of the sum `purpose`: in autocast's type if that is native."""
+        """Returns an operand that is not cast, `x`, in autocast's dtype if needed.
+
+        This is needed if torch's own kernel computes the sum for `purpose`.
+        """
         if self.narrow is None or self.rounding(purpose) != NATIVE:
             return x
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """Returns the type into which a sum that is a gradient is rounded, before `like`."""
+        """Returns the dtype to which a gradient is rounded before it gets the dtype `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -164,10 +169,11 @@ class RecipeCall(NamedTuple):
         dtype: torch.dtype,
         narrow: bool = True,
     ) -> tuple[Factor, Factor]:
-        """Returns the gradient as it enters the two backward GEMMs, as far as they are needed.
+        """Returns the result's gradient `g` after its casts for the two backward GEMMs.
 
-        It is cast once if one cast serves as both. `dtype`: of their results; `narrow`: as in
-        `factor`.
+        `needs` has a bool for each GEMM; the operand of a GEMM that is not needed is not cast. If
+        one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results,
+        and `narrow` as in `factor`.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
@@ -189,19 +195,19 @@ class RecipeCall(NamedTuple):
         return self.factor(operand, x, *arguments) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
-        """True if the operands of the forward product have factors, which its result loses."""
+        """Returns whether the forward product must be divided by its operands' factors."""
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """Returns the factors that a product of two operands contains."""
+        """Returns the factors of two operands, multiplied. Their product must be divided by it."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
-        """Returns the call for an activation and a weight that are cast already."""
+        """Returns the call with a recipe for an activation and a weight that are already cast."""
         return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
-        """Returns whether a rounding is stochastic, in the backward pass too."""
+        """Returns whether any rounding of the forward or backward pass is stochastic."""
         return bool(self.recipe.drawing)
 
 
@@ -213,13 +219,13 @@ _SUM_OF = {
     Purpose.recast_activation: Purpose.grad_weight,
     Purpose.recast_gradient: Purpose.grad_weight,
 }
-"""The sum that each operand enters."""
+"""For each operand: the purpose of the sum of its product."""
 
 
 def _differentiates() -> bool:
-    """Returns whether the present computation is differentiated itself.
+    """Returns whether the present computation is itself differentiated.
 
-    Operands must then be tensors that follow from their sources: the scales and codes of
+    Operands must then be differentiable functions of their sources. The scales and codes of
     `split_operand` have no derivatives.
     """
     return torch.is_grad_enabled() or transforms_active()
@@ -234,23 +240,24 @@ def _of_cast(text: str) -> Resolved:
 
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
-    """Returns the recipe of a call, by its arguments' names."""
+    """Returns the recipe's call for an operator's arguments, which are given by name."""
     text, *rest = (arguments[name] for name in RecipeCall._fields)
     return RecipeCall(resolved(text), *rest)
 
 
 def recipe_draws(arguments: dict[str, Any]) -> bool:
-    """Returns whether an operator of a recipe rounds stochastically, in its backward pass too.
+    """Returns whether an operator with a recipe rounds stochastically, forward or backward.
 
-    A gradient over the whole batch takes its numbers from the forward call.
+    The backward pass counts, because a gradient over the whole batch uses the seeds and streams of
+    the forward call.
     """
     return recipe_call(arguments).draws()
 
 
 def scales_apart(call: Any) -> bool:
-    """Returns whether each example needs a separate call.
+    """Returns whether each example of torch.vmap needs a separate call.
 
-    It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
+    A separate call is needed if a scale covers a whole tensor, or if scales are applied to sums.
     """
     of = recipe_call(call.arguments)
     return of.scales_at != "operand" or any(cast.covers_a_tensor for cast in of.recipe.casts)

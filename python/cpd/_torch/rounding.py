@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds a result in the forward pass, and its gradient in the backward pass.
 
-The operator `round_both` takes the texts of the two casts (empty: no cast), the axis along which
-blocks of scaled formats run, and `numbers`: their seeds and streams, int64, 2 x 2, or None if
-nothing is stochastic. Both casts are straight-through; a tangent passes unchanged.
+The operator `round_both` takes the texts of the two casts (empty: no cast) and the axis along which
+blocks of scaled formats run. Its argument `numbers` has the seeds and streams of both casts: int64,
+2 x 2, or None if no cast is stochastic. The derivative of both casts is 1 (straight-through), and a
+tangent passes unchanged.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cpd.numeric.purposes import Purpose
 from cpd.ops.arguments import FLOATS, check_storage, check_type, check_whole, holds_scaled
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
-"""The purposes of the two casts, by which their random streams differ."""
+"""The purposes of the forward and the backward cast, which give them different random streams."""
 _TYPES = frozenset(getattr(torch, name) for name in FLOATS)
 
 
@@ -42,12 +43,12 @@ def rounded(
     seed: Number = 0,
     stream: Number = 0,
 ) -> Tensor:
-    """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
+    """Returns `x` cast by `forward`. Its gradient is cast by `backward` in the backward pass.
 
-    `axis`: along which blocks of scaled formats run. Stochastic casts use `seed`, and `stream`
-    tagged as the cast of an output and of a gradient (`cpd.Recipe`). Raises ValueError where x's
-    type does not hold a format, and for transforms, factors and histories, which go with the
-    operands of products.
+    None means no cast. Blocks of scaled formats run along `axis`. Stochastic casts use `seed`, and
+    `stream` with the tags of an output's and of a gradient's cast (`cpd.Recipe`). Raises ValueError
+    if x's dtype does not represent every value of a format. Also raises it for transforms, factors
+    and histories, which are only for operands of products.
     """
     if forward is None and backward is None:
         return x
@@ -89,7 +90,7 @@ def _check(spec: Cast, x: Tensor) -> None:
 def _numbers_of(
     spec: Cast | None, purpose: Purpose, x: Tensor, numbers: tuple[Number, Number]
 ) -> Pair:
-    """Returns seed and stream of one of the casts; None if it uses no random bits."""
+    """Returns the seed and the stream of a cast, or None for both if it uses no random bits."""
     if spec is None:
         return None, None
     seed, stream = call_numbers(spec, *numbers, x)
@@ -100,7 +101,7 @@ def _numbers_of(
 
 
 def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
-    """One of the two casts."""
+    """Casts `x` by the forward (`which` 0) or the backward cast (`which` 1), given by its text."""
     if numbers is None or not parts(text).draws:
         return cast_operand(x, text, axis)
     return cast_operand(x, text, axis, (numbers[which, 0], numbers[which, 1]))
@@ -133,7 +134,7 @@ def _draws(arguments: dict[str, Any]) -> bool:
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Returns whether a scale covers a whole tensor: each example then has its own."""
+    """Returns whether a scale covers a whole tensor. Each example then needs its own call."""
     return any(parts(call.arguments[way]).covers_a_tensor for way in ("forward", "backward"))
 
 

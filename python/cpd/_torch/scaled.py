@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the operators of scaled formats to the table of torch.ops.cpd.* (`cpd._torch.table`).
 
-The operators cast_scaled, encode_scaled and decode_scaled are documented in `cpd.ops`.
-cast_scaled_both casts a layer's gradient along two axes and stacks the results.
-
-The argument `scaled` is the text of the format. `how` is the text of the elements' cast
-(`cast.elements`). `dtype` is the type of the result, which holds the values of x; with None it is
-the type of x. Scales are computed from x in the type of x.
+`cpd.ops` documents the arithmetic of cast_scaled, encode_scaled and decode_scaled. cast_scaled_both
+casts a layer's gradient along each of two axes and stacks the two results. The argument `scaled` is
+the text of the scaled format. `how` is the text of the cast of the elements (`cast.elements`).
+`dtype` is the dtype of the result, which must represent the values of x; None means the dtype of x.
+Scales are computed from x in the dtype of x.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from cpd.numeric.scaled import named_scaled
 from cpd.ops.arguments import product_shape
 
 _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
-"""The operators' arguments of `cpd.ops.arguments.LEVELS`."""
+"""The names of the operators' arguments for the three arrays of `cpd.ops.arguments.LEVELS`."""
 
 
 # ---- fake kernels ------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def _packed(x: Tensor, shape: Sequence[Any], bits: int) -> Tensor:
 
 
 def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
-    """`Scaled.scales_shape` for sizes that may be symbolic."""
+    """Does the same as `Scaled.scales_shape`, but sizes may be symbolic ints of torch."""
     rank = len(shape)
     if rank == 0 or block == "tensor":
         return ()
@@ -76,7 +75,7 @@ def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
 
 
 def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """Stores the types of x and of the result. The derivative has the type of x."""
+    """Stores the dtypes of x and of the result. x's gradient has the dtype of x."""
     ctx.dtype = inputs[0].dtype
     ctx.to = inputs[-1] or ctx.dtype
 
@@ -85,23 +84,23 @@ def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Returns whether one scale covers a whole example."""
+    """Returns whether one scale covers a whole example of torch.vmap."""
     q = named_scaled(call.arguments["scaled"])
     return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
 
 
 def _needs_calls(call: BatchedCall) -> bool:
-    """Returns whether each example needs a separate call.
+    """Returns whether each example of torch.vmap needs a separate call.
 
-    It does if one scale covers the whole example, or if its scales are packed codes, whose bytes
-    belong to one example.
+    A separate call is needed if one scale covers a whole example, or if scales are packed codes,
+    because each example has its own bytes.
     """
     levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
     return _covers(call) or any(level.dtype == torch.uint8 for level in levels)
 
 
 def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:
-    """Puts the batch before x; it comes after the two in the result."""
+    """Puts the batch before x's dimensions. In the result, the batch is the second dimension."""
     rank = call.rank("x")
     axes = call.arguments["axes"]
     call.arguments["axes"] = [axis if axis < 0 else axis - rank for axis in axes]
@@ -110,7 +109,7 @@ def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:
 
 
 def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
-    """Puts the batch in front, of the levels of scales, too."""
+    """Puts the batch before the dimensions of x, of random integers and of scales."""
     without_added = widen_blocks(call, "x", "random")
     for name in _LEVEL_ARGUMENTS:
         if call.arguments[name] is not None:

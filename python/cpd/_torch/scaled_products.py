@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of a layer whose scales are applied to blocks of sums, or at the end.
+"""Products of a layer whose scales are applied to the sums of blocks, or at the end.
 
-Hardware does so: `Recipe.scales_at`. The arithmetic is `cpd.gemm`'s of encoded operands.
+Hardware computes so, and `Recipe.scales_at` selects this arithmetic. `cpd.gemm` documents it for
+encoded operands.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def _decoded(codes: Tensor, f: Format, shape: Any) -> Tensor:
 def scaled_product(
     a: Operand, b: Operand, c: Tensor | None, summation: Any, at: str, dtype: torch.dtype
 ) -> Tensor:
-    """Returns c + a b, the scales of `a` and `b` applied `at` blocks or the end."""
+    """Returns c + a b. The scales of a and b are applied at "block" or "epilogue", as `at` says."""
     epilogue = at == "epilogue"
     y = ops.gemm_scaled(*a, *b, c, summation.text, epilogue, summation.seed, summation.stream, None)
     return y.to(dtype)
 
 
 def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
-    """Returns an operand's elements and their scales, its blocks along `axis`."""
+    """Casts an operand `x` with blocks along `axis`. Returns its elements and their scales."""
     text, numbers = call.rounding(which), call.pair(which)
     if not text:
         return Operand(x.float(), None, 0, 1, None)
@@ -64,7 +65,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
 
 
 def turned(x: Operand) -> Operand:
-    """Returns an operand with its matrices transposed."""
+    """Returns an operand with transposed matrices of elements and scales."""
     elements, scales, block, lines, factor = x
     return Operand(
         elements.mT,

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators by which compiled programs report to a model's clock.
+"""Operators by which compiled programs report the progress of a training step to a model's clock.
 
-They are torch.ops.cpd.begin_model, begin_layer and reach_layer.
-
-A clock's state is on the host, so programs neither guard on it nor compile again for it. Programs
-name a clock by its number in `CLOCKS`. Each operator calls the method of its name. Documented in
-`cpd.nn.clock`.
+The operators are torch.ops.cpd.begin_model, begin_layer and reach_layer. Each calls the method of
+the clock with the same name (`cpd.nn.clock`). A clock's state is on the host, so that programs
+neither guard on it nor are compiled again when it changes. Programs name a clock by its number in
+`CLOCKS`.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,arg-type"
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from cpd._torch.derivatives import makes_nothing
 from cpd._torch.table import operator
 
 CLOCKS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The clocks of all converted models of this process, by their numbers."""
+"""The clocks of all converted models of this process, by number."""
 
 _numbers = count()
 
 
 def enroll(clock: Any) -> int:
-    """Gives `clock` a number of its own."""
+    """Adds `clock` to `CLOCKS` under a new number, and returns the number."""
     number = next(_numbers)
     CLOCKS[number] = clock
     return number
@@ -57,7 +56,7 @@ def _reach_layer(flag: Tensor, clock: int, training: bool) -> None:
 
 
 _TAGS = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
-"""A replayed CUDA graph would not call the host."""
+"""Keeps the operators out of CUDA graphs, because a replayed graph would not call the host."""
 
 operator(
     "begin_model(Tensor(a!) step, Tensor(b!)[] histories, Tensor(c!)[] scales, int clock) -> ()",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products on torch tensors.
+"""Sums of products on torch tensors: `Sum`, and the products that use it.
 
-A sum is an accumulator with the random bits of one call, or torch's own kernel.
+A sum is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from cpd.ops.arguments import holds
 from cpd.ops.slow import warn_if_slow
 
 NATIVE = "native"
-"""The text of the sum of torch's own kernel."""
+"""The text of a sum that torch's own kernel computes."""
 
 Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
-    """Returns the stream for a purpose, made from a call's."""
+    """Returns the stream of a purpose: the call's stream with the purpose's tag."""
     return stream ^ stream_tag(purpose)
 
 
 class Sum(NamedTuple):
-    """An accumulator, by its text, and the tensors of its random bits."""
+    """The rule of a sum: the text of an accumulator or `NATIVE`, with a seed and a stream."""
 
     text: str
     seed: Tensor | None
     stream: Tensor | None
 
     def into(self, dtype: torch.dtype) -> torch.dtype:
-        """`dtype` where it holds the sums, else float32."""
+        """Returns `dtype` if it represents all values of the sum, else float32."""
         if self.is_native():
             return dtype
         return dtype if holds(name_of(dtype), parsed(self.text).format.name) else torch.float32
 
     def is_native(self) -> bool:
-        """Returns whether torch's own kernel forms them."""
+        """Returns whether torch's own kernel computes the sum."""
         return self.text == NATIVE
 
     def is_stochastic(self) -> bool:
         return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: Purpose) -> Sum:
-        """Returns the sum with the random bits of another purpose."""
+        """Returns the same sum with the random bits of another purpose."""
         if self.stream is None:
             return self
         return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
-        """Returns the sum for the transposed product, whose operands are exchanged."""
+        """Returns the sum for the transposed product bᵀ aᵀ, whose operands are exchanged."""
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
-        """Returns the sum for terms that are not products: only the additions round them."""
+        """Returns the same sum for terms that are not products. Only additions are rounded."""
         return self if self.is_native() else self._replace(text=_of_terms(self.text))
 
 
@@ -90,10 +90,10 @@ def product(
     dtype: torch.dtype,
     blas: bool = False,
 ) -> Tensor:
-    """Computes c + a b by gemm, or by torch's own kernels (`cpd._torch.native`).
+    """Computes c + a b by the operator gemm, or by torch's own kernels (`cpd._torch.native`).
 
-    gemm's result is rounded once more to nearest-even if `dtype` does not hold its sums. Only
-    torch's kernels take factors with a scale.
+    If `dtype` does not represent all values of the accumulator, gemm's float32 result is rounded
+    once more, to nearest-even. Factors with a scale are only for torch's own kernels.
     """
     if summation.is_native():
         return product_of_factors(as_factor(a), as_factor(b), c, dtype)
@@ -116,18 +116,24 @@ def product(
 
 
 class Part(NamedTuple):
-    """The place of a product in a larger one, on which its random bits depend."""
+    """The position of a product in a larger product.
+
+    The product's random bits depend on the position.
+    """
 
     element: int = 0
-    """The number of the first element, in the whole's row-major order."""
+    """The index of the first element, in row-major order of the larger product."""
     product: int = 0
-    """The number of a sum's first product, where it goes on from c."""
+    """The index k of the first product of each sum, if the sum continues from the partial sum c."""
 
 
 def product_part(
     a: Tensor, b: Tensor, c: Tensor | None, summation: Sum, dtype: torch.dtype, part: Part
 ) -> Tensor:
-    """`product` of a part of a larger product, with the bits that it has in the whole."""
+    """Computes a part of a larger product.
+
+    The results have the same bits as in the larger product.
+    """
     if not summation.is_stochastic():
         return product(a, b, c, summation, dtype)
     if a.is_cpu:
@@ -139,5 +145,5 @@ def product_part(
 
 
 def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x.to(dtype), without the call where x has that type."""
+    """Returns x.to(dtype). Saves the call if x already has the dtype."""
     return x if x.dtype == dtype else x.to(dtype)

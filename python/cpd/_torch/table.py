@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the operators torch.ops.cpd.*: `operator` adds a row.
 
-bindings/torch_operators.cpp has the schemas and kernels of most operators, and defines <name>_plain
-for each that has derivatives: the same kernel without them, which compiled programs call, and
-Python where nothing is to be differentiated. A row gives an operator and its <name>_plain a fake
-kernel and a batching rule, and the operator its derivatives. A row of an operator that Python
-defines has its schema and its function as well.
+bindings/torch_operators.cpp has the schemas and kernels of most operators. For each operator with
+derivatives, it also defines <name>_plain, which has the same kernel but no derivatives. Compiled
+programs call <name>_plain, and so does Python if no derivative is needed.
+
+A row gives both operators a fake kernel and a batching rule, and the first operator its
+derivatives. The row of an operator that Python defines also has the operator's schema and function.
 """
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from cpd._torch.vmap import Batching, register
 
 
 class Row(NamedTuple):
-    """An operator of the table."""
+    """A row of the table: the properties of an operator."""
 
     fake: Callable[..., Any] | None
-    """The operator's fake kernel. None: only operators of Python call the operator, with tensors
-    that are not fake."""
+    """The operator's fake kernel. None: only operators that Python defines call the operator, and
+    never with fake tensors."""
     derivative: Derivative | None
     batching: Batching | Callable[..., Any] | None
-    """The rule by which torch.vmap calls it, or a rule as torch.library.register_vmap takes it;
-    None: no rule."""
+    """The rule by which torch.vmap calls the operator: a `Batching`, or a function for
+    torch.library.register_vmap. None: no rule."""
     computes: Callable[..., Any] | None
-    """The function of an operator that Python defines; None: C++ does."""
+    """The function of an operator that Python defines; None: C++ defines the operator."""
     has_out: bool
-    """True if there is <name>_out as well, which writes into `out`."""
+    """True if there is also an operator <name>_out, which writes into `out`."""
 
 
 TABLE: dict[str, Row] = {}
@@ -55,8 +56,8 @@ def operator(
 ) -> None:
     """Adds a row and registers its parts with torch.
 
-    `schema` is the operator's name, or its whole schema if Python defines it, then with torch's
-    `tags`. The other arguments are the fields of `Row`.
+    `schema` is the operator's name, or the whole schema if Python defines the operator. `tags` are
+    torch's tags of an operator that Python defines. The other arguments are the fields of `Row`.
     """
     name = schema.partition("(")[0]
     TABLE[name] = Row(fake, derivative, batching, computes, has_out)

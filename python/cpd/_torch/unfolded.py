@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums of `cpd._torch.conv` on a GPU, as products of unfolded images."""
+"""Computes `cpd._torch.conv` on a GPU, by products with unfolded images (im2col)."""
 
-# torch's tensors are partly untyped.
+# Many functions of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from cpd._torch.sums import Ints, Part, Sum, product_part
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
-"""The bytes of images to unfold at a time, where the result does not depend on it."""
+"""The number of bytes of unfolded images at a time, if the result does not depend on this
+number."""
 
 
 class Windows(NamedTuple):
-    """The moves of a convolution's kernel over an image (padded already)."""
+    """The windows of a convolution's kernel over a padded image."""
 
     kernel: Ints
     stride: Ints
@@ -30,21 +31,21 @@ class Windows(NamedTuple):
     groups: int
 
     def places(self, image: Ints) -> tuple[int, ...]:
-        """Returns the number of windows that an image has along each of its dimensions."""
+        """Returns the number of windows along each dimension of an image."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
         )
 
     def columns(self, x: Tensor) -> Tensor:
-        """Returns images x groups x (channel, index in the kernel) x windows, row-major."""
+        """Unfolds images to images x groups x (channel, index in the kernel) x windows."""
         images, _, *image = x.shape
         return self._view(x).reshape(
             images, self.groups, self.terms(x), math.prod(self.places(image))
         )
 
     def gathered(self, x: Tensor) -> Tensor:
-        """Returns groups x (image, window) x (channel, index in the kernel)."""
+        """Unfolds images to groups x (image, window) x (channel, index in the kernel)."""
         images, _, *image = x.shape
         first = 3 + len(image)
         ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))
@@ -53,16 +54,20 @@ class Windows(NamedTuple):
         ).mT
 
     def terms(self, x: Tensor) -> int:
-        """Returns the number of products of each sum of a group."""
+        """Returns the number of products of each sum: a group's channels times the kernel size."""
         return x.shape[1] // self.groups * math.prod(self.kernel)
 
     def bytes(self, x: Tensor) -> int:
-        """Returns the bytes of the columns of one image."""
+        """Returns the number of bytes of one unfolded image."""
         places = math.prod(self.places(x.shape[2:]))
         return self.groups * self.terms(x) * places * x.element_size()
 
     def _view(self, x: Tensor) -> Tensor:
-        """Returns images x groups x channels x the kernel's dimensions x the windows'."""
+        """Returns a view of all windows of images, which does not copy values.
+
+        Its dimensions are images, groups, channels, the kernel's dimensions, and the dimensions
+        along which windows are numbered.
+        """
         images, channels, *image = x.shape
         n, c, *steps = x.stride()
         channels //= self.groups
@@ -76,7 +81,7 @@ class Windows(NamedTuple):
 
 
 def last(*ranges: slice) -> tuple[Any, ...]:
-    """Indices of the last dimensions."""
+    """Returns an index that applies `ranges` to the last dimensions of a tensor."""
     return (..., *ranges)
 
 
@@ -85,16 +90,16 @@ def _windows(moves: Moves, kernel: Ints) -> Windows:
 
 
 def _images(x: Tensor, windows: Windows) -> int:
-    """Returns the number of images to unfold at a time."""
+    """Returns the number of images to unfold at a time, at least one."""
     return max(1, _COLUMN_BYTES // max(1, windows.bytes(x)))
 
 
 def _convolve(
     x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, summation: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """Multiplies matrices w (groups x outputs x terms) by the columns of x.
+    """Multiplies matrices w (groups x outputs x terms) by the unfolded images x.
 
-    The result is images x groups x outputs x windows.
+    The result has the shape images x groups x outputs x windows.
     """
     parts: list[Tensor] = []
     element = 0
@@ -106,7 +111,7 @@ def _convolve(
 
 
 def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
-    """Returns the image within its padding, as far as the windows at these positions reach."""
+    """Returns the padded image, cropped to the windows: `places` windows along each dimension."""
     edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
     x = F.pad(x, edges) if any(edges) else x
     reach = moves.reach(kernel)
@@ -123,7 +128,10 @@ def slide_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the result of `conv.slide`. w: groups x outputs x channels x the kernel."""
+    """Computes the result of `conv.slide`.
+
+    The shape of w is groups x outputs x channels x kernel.
+    """
     groups, outputs, inputs, *kernel = w.shape
     matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
     x = _padded(x, moves, kernel, size[2:])
@@ -139,9 +147,10 @@ def spread_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes `conv.spread`, but uncut, with the padding, which uses random bits too.
+    """Computes the result of `conv.spread`; if rounding is stochastic, with its padding.
 
-    w: groups x outputs x channels x the turned kernel.
+    The padding is computed because its elements use random bits, too. The shape of w is groups x
+    outputs x channels x reversed kernel.
     """
     groups, outputs, inputs, *kernel = w.shape
     reach, image = moves.reach(kernel), moves.padded(size[2:])
@@ -160,7 +169,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
-    """Computes the result of `conv.correlate`, in float32."""
+    """Computes the result of `conv.correlate` in float32."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])
@@ -181,8 +190,9 @@ def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation
 def _chained_images(x: Tensor, windows: Windows, summation: Sum) -> int:
     """Returns the number of images to sum over at a time.
 
-    A sum that starts from the total so far gives the same bits only in sequential order, and if it
-    is cut between chunks.
+    The sum over the next images starts from the total so far. This gives the same bits only for the
+    sequential scheme, and for the chunked scheme if sums are split between chunks. For other
+    schemes, all images are summed at a time.
     """
     acc = parsed(summation.text)
     if acc.scheme not in ("sequential", "chunked"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of torch.ops.cpd.* by torch.vmap; `cpd.ops` documents their random bits."""
+"""Batching rules of torch.ops.cpd.* for torch.vmap. `cpd.ops` documents their random bits."""
 
-# torch's registries are untyped.
+# torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import named_cast
 
 _NUMBERS = ("seed", "stream", "numbers")
-"""The arguments that choose random bits."""
+"""The names of the operators' arguments that determine random bits."""
 
 
 Results: TypeAlias = "Tensor | tuple[Tensor, ...]"
 Widen: TypeAlias = "Callable[[BatchedCall], Callable[[Tensor], Tensor] | None]"
-"""Makes the arguments of one call for the whole batch; returns a function that puts the batch in
-front of the result, or None where it is there already."""
+"""Changes the arguments of a call so that one call computes the whole batch. Returns a function
+that makes the batch the first dimension of the result, or None if it is already the first."""
 
 
 class BatchedCall:
     """A call of an operator by torch.vmap.
 
-    It has the arguments by name. In batched tensors the batch is the first dimension.
+    `arguments` has the call's arguments by name. The batch is the first dimension of batched
+    tensors, whose names are in `along`. `size` is the number of examples.
     """
 
     def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:
@@ -44,11 +45,15 @@ class BatchedCall:
         self.size: int = self.arguments[self.along[0]].shape[0]
 
     def rank(self, name: str) -> int:
-        """Returns an operand's dimensions without the batch."""
+        """Returns the number of an operand's dimensions, without the batch."""
         return self.arguments[name].dim() - (name in self.along)
 
     def widen(self, name: str, rank: int | None = None) -> None:
-        """Gives an operand the batch in front of `rank` dimensions (default: its own)."""
+        """Makes the batch the first dimension of an operand, before `rank` dimensions.
+
+        Dimensions of size 1 are added after the batch if needed. Default: the operand's own
+        dimensions.
+        """
         x = self.arguments[name]
         if name not in self.along:
             x = x.unsqueeze(0).expand(self.size, *x.shape)
@@ -56,13 +61,16 @@ class BatchedCall:
         self.arguments[name] = x[(slice(None), *(None,) * missing)]
 
     def at_once(self, widen: Widen) -> Tensor:
-        """One call with the whole batch."""
+        """Returns the result of one call of the operator with the whole batch."""
         parted = widen(self)
         y = self.operator(*self.arguments.values())
         return y if parted is None else parted(y)
 
     def one_by_one(self) -> Results:
-        """Returns a call for each example; an empty batch has the shape of a call with zeros."""
+        """Returns the stacked results of a call for each example.
+
+        For an empty batch, the shape is found by a call with zeros.
+        """
         along = {name: self.arguments[name] for name in self.along}
         if self.size == 0:
             zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}
@@ -76,22 +84,22 @@ class BatchedCall:
 
 
 def cast_draws(arguments: dict[str, Any]) -> bool:
-    """Returns whether the cast of a call's elements rounds stochastically."""
+    """Returns whether the cast in an operator's argument `how` rounds stochastically."""
     return named_cast(arguments["how"]).rounding == "stochastic"
 
 
 def sum_draws(arguments: dict[str, Any]) -> bool:
-    """Returns whether the accumulator of a call rounds stochastically."""
+    """Returns whether the accumulator in an operator's arguments rounds stochastically."""
     return text_draws(arguments["accumulator"])
 
 
 def text_draws(text: str) -> bool:
-    """Returns whether an accumulator rounds stochastically."""
+    """Returns whether the accumulator of a text rounds stochastically."""
     return parsed(text).rounding == "stochastic"
 
 
 def never(of: Any) -> bool:
-    """Returns False: no call rounds stochastically, or none needs one call an example."""
+    """Returns False, as `draws` or `alone` of a `Batching`."""
     return False
 
 
@@ -99,11 +107,13 @@ class Batching(NamedTuple):
     """The rule by which torch.vmap calls an operator."""
 
     widen: Widen | None
-    """Makes the arguments of one call for the whole batch; None: each example needs its own."""
+    """Changes the arguments for one call with the whole batch. None: each example needs its own
+    call."""
     draws: Callable[[dict[str, Any]], bool] = cast_draws
-    """True if a rounding of a call is stochastic, by its arguments' names."""
+    """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """True if each example needs its own call all the same."""
+    """Returns whether each example of this call needs its own call, although `widen` is not
+    None."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:
@@ -129,10 +139,11 @@ def register(name: str, batching: Batching | Callable[..., Any]) -> None:
 
 
 def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> bool:
-    """Returns whether each example uses the random bits of its own elements.
+    """Returns whether each example uses the random bits of a separate call.
 
-    torch.vmap's `randomness` decides; with their own seeds or streams they do. Raises an error for
-    a combination that torch.vmap refuses.
+    True if examples have their own seeds or streams, or if torch.vmap's `randomness` is "same".
+    Raises RuntimeError for "error", and for "different" if each example needs its own call
+    (`apart`).
     """
     if any(number in call.along for number in _NUMBERS) or randomness == "same":
         return True
@@ -170,7 +181,7 @@ def widen_hadamard(call: BatchedCall) -> None:
 
 
 def widen_product(call: BatchedCall) -> None:
-    """For c + a b: the batch is before all other dimensions, so ranks must be equal."""
+    """Makes ranks of the operands of c + a b equal, and puts the batch before all dimensions."""
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)
@@ -178,16 +189,16 @@ def widen_product(call: BatchedCall) -> None:
     for name in call.along:
         if name != "random":
             call.widen(name, rank)
-    if random is not None:  # of the result's dimensions, and its draws
+    if random is not None:  # its dimensions are the result's, and one for the integers
         call.widen("random", rank + 1)
 
 
 def widen_blocks(call: BatchedCall, *names: str) -> Callable[[Tensor], Tensor] | None:
-    """Puts the batch in front of operands that are cast in blocks.
+    """Makes the batch the first dimension of operands that are cast in blocks.
 
-    The axis is counted from the end. Examples of fewer than two dimensions get dimensions of size 1
-    before theirs, so that no block covers more than one example. The returned function takes these
-    out of the result.
+    The call's `axis` becomes negative. Examples of fewer than two dimensions get leading dimensions
+    of size 1, so that no block covers more than one example. The returned function removes these
+    dimensions from the result.
     """
     rank = call.rank("x")
     if call.arguments["axis"] >= 0:

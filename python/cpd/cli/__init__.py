@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `cpd` (also `python -m cpd`).
+"""The command `cpd`, also `python -m cpd`.
 
-Results go to standard output, progress to standard error. A mistake of the user's gives one line
-and exit status 2.
+Results are written to standard output, progress to standard error. A wrong command line gives an
+error of one line and exit status 2.
 """
 
 import importlib
@@ -20,9 +20,10 @@ _COMMANDS = (
     *("show", "replay", "probe", "vectors", "sweep", "compress", "train", "roundoff", "cost"),
     *("study", "demo", "report", "env", "completion"),
 )
-"""The commands in the order of the help. Each is a module here or of the package cpd-lab."""
+"""The commands in the order of the help. Each is a module of this package or a command of the
+package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
-"""Modules whose packages have other names."""
+"""The names of packages to install, for modules with another name than their package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # such as a full disk
@@ -71,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser(command: str | None = None) -> Parser:
     """Returns the parser of all commands.
 
-    `command` is the first word of a command line. The parser then has only that command, and other
-    modules are not imported. If no command has that name, it has all commands' names.
+    `command` is the first word of a command line. If it is a command, the parser has only this
+    command, and modules of other commands are not imported. If it is not a command, the parser has
+    only the names of all commands, for the error. None or an option: the parser has all commands.
     """
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
@@ -106,7 +108,10 @@ def _register(commands: Commands, parser: Parser, *names: str) -> None:
 
 
 def _register_added(commands: Commands, name: str) -> None:
-    """Adds another package's command. If the lab is missing, its command reports what it needs."""
+    """Adds a command of another package.
+
+    If the package cpd-lab is not installed, the help of the command says so.
+    """
     entry = added_commands().get(name)
     if entry is None:
         commands.add_parser(name, help=needs(LAB))
@@ -115,5 +120,5 @@ def _register_added(commands: Commands, name: str) -> None:
 
 
 def _parts() -> str:
-    """Returns the optional parts that the library has."""
+    """Returns a text with the optional parts with which CPD was built, for `cpd --version`."""
     return f"built with {', '.join(PARTS.split())}" if PARTS else "built without optional parts"

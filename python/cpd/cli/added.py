@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads additions of other packages to `cpd`: commands, and gradients of models that they train.
+"""Loads what other packages add to `cpd`: commands, and gradients of models that they train.
 
-The packages name them in entry points, so that this package names none of their modules.
+The packages declare the additions as entry points, so that this package does not import their
+modules by name.
 """
 
 from __future__ import annotations
@@ -15,25 +16,29 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LAB = "cpd-lab"
-"""The package of LAB_COMMANDS and of the models that `cpd roundoff` trains."""
+"""The package with LAB_COMMANDS and with the models that `cpd roundoff` trains."""
 LAB_COMMANDS = ("train", "study", "demo", "report")
 
 
 def needs(package: str) -> str:
-    """Returns the error for a package that is not installed."""
+    """Returns the text of the error for a package that is not installed."""
     return f"needs the Python package '{package}' (pip install {package})"
 
 
 @functools.cache
 def added_commands() -> dict[str, EntryPoint]:
-    """Returns the commands of other packages, by name. Each entry point works like `register`."""
+    """Returns the commands of other packages, by name.
+
+    The function of each entry point adds its command, like the functions `register` of this
+    package.
+    """
     return _entries("cpd.commands")
 
 
 def model_gradients() -> Any:
     """Returns the module that trains models for gradients: `check(options)` and `gradients`.
 
-    Raises RunError if no installed package has one.
+    Raises RunError if no installed package has such a module.
     """
     for entry in _entries("cpd.gradients").values():
         return entry.load()
@@ -41,6 +46,6 @@ def model_gradients() -> Any:
 
 
 def _entries(group: str) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # which few commands need
+    from importlib.metadata import entry_points  # imported here, because only few commands need it
 
     return {entry.name: entry for entry in entry_points(group=group)}

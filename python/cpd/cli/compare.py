@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show --compare A B`: two formats side by side.
+"""`cpd show --compare A B`: compares two formats.
 
-All that is counted follows from binades: in [2^k, 2^(k+1)) a format holds the multiples of one
-power of two up to its largest value. So formats of any width are compared exactly.
+Values are counted by binade: in [2^k, 2^(k+1)), the values of a format are the multiples of a power
+of two, up to the format's largest value. Formats of any width are therefore compared exactly.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""The largest number of one format's own values that are printed; above it, half from each end."""
+"""The largest number of values of only one format that are printed. If there are more, half of this
+number is printed from each end."""
 _LISTED_BITS = 20
-"""The bits of the widest format whose values are compared one by one."""
+"""The largest number of bits of formats whose values are compared one by one."""
 _MOST_IN_JSON = 2**16
 
 
 @dataclass(frozen=True)
 class Binade:
-    """The multiples of 2^spacing from `first` to `last`, at least one."""
+    """A format's values in a binade: the multiples of 2^spacing from `first` to `last`."""
 
     spacing: int
     first: float
@@ -38,12 +39,12 @@ class Binade:
 
     @property
     def count(self) -> int:
-        """The number of values."""
+        """The number of values in the binade, at least 1."""
         return int((self.last - self.first) / 2.0**self.spacing) + 1
 
 
 def binade(f: Format, k: int) -> Binade | None:
-    """Returns the positive values of `f` in [2^k, 2^(k+1))."""
+    """Returns the positive values of `f` in [2^k, 2^(k+1)), or None if there are none."""
     if f.min_subnormal is None or f.max < 2.0**k:
         return None
     least = math.frexp(f.min_subnormal)[1] - 1
@@ -55,7 +56,7 @@ def binade(f: Format, k: int) -> Binade | None:
 
 
 def binades(*formats: Format) -> range:
-    """Returns the exponents of all positive values."""
+    """Returns the range of the exponents k of all positive values of the formats."""
     ends = [
         (math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1])
         for f in formats
@@ -65,7 +66,7 @@ def binades(*formats: Format) -> range:
 
 
 def shared(one: Binade | None, other: Binade | None) -> int:
-    """Returns the number of values of a binade that both have."""
+    """Returns the number of values that two formats share in a binade."""
     if one is None or other is None:
         return 0
     step = 2.0 ** max(one.spacing, other.spacing)
@@ -88,7 +89,10 @@ class Comparison:
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
     def spacings(self) -> list[Spacing]:
-        """Returns the binades, ascending. Binades of equal relative spacings count as one."""
+        """Returns the spacings in ascending binades.
+
+        Successive binades of equal relative spacings are one row.
+        """
         rows: list[Spacing] = []
         for k in binades(self.a, self.b):
             sides = binade(self.a, k), binade(self.b, k)
@@ -103,17 +107,18 @@ class Comparison:
 
 @dataclass
 class Spacing:
-    """The binades from 2^first to 2^last, in which each format has one relative spacing."""
+    """The binades from 2^first to 2^last, in which each format has a constant relative spacing."""
 
     first: int
     last: int
     relative: tuple[int | None, ...]
-    """log2 of the distance to the next value over the power of two; None: no values."""
+    """For each format: log2 of the distance to the next value, relative to the binade's power of
+    two. None: no values."""
     counts: tuple[int, ...]
-    """Positive values of each format, and of both."""
+    """The numbers of positive values of the first format, of the second, and shared by both."""
 
     def add(self, k: int, counts: tuple[int, ...]) -> None:
-        """Adds the counts of binade `k`."""
+        """Adds the counts of the next binade, `k`."""
         self.last = k
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 
@@ -132,9 +137,9 @@ def compare(console: Console, a: Format, b: Format) -> None:
 
 
 def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
-    """Returns the same for JSON.
+    """Returns the comparison for JSON.
 
-    `values` are None if they are more than 2^16, or a format is wide.
+    `values` is None for more than 2^16 values, and for formats of more than 20 bits.
     """
     comparison = Comparison.of(a, b)
     return {
@@ -164,7 +169,7 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
 
 
 def specials(f: Format) -> dict[str, bool]:
-    """Returns whether a format holds each kind of value besides finite numbers."""
+    """Returns whether a format has each kind of special value, such as Inf, NaN and -0."""
     x = np.array([np.inf, -0.0], np.float32)
     infinite, zero = cast(x, f).tolist()
     return {
@@ -224,7 +229,10 @@ def _spacings_table(comparison: Comparison) -> Table:
 
 
 def _only(a: Format, b: Format, common: int) -> str:
-    """Returns the number of values that only `a` has, and some of them if both are narrow."""
+    """Returns a text with the number of values that only `a` has.
+
+    For narrow formats, it lists some values.
+    """
     count = a.num_values - common
     if count == 0:
         return f"none in {a} alone"
@@ -240,7 +248,7 @@ def _only(a: Format, b: Format, common: int) -> str:
 
 
 def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
-    """Returns the `count` values that only `a` has, ascending; None if a format is wide."""
+    """Returns the `count` values that only `a` has, ascending. None for formats of over 20 bits."""
     if max(a.bits, b.bits) > _LISTED_BITS:
         return None if count else []
     values: list[float] = np.setdiff1d(a.values(), b.values()).tolist()
@@ -248,7 +256,7 @@ def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
 
 
 def _some(values: list[float]) -> str:
-    """Returns the values, or the first and the last of them."""
+    """Returns a text with all values if they are few, else with the first and the last values."""
     if len(values) <= _LISTED:
         return ", ".join(map(exact, values))
     half = _LISTED // 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd completion`: a script with which a shell completes commands, options and names."""
+"""`cpd completion`: prints a script with which a shell completes commands, options and names."""
 
 import argparse
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def register(commands: opt.Commands, whole: argparse.ArgumentParser) -> None:
-    """Adds the command `completion`, which completes the parser `whole`."""
+    """Adds the command `completion`, which completes the command lines of the parser `whole`."""
     opt.command(commands, "completion", lambda options: _run(whole, options), Options)
 
 
@@ -47,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yields the options and arguments of all commands."""
+    """Yields the options and arguments of a parser and of all its commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -57,7 +57,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _names() -> dict[str, tuple[str, ...]]:
-    """Returns suggested names by argument. The argument also takes other names."""
+    """Returns the names to suggest for each argument. The arguments also accept other names."""
     from cpd.cli.scaled import SOURCES
     from cpd.cli.show import COMMON
     from cpd.compress.table import compressors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd compress`: encodes the tensors of a file."""
+"""`cpd compress`: measures what codecs lose and save on the tensors of a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +35,9 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Results:
-    """Options of the results."""
+    """Options for the output of results."""
 
-    per_tensor: bool = opt.option("also show each tensor", False)
+    per_tensor: bool = opt.option("also show the figures of each tensor", False)
     json: Path | None = opt.json_file()
     out: Path | None = opt.option("write the encoded tensors (.npz)", absent="not written")
 
@@ -50,19 +50,19 @@ class Options:
     speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint or
     per-rank gradients. Nothing in it is executed. Values are rounded to binary32 first.
 
-    Each tensor is encoded separately, from a new state. So is each rank's tensor where arrays are
-    named rank{r}/NAME. An array whose first dimension is the rank is one tensor: top_k takes the
-    largest values of all ranks together, where `cpd roundoff` encodes rank by rank. Bytes are the
-    size of a message; the ratio is binary32's size to it. The relative RMS is sqrt(sum (q - x)^2 /
-    sum x^2) over finite values x and decoded values q. If random bits decide q, the variance is sum
-    Var(q) / sum x^2, estimated from --seeds encodings. A value that a codec cannot encode is an
-    error.
+    Each tensor is encoded separately, from a new state. Arrays named rank{r}/NAME are separate
+    tensors of the ranks r. An array with the rank as its first dimension is one tensor: top_k then
+    selects the largest values of all ranks together. (`cpd roundoff` encodes such an array rank by
+    rank.) Bytes are the size of an encoded message. The ratio is the size in binary32 divided by
+    the size of the message. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values x
+    and decoded values q. For codecs with random bits, the variance is sum Var(q) / sum x^2,
+    estimated from --seeds encodings. A value that a codec cannot encode is an error.
 
     The row `zstd` is the lossless compression of the binary32 values. It needs the Python package
     zstandard.
 
-    --out stores the encoded tensors as .npz: the bytes of each, which
-    cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
+    --out stores the encoded tensors as .npz. NAME.data has the bytes of a tensor, for
+    cpd.compress.Packet.from_bytes, and NAME.shape its shape.
     """
 
     file: Path = opt.argument("a file of tensors")
@@ -75,7 +75,9 @@ class Options:
         metavar="TEXT,…",
     )
     seed: int = opt.seed()
-    seeds: int = opt.option("encodings from which the variance is estimated, each with its seed", 4)
+    seeds: int = opt.option(
+        "number of encodings that estimate the variance, each with its own seed", 4
+    )
     results: Results = opt.group(Results, "the results")
 
 
@@ -117,7 +119,7 @@ def _run(options: Options) -> int:
 
 
 def _codecs(options: Options) -> list[str]:
-    """Returns the codecs' names in their one form, when all else that was asked is right too."""
+    """Checks all options. Returns the canonical texts of the codecs."""
     from cpd.compress.codecs import Codec
 
     if options.seeds < 1:
@@ -133,7 +135,7 @@ def _codecs(options: Options) -> list[str]:
 
 
 def _tensors(path: Path) -> "dict[str, Values]":
-    """Returns the floating-point tensors of a file, in binary32."""
+    """Returns the floating-point tensors of a file, rounded to binary32."""
     from cpd.study.gradient_files import read_arrays, shown
 
     with users_mistakes():

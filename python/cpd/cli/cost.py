@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd cost`: the time, bytes and price of a training step by number of ranks."""
+"""`cpd cost`: estimates time, bytes and price of a training step for numbers of ranks."""
 
 import math
 import warnings
@@ -48,58 +48,59 @@ class Step:
     """Options of the step."""
 
     compute: float | None = opt.option(
-        "seconds of the computation", absent="from published rates", metavar="S"
+        "seconds of the computation of a step", absent="estimated from published rates", metavar="S"
     )
-    batch: int | None = opt.option("samples of each rank", absent="the published number")
+    batch: int | None = opt.option("number of samples of each rank", absent="the published number")
     codec_gbps: str | None = opt.option(
-        "GB/s of binary32 values that a codec encodes, and also decodes; or measured: its speed on "
-        "this CPU",
+        "the speed at which a codec encodes, and at which it decodes, in GB/s of binary32 values; "
+        "or the word measured: the speed on this CPU",
         absent="the machine's",
         metavar="X",
     )
     mean_bits: float | None = opt.option(
-        "mean bits a value of codecs of variable sizes", absent="their largest size"
+        "mean number of bits per value, for codecs of variable size", absent="the largest size"
     )
 
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
-    plot: Path | None = opt.plot_file("samples a second")
+    plot: Path | None = opt.plot_file("samples per second")
 
 
 @dataclass
 class Options:
     """Estimate time, bytes and price of a training step.
 
-    Computes the time of a training step: computation, codec and messages, with the bytes that a
-    rank sends and the price. It marks the rows on the Pareto front. No other row is at least as
-    good in samples a second, the price of a sample (or seconds of GPUs, if no price is known) and
-    round-off, and better in one of them.
+    Computes the time of a training step (computation, codec and messages), the bytes that a rank
+    sends, and the price. It marks the rows on the Pareto front. A row is on the front if no other
+    row is at least as good in samples per second, price of a sample and round-off, and better in
+    one of these. If no price is known, GPU seconds replace the price.
 
-    The exchange itself, run without values, gives the messages. Each of its steps takes as
-    long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second, within a
-    host or between hosts. The GPUs of a host share its link, and each message passes its GPU's
-    `port`. For APS and formats without NaN the ranks first agree on the largest magnitude of each
-    tensor, which takes 4 bytes a tensor. Two times are shown: all parts one after another, and
-    codec and messages at the same time.
+    The messages are found by a run of the real exchange without values. Each step of the exchange
+    takes as long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second,
+    within a host or between hosts. The GPUs of a host share its link, and each message passes its
+    GPU's `port`. For APS, and for formats without NaN, the ranks first agree on the largest
+    magnitude of each tensor, in messages of 4 bytes a tensor. Two times are shown: one with all
+    parts one after another, and one with codec and messages at the same time.
 
-    The computation follows from published rates of one K80 and the machine's speed, unless
-    --compute is given. The speed of the codec is the machine's `codec_gbps`, unless --codec-gbps is
-    given; the lines below the table say which. Codecs of variable sizes count with their largest
-    size, unless --mean-bits is given.
+    The time of the computation is estimated from published rates of one K80 and the machine's
+    speed, unless --compute is given. The speed of the codec is the machine's `codec_gbps`, unless
+    --codec-gbps is given. The lines below the table report both. For codecs of variable size, the
+    largest size is used, unless --mean-bits is given.
 
     Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm. Machines:
     ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g, ethernet-100g, nvlink-like; a
-    .toml file of one (like cpd/study/machines.toml); or a text such as 'alpha=1e-5 beta=1e10 gpus=8
-    alpha_between=5e-6 beta_between=5e10 port=1.25e10 dollars=30'.
+    .toml file with a machine (like cpd/study/machines.toml); or a text such as 'alpha=1e-5
+    beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 port=1.25e10 dollars=30'.
 
     --gradients measures the round-off of each all-reduce on the ranks of a file, as cpd roundoff
-    does. A wire with a sum that is not finite has an infinite round-off, shown as –, and is not on
-    the front. Without --model the tensors of the file are the network.
+    does. If an all-reduce gives a sum that is not finite, its round-off counts as infinite, is
+    shown as –, and its rows are not on the front. Without --model, the tensors of the file are the
+    network.
 
-    `cpd study figure` of the lab compares the model with what papers publish.
+    `cpd study figure` (of the package cpd-lab) compares this model with published times.
     """
 
     model: str | None = opt.option(
@@ -169,7 +170,7 @@ def _run(options: Options) -> int:
 
 @contextmanager
 def _warned_in_lines() -> Iterator[None]:
-    """Prints each warning of a wire once, in one line."""
+    """Prints each warning of a codec or format once, in one line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PrecisionWarning)
         yield
@@ -189,9 +190,10 @@ def _codec_gbps(text: str | None) -> Any:
 def _gradients(
     options: Options, texts: list[str]
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """Returns the network, and of gradients the largest magnitude of each tensor.
+    """Returns the network, and what a file of gradients determines.
 
-    Also the round-off of each all-reduce, and the number of ranks of these.
+    The file determines the largest magnitude of each tensor, the round-off of each all-reduce, and
+    the number of ranks of these round-offs.
     """
     from cpd.study.networks import Network
 
@@ -271,12 +273,15 @@ _TIMES = (
 
 
 def _milliseconds(value: float) -> str:
-    """Four digits, or all those before the point."""
+    """Returns a number with four significant digits, or with all digits before the point."""
     shown = value * 1e3
     return f"{shown:.4g}" if shown < 1e4 else f"{shown:,.0f}"
 
 
 def _megabytes(number: float) -> str:
-    """Two decimals, or two digits after the first one below 1 MB."""
+    """Returns a number of MB with two decimals.
+
+    Below 1 MB, it has two digits after the first digit.
+    """
     shown = number / 1e6
     return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"

@@ -30,7 +30,8 @@ def register(commands: opt.Commands) -> None:
 class Options:
     """Print what to paste into an error report.
 
-    Prints what an error report should hold: versions, the processor and its kernels, threads, GPUs,
+    Prints the facts that an error report should have: versions, the processor and its kernels,
+    threads, GPUs,
     the optional parts that CPD was built with, and the environment variables that change its
     behavior. Nothing is sent anywhere.
     """
@@ -50,7 +51,7 @@ def _run(options: Options) -> int:
 
 
 def environment() -> dict[str, str]:
-    """Returns the lines of `cpd env`, by name."""
+    """Returns the facts that `cpd env` prints, by name."""
     from cpd.study.processor import cpu_name
 
     versions = {name: _version(name) for name in _PACKAGES}
@@ -77,7 +78,7 @@ def _version(package: str) -> str:
 
 
 def _torch() -> dict[str, str]:
-    """torch, whether CPD's operators work with it, and the GPUs that it finds."""
+    """Returns the version of torch, whether CPD's operators work with it, and the GPUs it finds."""
     if find_spec("torch") is None:
         return {"torch": "not installed: NumPy arrays alone"}
     import torch

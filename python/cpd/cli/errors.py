@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of a command's mistakes, failures and warnings."""
+"""Errors and warnings of commands, and their texts."""
 
 import sys
 import warnings
@@ -12,15 +12,15 @@ from cpd.numeric.warned import PrecisionWarning
 
 
 class UsageError(Exception):
-    """A mistake of the user's. Only its text is shown."""
+    """A wrong command line or input. The command prints only the text, without a traceback."""
 
 
 class RunError(Exception):
-    """A failure between ranks. Only its text is shown."""
+    """A failure while a command runs. The command prints only the text, without a traceback."""
 
 
 def one_line(message: object) -> str:
-    """Returns an error as a command prints it: a line, in which long words are cut."""
+    """Returns an error as one line, in which long words are shortened."""
     return _core.readable(" ".join(str(message).splitlines()))
 
 
@@ -30,17 +30,17 @@ def warn(command: str, text: str) -> None:
 
 
 def system_error(error: OSError) -> str:
-    """Returns the text of an error of the file system, with the file if there is one."""
+    """Returns the text of an OSError, with the name of the file if the error has one."""
     file = f"{error.filename}: " if error.filename is not None else ""
     return f"{file}{error.strerror or error}"
 
 
 @contextmanager
 def users_mistakes() -> Iterator[None]:
-    """Makes errors of CPD and the file system while options are read the user's mistake."""
+    """A context that raises errors of CPD and of the file system as UsageError."""
     try:
         yield
-    except BrokenPipeError:  # the reader's doing
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         raise
     except OSError as error:
         raise UsageError(system_error(error)) from error
@@ -50,9 +50,10 @@ def users_mistakes() -> Iterator[None]:
 
 @contextmanager
 def stalls_reported(command: str) -> Iterator[None]:
-    """Warns once, in one line, that a sum may stall, by rank 0 of a training.
+    """A context that prints each PrecisionWarning of `cpd train` once, in one line.
 
-    The other commands measure what a sum loses.
+    For other commands, the warning is ignored, because they measure what a sum loses. Other
+    warnings are shown as usual.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("once" if command == "train" else "ignore", PrecisionWarning)

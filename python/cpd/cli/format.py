@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats and scaled formats as `cpd show` prints them."""
+"""Prints formats and scaled formats for `cpd show`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LISTED_BITS = 8
-"""The bits of the widest format whose values `--values` lists."""
+"""The largest number of bits of a format for which `--values` lists the values."""
 _FIGURES = (
     *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
     *("min_subnormal", "epsilon", "num_values"),
 )
-"""The attributes of a format that JSON has."""
+"""The attributes of a format that the JSON output has."""
 _SIDE_BY_SIDE = 4
-"""Scaled formats in a table."""
+"""The columns of the table of scaled formats."""
 
 
 @dataclass
 class FormatOptions:
-    """Options that choose what is shown of formats."""
+    """Options that select the properties of formats to show."""
 
     values: bool = opt.option(
         f"list every code and its value, for formats of up to {LISTED_BITS} bits and the elements "
@@ -46,21 +46,21 @@ class FormatOptions:
         False,
     )
     compare: list[str] | None = opt.option(
-        "compare two formats: figures, spacing, and the values that only one has",
+        "compare two formats: properties, spacing, and the values that only one of them has",
         type=str,
         nargs=2,
         metavar=("A", "B"),
     )
     neighbors: str | None = opt.option(
-        "show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
-        "--neighbors=-1",
+        "show the formats' values next to a number, such as 0.3 or 0x1.8p-3; write a negative "
+        "number as --neighbors=-1",
         metavar="VALUE",
     )
-    picture: Path | None = opt.plot_file("number lines and the spacing of values")
+    picture: Path | None = opt.plot_file("number lines and the spacing of values of the formats")
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
-    """Returns the formats for JSON: a row each; of --compare an object."""
+    """Returns the data for JSON: an object for each format, or with --compare one object."""
     formats = [f for f in found if isinstance(f, Format)]
     if options.neighbors is not None:
         return [neighbors_row(number(options.neighbors), f) for f in formats]
@@ -73,9 +73,9 @@ def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
 def print_formats(
     options: FormatOptions, found: Sequence[Format | Scaled], whole_names: bool
 ) -> None:
-    """Prints tables of the formats, and what the options ask for.
+    """Prints tables of the formats, and the additional data that the options select.
 
-    `whole_names`: whether a narrow window may not break the formats' names.
+    `whole_names` True: names of formats are not broken in a narrow window.
     """
     formats = [f for f in found if isinstance(f, Format)]
     scaled = [f for f in found if isinstance(f, Scaled)]
@@ -96,7 +96,7 @@ def print_formats(
 
 
 def check_formats(options: FormatOptions, found: Sequence[Format | Scaled]) -> None:
-    """Raises UsageError for options that some of the formats do not have."""
+    """Raises UsageError for options that do not apply to all of the formats."""
     for f in found:
         wire = f.element if isinstance(f, Scaled) else f
         if options.values and wire.bits > LISTED_BITS:
@@ -154,6 +154,6 @@ def _print_values(console: Console, wire: Format) -> None:
 
 
 def _code_values(wire: Format) -> list[float]:
-    """Returns the value of every code, ascending by code."""
+    """Returns the value of every code, in ascending order of the codes."""
     codes = np.arange(2**wire.bits, dtype=np.uint8)
     return [float(decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]

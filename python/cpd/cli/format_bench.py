@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value's neighbors in formats, and the formats of a standard."""
+"""For `cpd show`: the neighbors of a number in formats, and the formats of a standard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NUMBER = r"[-+]?(?:0x[0-9a-f]*\.?[0-9a-f]+(?:p[-+]?\d+)?|\d*\.?\d+(?:e[-+]?\d+)
 
 
 def names_of(standard: str) -> list[str]:
-    """Returns the formats of IEEE P3109's draft, 3 to 8 bits, or of OCP (FP8, MX)."""
+    """Returns the formats of a standard: IEEE P3109 (3 to 8 bits), or OCP (FP8 and MX)."""
     return list(_OCP) if standard == "ocp" else list(_p3109())
 
 
@@ -50,12 +50,12 @@ def _p3109() -> Iterator[str]:
                 try:
                     as_format(name)
                 except ValueError:
-                    continue  # of all these there are not
+                    continue  # this combination does not exist
                 yield name
 
 
 def number(text: str) -> float:
-    """Returns a number: decimal, or hexadecimal as C writes it."""
+    """Reads a number, decimal or hexadecimal as in C, such as 0x1.8p-3."""
     word = text.strip().lower()
     if not re.fullmatch(_NUMBER, word):
         raise UsageError(
@@ -65,17 +65,21 @@ def number(text: str) -> float:
 
 
 class Neighbors(NamedTuple):
-    """The values that a format holds at and next to a value; NaN if it holds nothing there."""
+    """The values of a format nearest to a number, below it and above it.
+
+    NaN if there is no such value.
+    """
 
     below: float
     nearest: float
     above: float
     ulp: float
-    """The distance from the neighbor below to the one above; if the value is held, from itself."""
+    """The distance from the neighbor below to the neighbor above. If the number is a value of the
+    format, the distance from the number to the neighbor above."""
 
     @classmethod
     def of(cls, value: float, f: Format) -> Neighbors:
-        """Returns the neighbors of a value in a format."""
+        """Returns the neighbors of the number `value` in a format."""
         nearest = _cast(value, f, "nearest_even")
         held = nearest == value
         below = _cast(math.nextafter(value, -math.inf) if held else value, f, "down")
@@ -90,7 +94,7 @@ def _cast(value: float, f: Format, rounding: str) -> float:
 
 
 def neighbors_table(value: float, formats: list[Format]) -> Table:
-    """Returns a table of a value's neighbors in each format."""
+    """Returns a table of the neighbors of the number `value` in each format."""
     table = new_table("Format", "Below", "Nearest", "Above", "Ulp", "Error", "Code")
     for f in formats:
         neighbors = Neighbors.of(value, f)
@@ -112,7 +116,7 @@ def neighbors_row(value: float, f: Format) -> dict[str, Any]:
 
 
 def _code(value: float, f: Format) -> str:
-    """Returns the value's code in hexadecimal, where it has one."""
+    """Returns the code of a value in hexadecimal, or "" if the value has no code."""
     try:
         packed = encode(np.array([value]), f)
     except ValueError:

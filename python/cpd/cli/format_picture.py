@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show --picture FILE`: formats as number lines, and the distances of their values."""
+"""`cpd show --picture FILE`: draws formats as number lines, and the spacing of their values."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
 
 _WIDE = 64
-"""Binades beyond which a format does not set the axis, if another has fewer."""
+"""The number of binades above which a format does not determine the range of the axis, if another
+format has fewer binades."""
 _TICKS = 8
-"""Bits of a format up to which every value has a tick; above, a binade is a bar."""
+"""The largest number of bits of a format for which each value is drawn as a tick. For wider
+formats, each range is drawn as a bar."""
 
 
 def draw(path: Path, formats: list[Format]) -> None:
@@ -40,14 +42,14 @@ def _color(number: int) -> str:
 
 
 def _rows(axes: Axes, formats: list[Format]) -> None:
-    """A row for each format, the first on top."""
+    """Labels a row for each format, with the first format at the top."""
     axes.set_yticks(range(len(formats)), [str(f) for f in formats])
     axes.set_ylim(len(formats) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
 
 
 def _near_zero(axes: Axes, formats: list[Format]) -> None:
-    """The values from -2 to 2, in their true distances."""
+    """Draws the values from -2 to 2 on a linear axis."""
     for row, f in enumerate(formats):
         if f.bits > _TICKS:
             axes.barh(row, 4, 0.62, left=-2, color=_color(row), alpha=0.45)
@@ -61,7 +63,7 @@ def _near_zero(axes: Axes, formats: list[Format]) -> None:
 
 
 def _number_lines(axes: Axes, formats: list[Format]) -> None:
-    """All positive values by their logarithm: normal ones dark, subnormal ones pale."""
+    """Draws all positive values on a logarithmic axis: normal ones dark, subnormal ones pale."""
     for row, f in enumerate(formats):
         least = f.min_normal if f.min_normal is not None else np.inf
         if f.bits <= _TICKS:
@@ -83,7 +85,7 @@ def _number_lines(axes: Axes, formats: list[Format]) -> None:
 
 
 def _distances(axes: Axes, formats: list[Format]) -> None:
-    """The distance from a value to the next one over the power of two below it."""
+    """Draws the distance from each value to the next, relative to the power of two below it."""
     for number, f in enumerate(formats):
         pairs = [(k, interval) for k in binades(f) if (interval := binade(f, k)) is not None]
         edges = [k for k, _ in pairs] + [pairs[-1][0] + 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of `--transport`: opens them, agrees on options, reports what fails meanwhile."""
+"""Connects the nodes of `--transport`, checks that their options agree, and reports failures."""
 
 import hashlib
 import warnings
@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 
 def checked_alone(options: Any, check: Callable[[], object]) -> None:
-    """Raises UsageError for mistakes that are found before nodes connect, which imports torch.
+    """Raises UsageError for mistakes that can be found before nodes connect.
 
-    These are a missing launcher and, if nodes are virtual, the errors of `check`. (Processes first
-    agree on whose mistake is reported.)
+    Connecting imports torch, which takes seconds. For virtual nodes, the mistakes are the errors of
+    `check`. For transport torch, the mistake is a missing launcher. (With several processes,
+    `agreed` runs the checks after the nodes have connected.)
     """
     with users_mistakes():
         if options.transport == "virtual":
@@ -34,7 +35,7 @@ def checked_alone(options: Any, check: Callable[[], object]) -> None:
 
 @contextmanager
 def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
-    """The nodes of `--transport`. An error between processes is one line."""
+    """A context with the nodes of `--transport`. A failure between processes raises RunError."""
     from cpd.parallel.nodes import open_ranks
 
     with ExitStack() as stack:
@@ -51,7 +52,11 @@ def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
 
 @contextmanager
 def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
-    """`opened`, entered without the warning of a launcher's promise, which is an error here."""
+    """Enters the context `opened` without its RuntimeWarning.
+
+    The warning says that the launcher announced more ranks than there are. `_check_not_alone` makes
+    an error of it.
+    """
     with ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -60,10 +65,9 @@ def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
 
 
 def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
-    """Raises ValueError if MPI has started one rank that was not asked for.
+    """Raises ValueError if MPI has fewer ranks than the launcher announced, or one unwanted rank.
 
-    --nodes 1, or a launcher of one process, ask for it. Also if a launcher has promised more ranks
-    than there are.
+    One rank is wanted with --nodes 1, or if a launcher started one process.
     """
     if transport != "mpi" or (ranks.world == 1 and nodes == 1):
         return
@@ -75,7 +79,10 @@ def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
 
 @contextmanager
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
-    """An error between processes names the process that reports it."""
+    """A context in which an error names the rank that reports it.
+
+    Failures between processes become a RunError. Other errors get a note.
+    """
     from cpd.comm import Mismatch, RankLost, TransportError
     from cpd.parallel.nodes import RanksDiffer
 
@@ -90,12 +97,10 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
 
 
 def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
-    """Returns the result of `make` if no process finds a user's mistake in it.
+    """Returns the result of `make` if it succeeds in all processes and all have the same options.
 
-    All must also have the same options. The first process with a mistake reports it.
-
-    Raises UsageError in that process and returns None in the others, which end without an error so
-    that no launcher stops the reporting process.
+    Otherwise the first process with a mistake raises UsageError, and all others return None. They
+    end without an error, so that the launcher does not stop the process that reports the mistake.
     """
     from cpd.parallel.nodes import gather_integers
 
@@ -120,10 +125,10 @@ def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
 
 
 def _wait_for_all(ranks: "Ranks") -> None:
-    """Returns when every process has read the gathered data.
+    """Waits until every process has read the gathered data.
 
-    A process may then end with an error. The remaining processes may lose it; they do not report
-    that.
+    After that, a process may end with an error. The other processes do not report that they lost
+    this process.
     """
     from cpd.comm import RankLost, TransportError
     from cpd.parallel.nodes import gather_integers
@@ -133,7 +138,7 @@ def _wait_for_all(ranks: "Ranks") -> None:
 
 
 def _digest(options: Any) -> int:
-    """64 bits of the options that decide a result."""
+    """Returns a 64-bit hash of the options that determine the result."""
     apart = ("run", "json", "csv", "plot", "save_gradients", "gradients")
     deciding = sorted(item for item in vars(flat(options)).items() if item[0] not in apart)
     return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands: argparse reads them from the fields of a dataclass.
+"""Defines the options of a command as the fields of a dataclass, which argparse fills.
 
     @dataclass
     class Options:
@@ -7,8 +7,8 @@
         seeds: int = option("the number of encodings", 4)
         results: Tables = group(Tables, "the results")
 
-`command` adds the command of such a class, whose docstring is the command's help. It runs the
-command with an instance that has the values of a command line.
+`command` adds a command for such a class. The class's docstring is the command's help. The command
+runs with an instance of the class that has the values of a command line.
 """
 
 import argparse
@@ -38,14 +38,17 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line, with the nearest name."""
+    """A parser that reports an error in one line and suggests the nearest name."""
 
     def error(self, message: str) -> NoReturn:
         """Prints an error in one line and ends the process with status 2."""
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuses a value that is not a choice, with the nearest one, which argparse lacks."""
+        """Refuses a value that is not one of the choices.
+
+        Unlike argparse, suggests the nearest one.
+        """
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             meant = did_you_mean(value, known)
@@ -54,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message)
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
-        """Refuses what is not a number in the words of the other errors."""
+        """Refuses a text that is not a number, with an error in the form of all other errors."""
         try:
             return super()._get_value(action, text)
         except argparse.ArgumentError:
@@ -65,10 +68,10 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """Reports unknown options itself, so that the error names the command's own help."""
+    """The parser of a command. It reports unknown options itself, so the error names its help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Refuses unknown arguments, with the nearest option or the option that replaced them."""
+        """Parses arguments. Refuses unknown ones, with the nearest option or the replacement."""
         gone = gone_flag(self.prog.partition(" ")[2], args or ())
         if gone:
             self.error(gone)
@@ -83,7 +86,7 @@ class CommandParser(Parser):
 
 
 class Help(argparse.HelpFormatter):
-    """Help that breaks lines between words. Indented paragraphs of a description stay unchanged."""
+    """Formats help with line breaks only between words. Indented paragraphs remain unchanged."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
@@ -95,18 +98,21 @@ class Help(argparse.HelpFormatter):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
-"""The subparsers, to which each command adds its parser."""
+"""The object of argparse to which each command adds its parser."""
 
 
 def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
-    """Adds a command that `run` runs; `options` is the dataclass of its options."""
+    """Adds a command.
+
+    `options` is the dataclass of its options, and `run` gets an instance of it.
+    """
     parser = _parser(commands, name, options)
     parser.set_defaults(run=lambda parsed: run(options_of(options, parsed)))
     add_options(parser, options)
 
 
 def actions(commands: Commands, name: str, text: type[Any]) -> Commands:
-    """Adds a command that consists of actions. Returns the object to which `command` adds them."""
+    """Adds a command with subcommands. Returns the object to which `command` adds them."""
     parser = _parser(commands, name, text)
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -114,7 +120,8 @@ def actions(commands: Commands, name: str, text: type[Any]) -> Commands:
 def _parser(commands: Commands, name: str, text: type[Any]) -> CommandParser:
     """Adds a parser whose help is the docstring of the class `text`.
 
-    The docstring's summary stands in the list of commands, the rest above the command's options.
+    The summary of the docstring is shown in the list of commands. The rest is shown above the
+    options of the command.
     """
     summary, _, rest = (inspect.getdoc(text) or name).partition("\n\n")
     return commands.add_parser(
@@ -128,23 +135,23 @@ def _parser(commands: Commands, name: str, text: type[Any]) -> CommandParser:
 # ---- options of a dataclass ----------------------------------------------------------------------
 
 Group: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-"""An object that options are added to."""
+"""An object of argparse to which options are added."""
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
 def option(help: str, default: Any = None, absent: str = "none", **settings: Any) -> Any:
-    """Returns a field that is an option.
+    """Returns a field of a dataclass that is an option.
 
-    Its flag is the field's name with dashes. A bool is a flag without a value; if its default is
+    The flag is the field's name with dashes. A bool is a flag without a value. If its default is
     True, the flag is `--no-NAME`.
 
     Args:
-        help: the effect of the option. The behavior without the option is added.
+        help: the effect of the option. A text about the default is appended.
         default: the value without the option.
-        absent: the behavior without the option, in words, if the default is None.
-        settings: `flags`, other flags; and arguments of argparse's `add_argument`. The field's type
-    determines `type` and `metavar`, unless they are given.
+        absent: the behavior without the option, as a text for the help, if `default` is None.
+        settings: `flags`, which replaces the flag; and arguments of argparse's `add_argument`. The
+    field's type determines `type` and `metavar` unless they are given.
 
     Returns:
         The field.
@@ -158,7 +165,7 @@ def option(help: str, default: Any = None, absent: str = "none", **settings: Any
 
 
 def argument(help: str, **settings: Any) -> Any:
-    """Returns a field that is an argument without a flag. `settings`: as for `option`."""
+    """Returns a field that is a positional argument. `settings` are as in `option`."""
     return field(default=None, metadata={"help": help, "flags": (), **settings})
 
 
@@ -168,7 +175,7 @@ def group(cls: type[Any], title: str, text: str | None = None, exclusive: bool =
     Args:
         cls: the dataclass of its options.
         title: the title in the help.
-        text: the help's text about the group; default nothing.
+        text: a text about the group in the help; default None: no text.
         exclusive: whether only one of the options may be given; default False.
 
     Returns:
@@ -211,13 +218,13 @@ def _add_option(
 
 
 def _value_type(annotation: Any) -> Any:
-    """Returns the type of a value: int of `int | None` and of `list[int]`."""
+    """Returns the type of one value of an option: int for `int | None` and for `list[int]`."""
     inner = next((part for part in get_args(annotation) if part is not NoneType), None)
     return annotation if inner is None else _value_type(inner)
 
 
 def options_of(cls: type[T], parsed: argparse.Namespace) -> T:
-    """Returns the options of a dataclass that argparse has read."""
+    """Returns an instance of the dataclass with the values that argparse has read."""
     values: dict[str, Any] = {}
     for own in fields(cls):  # type: ignore[arg-type]
         if "group" in own.metadata:
@@ -228,7 +235,7 @@ def options_of(cls: type[T], parsed: argparse.Namespace) -> T:
 
 
 def flat(options: Any) -> argparse.Namespace:
-    """Returns all options, also the options of groups, as argparse has read them."""
+    """Returns all options as one argparse namespace, including the options of groups."""
     values: dict[str, Any] = {}
     for name, value in vars(options).items():
         values |= vars(flat(value)) if is_dataclass(value) else {name: value}
@@ -236,7 +243,7 @@ def flat(options: Any) -> argparse.Namespace:
 
 
 def changed(options: Any) -> dict[str, str]:
-    """Returns the flags of options that do not have their default values, by their fields."""
+    """Returns, by field, the flags of the options that differ from their defaults."""
     return {
         own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
         for own in fields(options)
@@ -263,7 +270,7 @@ def texts(text: str) -> list[str]:
 
 
 def integers(text: str) -> list[int]:
-    """Reads a list of integers, in which … goes on by the same factor (or step) to the next one.
+    """Reads a list of positive integers. `…` continues with the same factor, or else step.
 
     >>> integers("4,8,…,64")
     [4, 8, 16, 32, 64]
@@ -292,7 +299,7 @@ def integers(text: str) -> list[int]:
 
 
 _MOST = 1000
-"""The most integers that … stands for."""
+"""The largest number of integers for which `…` can stand."""
 
 
 def _between(before: int, last: int, end: int, text: str) -> list[int]:
@@ -312,7 +319,7 @@ def _between(before: int, last: int, end: int, text: str) -> list[int]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Returns the JSON object of a text."""
+    """Reads a JSON object from a text."""
     try:
         value = loads(text)
     except ValueError as error:
@@ -323,7 +330,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def seconds(text: str) -> float:
-    """Returns a number of seconds above 0."""
+    """Reads a number of seconds, which must be above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -337,11 +344,14 @@ def seconds(text: str) -> float:
 
 
 def reduce(default: str, several: bool = True) -> Any:
-    """Returns the option of an all-reduce, or with `several` of several. Its default is None."""
+    """Returns the option --reduce, for one all-reduce or, if `several`, for a list.
+
+    The value without the option is None. `default` is the text of the default for the help.
+    """
     settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
-    more = "; a list, or the option again" if several else ""
+    more = "; for several, give a list or repeat the option" if several else ""
     return option(
-        "the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
+        "the all-reduce as a text of cpd.Reduce: a format or codec, then keys, such as "
         f"\"e4m3 aps accumulator='fp16 kahan'\"{more}",
         absent=default,
         **settings,
@@ -349,7 +359,10 @@ def reduce(default: str, several: bool = True) -> Any:
 
 
 def reduce_of(text: str) -> "Reduce":
-    """Returns an all-reduce of a list, in which keys may have been split from their format."""
+    """Returns the all-reduce of a list's item.
+
+    Raises UsageError for keys without a format or codec.
+    """
     from cpd.comm.spec import Reduce, as_reduce
 
     if all(word.partition("=")[0] in Reduce._kinds for word in text.split()):
@@ -361,108 +374,116 @@ def reduce_of(text: str) -> "Reduce":
 
 
 def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:
-    """Returns the option of an accumulator; `what` it is for, `settings` as of `option`."""
+    """Returns an option for an accumulator.
+
+    `what` is its help, and `settings` are as in `option`.
+    """
     text = f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units)"
     return option(text, default, **settings)
 
 
 def overflow(default: str) -> Any:
-    """Returns the option of the overflow of casts."""
+    """Returns the option --overflow of casts, with the default `default`."""
     text = (
-        "what values beyond a format become: Inf or NaN, if it has one (ieee), or its largest value"
+        "the result beyond a format's range: Inf or NaN if the format has it (ieee), or the "
+        "largest value (saturate)"
     )
     return option(text, default, choices=_core.OVERFLOWS)
 
 
 def timeout_of(default: int, until: str) -> Any:
-    """Returns the option of a timeout."""
+    """Returns an option for a timeout in seconds. `until` ends the help text "seconds …"."""
     return option(f"seconds {until}", float(default), type=seconds, metavar="S")
 
 
 def jobs(default: str) -> Any:
-    """Returns the option of processes."""
-    return option("processes, or a cluster's jobs", absent=default)
+    """Returns the option --jobs, the number of processes. `default` is the default for the help."""
+    return option("number of processes, or of jobs on a cluster", absent=default)
 
 
 def seed() -> Any:
-    """Returns the option of a seed."""
+    """Returns the option --seed, with the default 0."""
     return option("the seed of all random numbers", 0)
 
 
 def machine(default: str) -> Any:
-    """Returns the option of a machine. Its default is None."""
+    """Returns the option --machine. The value without the option is None."""
     return option(
-        "a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, beta, "
-        "bytes a second, and more",
+        "a machine: its name, its .toml file, or its numbers, such as alpha (seconds per message) "
+        "and beta (bytes per second)",
         absent=default,
         metavar="NAME|FILE|TEXT",
     )
 
 
 def json_file() -> Any:
-    """Returns the option of JSON."""
+    """Returns the option --json."""
     return option(
-        "write the result as JSON; without FILE or with '-' to standard output, in place of the "
+        "write the result as JSON to FILE; without FILE, or with '-', print JSON instead of the "
         "text",
-        absent="text alone",
+        absent="only text is printed",
         nargs="?",
         const=STDOUT,
     )
 
 
 def plot_file(what: str) -> Any:
-    """Returns the option of a picture, which shows `what`."""
+    """Returns the option --plot, for a file with a picture of `what`."""
     return option(f"draw {what}, as .png or .svg", absent="not drawn")
 
 
 @dataclass
 class Values:
-    """Options of the files that have a table's values."""
+    """Options for files with the values of a table."""
 
     json: Path | None = json_file()
-    csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
+    csv: Path | None = option(
+        "write the table as CSV to FILE; '-': print CSV instead of the text", absent="not written"
+    )
 
     @property
     def to_stdout(self) -> bool:
-        """True if a file goes to standard output, which then takes nothing else."""
+        """True if JSON or CSV is written to standard output. Nothing else may then be printed."""
         return STDOUT in (self.json, self.csv)
 
 
 @dataclass
 class Tables(Values):
-    """Options of a table's values and its picture."""
+    """Options for files with the values of a table and with its picture."""
 
     plot: Path | None = plot_file("the table")
 
 
 @dataclass
 class GradientsFile:
-    """Options of a file of gradients."""
+    """Options for a file with the gradients of each rank."""
 
-    gradients: Path | None = option("a file of each rank's gradients")
+    gradients: Path | None = option("a file with the gradients of each rank")
     round: bool = option("round the file's binary64 values to binary32 first", False)
 
 
 @dataclass
 class Ranks:
-    """Options of the nodes and how they reach each other."""
+    """Options for the connection of the nodes."""
 
     transport: str = option(
-        "how nodes reach each other: all in this process (virtual), by MPI, or by "
-        "torch.distributed with gloo (torch)",
+        "how nodes communicate: virtual nodes in this process (virtual), processes of MPI (mpi), "
+        "or processes of torch.distributed with gloo (torch)",
         "virtual",
         choices=("virtual", "mpi", "torch"),
     )
-    timeout: float = timeout_of(300, "until a silent rank of a transport is lost")
+    timeout: float = timeout_of(
+        300, "until a rank of a transport that does not answer counts as lost"
+    )
 
 
 @dataclass
 class Cluster:
-    """Options of the jobs of a cluster."""
+    """Options for running jobs on a cluster."""
 
     cluster: str | None = option(
-        "run as jobs of submitit, in the folder of --out, which all nodes share",
-        absent="processes here",
+        "run as jobs of submitit; all nodes must share the folder of --out",
+        absent="processes on this machine",
         choices=("slurm", "local", "debug"),
     )
     cluster_options: dict[str, Any] | None = option(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the commands' output: consoles, tables, progress bars.
+"""Makes consoles, tables, progress bars and files for the output of commands.
 
-Functions that print import rich, so that a mistake is reported without it.
+Only functions that print import rich, so that mistakes are reported without this import.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from cpd.cli.options import Values
 
 MAY_BREAK = "\u00ad"
-"""Stands in a header where a narrow table breaks the word."""
+"""Marks the position in a header at which a narrow table may break the word (soft hyphen)."""
 
 
 def new_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Styles only on a terminal (or where FORCE_COLOR is set), and never where NO_COLOR is."""
+    """Returns a console of rich that does not cut lines.
+
+    It uses colors only on a terminal or if FORCE_COLOR is set, and never if NO_COLOR is set.
+    """
     from cpd.cli.tables import WholeConsole
 
     return WholeConsole(
@@ -42,9 +45,9 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
-    """Returns a progress bar on standard error, if that is a terminal.
+    """Returns a progress bar on standard error.
 
-    Otherwise returns one that only prints the lines printed on it.
+    If standard error is not a terminal, no bar is shown, but lines that are printed on it appear.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -64,7 +67,7 @@ def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
-    """Returns a table with these columns."""
+    """Returns a table with these column headers."""
     from rich import box
 
     from cpd.cli.tables import WholeTable
@@ -78,14 +81,17 @@ def new_table(*columns: str, title: str | None = None) -> Table:
     )
     for index, name in enumerate(columns):
         left = index == 0 or name in ("State", "Weights", "asks")
-        # Words may be broken where the window is narrow, numbers not.
+        # In a narrow window, words may be broken, but not numbers.
         justify: Literal["left", "right"] = "left" if left else "right"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=not left)
     return table
 
 
 def check_writable(path: Path | None) -> None:
-    """Finds out before the work whether its result can be written; - is standard output."""
+    """Raises an error before the work begins if its result could not be written to a file.
+
+    `-` is standard output.
+    """
     if path is None or path == STDOUT:
         return
     if path.is_dir() or not path.parent.is_dir():
@@ -93,7 +99,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def check_tables(options: Values) -> None:
-    """Finds out before the work whether the files of a table can be written."""
+    """Raises an error before the work begins if the files of a table could not be written."""
     plot: Path | None = getattr(options, "plot", None)
     for path in (options.json, options.csv, plot):
         check_writable(path)
@@ -107,9 +113,9 @@ def check_tables(options: Values) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Raises OSError if a file cannot be opened, ValueError if its ending is not a tensor file's.
+    """Raises OSError if a file cannot be opened, and ValueError for an ending that is unsupported.
 
-    It does so before the modules that read it are imported.
+    The check is made before the modules that read tensor files are imported.
     """
     from cpd.study.gradient_files import suffix
 
@@ -119,14 +125,14 @@ def check_readable(path: Path) -> None:
 
 
 def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
-    """Writes a result as JSON if there is a path. Returns whether it was on standard output."""
+    """Writes a result as JSON if `path` is not None. Returns True if it went to standard output."""
     if path is not None:
         write_json(path, result())
     return is_stdout(path)
 
 
 def write_tables(options: Values, csv: Callable[[], str], json: Callable[[], Any]) -> None:
-    """Writes a table's files, as far as they are asked for."""
+    """Writes the files of a table that the options ask for."""
     if options.csv is not None:
         write_text(options.csv, csv())
     json_written(options.json, json)
@@ -138,12 +144,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Returns whether a result goes to standard output, which then takes nothing else."""
+    """Returns whether a file is standard output, so that nothing else may be printed there."""
     return path == STDOUT
 
 
 def short(value: float | None) -> str:
-    """Returns a power of two far from 1 as 2^k, any other value in up to six digits."""
+    """Returns a power of two far from 1 as 2^k, and any other value with up to six digits."""
     if value is None:
         return "none"
     mantissa, exponent = math.frexp(abs(value))
@@ -153,7 +159,7 @@ def short(value: float | None) -> str:
 
 
 def exact(value: float) -> str:
-    """Returns the value without rounding: in decimal if that is short, else as m·2^k."""
+    """Returns the exact value: in decimal if that is short, else as m·2^k."""
     decimal = f"{value:.12g}"
     if not math.isfinite(value) or (float(decimal) == value and len(decimal) <= 12):
         return decimal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix units as `cpd show` prints them."""
+"""Prints matrix units for `cpd show`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_units(known: list[str]) -> None:
-    """Prints the units' table, and their sources."""
+    """Prints a table of the units, and their sources."""
     console = new_console()
     console.print(_table(known))
     for line in _sources(known):
@@ -21,7 +21,7 @@ def print_units(known: list[str]) -> None:
 
 
 def describe(preset: str) -> dict[str, Any]:
-    """Returns a unit for JSON."""
+    """Returns the data of a unit for JSON."""
     told = Accumulator.named()[preset]
     unit = _unit(preset)
     cuts = unit.adder not in UNCUT
@@ -54,7 +54,7 @@ def _unit(preset: str) -> Unit:
 
 
 def _outputs(preset: str) -> list[str]:
-    """Returns the formats of results that the unit has, and CPD knows the rule of."""
+    """Returns the result formats of the unit for which CPD has a rule."""
     known = []
     for name in ("fp32", "fp16"):
         try:
@@ -66,7 +66,7 @@ def _outputs(preset: str) -> list[str]:
 
 
 def _nans(preset: str) -> dict[str, str]:
-    """Returns the unit's NaN as each of its results holds it, if that is known."""
+    """Returns the bit pattern of the unit's NaN for each result format, if it is known."""
     nan = Accumulator.named()[preset]["nan"]
     digits = {"fp32": 8, "fp16": 4}
     return {name: nan[: digits[name]] for name in _outputs(preset) if nan}
@@ -93,7 +93,7 @@ def _table(presets: list[str]) -> Table:
 
 
 def _sources(presets: list[str]) -> list[str]:
-    """Returns each source with its presets, and the facts without a column in the table."""
+    """Returns each source with its units, and facts that are not in the table."""
     lines = []
     sources = {preset: told["source"] for preset, told in Accumulator.named().items()}
     for source in dict.fromkeys(sources[preset] for preset in presets):
@@ -124,7 +124,7 @@ def _sources(presets: list[str]) -> list[str]:
 
 
 def _takes_pairs(preset: str) -> bool:
-    """Returns whether its fp16 results come from another order of k."""
+    """Returns whether fp16 results are summed in another order of k than fp32 results."""
     if "fp16" not in _outputs(preset):
         return False
     return bool(Accumulator("fp16", scheme=preset).group)

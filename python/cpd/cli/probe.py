@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd probe`: the rule by which a command adds products."""
+"""`cpd probe`: finds the rule by which a command adds products."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ class Options:
     The command is started for each of about twenty batches. It reads dot products from standard
     input, one a line: the codes of a's k values, of b's k values and of the addend, in hexadecimal,
     separated by blanks. It writes the codes of the results, one a line in the same order, and ends
-    with status 0. Lines that begin with #, // or '- ' are ignored. In its words {in} and {out}
-    become the names of files, which take the place of standard input and output.
+    with status 0. Lines that begin with #, // or '- ' are ignored. If the words {in} and {out}
+    occur in the command, they become names of files, which are used in place of standard input and
+    output.
 
       cpd probe --a e4m3fn --k 64 -- ./Vunit
       cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}
@@ -41,18 +42,22 @@ class Options:
         "a command and its words, after --", nargs="*", metavar="COMMAND"
     )
     a: str | None = opt.option(
-        "the format of a", absent="that of the unit to probe, else fp16", metavar="FORMAT"
+        "the format of a", absent="the format of the unit to probe, else fp16", metavar="FORMAT"
     )
     b: str | None = opt.option(
-        "the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT"
+        "the format of b",
+        absent="the format of the unit to probe, else a's format",
+        metavar="FORMAT",
     )
     c: str = opt.option(
-        "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
+        "the format of the addend c, or the word none if the command has no addend",
+        "fp32",
+        metavar="FORMAT",
     )
     result: str = opt.option("the format of the results", "fp32", metavar="FORMAT")
     k: int = opt.option("the number of products in a dot product", 64)
     seed: int = opt.seed()
-    timeout: float = opt.timeout_of(60, "after which a batch has failed")
+    timeout: float = opt.timeout_of(60, "until a batch without results has failed")
     accumulator: str | None = opt.accumulator("an accumulator to probe in place of a command")
     json: Path | None = opt.json_file()
 

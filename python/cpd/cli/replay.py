@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd replay`: a unit's published dot products through an accumulator."""
+"""`cpd replay`: computes a unit's published dot products again with an accumulator."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,29 +24,35 @@ class Options:
 
     Computes the dot products of a file again and compares the results bit by bit. The file has
     results of a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c, E4M3_d_fp32, … of binary32
-    patterns) or is written by `cpd vectors` (.csv, .jsonl; operations dot and block_fma). The exit
+    patterns) or was written by `cpd vectors` (.csv, .jsonl; operations dot and block_fma). The exit
     status is 1 if a result differs.
 
     The accumulator is the matrix unit that the file is named after (H100.npz, Ada-fp8.npz) or that
     the file's first line names, unless --accumulator is given.
 
     --mutations changes the rule: one fraction bit more or less, twice or half the block, the other
-    rounding. It counts the results that each change alters. The file cannot tell two rules apart if
-    that count is 0.
+    rounding. It counts the results that each change alters. If the count is 0, the file does not
+    distinguish the changed rule from the original one.
     """
 
     file: Path = opt.argument("a file of dot products")
     accumulator: str | None = opt.accumulator(
-        "the accumulator to compute with", absent="the file's own"
+        "the accumulator to compute with", absent="the one that the file names"
     )
     operands: str | None = opt.option(
-        "only dot products of these operands, as E4M3", absent="all", metavar="FORMAT"
+        "only dot products with operands in this format, such as E4M3",
+        absent="all",
+        metavar="FORMAT",
     )
     result: str | None = opt.option(
-        "only dot products with these results, as fp16", absent="all", metavar="FORMAT"
+        "only dot products with results in this format, such as fp16",
+        absent="all",
+        metavar="FORMAT",
     )
     no_c: bool = opt.option("the recorded results do not include the addends c", False)
-    mutations: bool = opt.option("also count the results that change if the rule is changed", False)
+    mutations: bool = opt.option(
+        "also count the results that change if the accumulator's rule is changed", False
+    )
     json: Path | None = opt.json_file()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd roundoff`: the round-off of an all-reduce by group size."""
+"""`cpd roundoff`: measures the round-off of an all-reduce for several group sizes."""
 
 import functools
 import math
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
-"""Options of the digit classifier, whose gradients `cpd roundoff` takes."""
+"""Default options of the digit classifier, whose gradients `cpd roundoff` uses by default."""
 OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
-"""Options of another model; depth and width are then the model's own."""
+"""Default options of any other model. Such a model has its own depth and width."""
 _MACHINE = "alpha=1e-5 beta=1.25e9"
 _REDUCE = "e5m2 aps"
 
@@ -47,18 +47,18 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Sums:
-    """Options of the sums."""
+    """Options of the all-reduces to measure."""
 
     reduce: list[str] | None = opt.reduce(f"'{_REDUCE}'")
     group_sizes: list[int] | None = opt.option(
-        "numbers of ranks in a group; each is measured for every all-reduce whose text has no "
-        "group_size",
+        "sizes of a group (numbers of ranks); each is measured for every all-reduce whose text "
+        "has no group_size",
         absent="4,8,16,32,64,256, up to the number of nodes, and all nodes (no groups)",
         type=opt.integers,
         metavar="K,…",
     )
-    baselines: bool = opt.option("leave out the rows of today's stacks", True)
-    recommend: bool = opt.option("also model the time and name the best group sizes", False)
+    baselines: bool = opt.option("leave out the baselines, a ring in bf16 and a sum in fp32", True)
+    recommend: bool = opt.option("also model the time, and name the best group sizes", False)
     machine: str | None = opt.machine(f"'{_MACHINE}'")
 
 
@@ -68,27 +68,28 @@ class Nodes(opt.Ranks):
 
     nodes: int | None = opt.option(
         "the number of nodes",
-        absent="256, or the file's ranks, or with a transport the processes (and no others)",
+        absent="256; with --gradients the file's ranks; with a transport the number of processes, "
+        "which --nodes must equal",
     )
 
 
 @dataclass
 class Source(opt.GradientsFile):
-    """Options of the gradients."""
+    """Options of the source of the gradients."""
 
     layer: str | None = opt.option(
-        "only this tensor, or those of a pattern; of a --model also convN and fcN, the weight of "
-        "its Nth convolution or linear layer",
-        absent="all together",
+        "measure only this tensor, or the tensors that match a pattern; with --model also convN or "
+        "fcN, the weight of the Nth convolution or linear layer",
+        absent="all tensors together",
         metavar="NAME",
     )
     seed: int = opt.seed()
 
 
 def _of_models(what: str, name: str) -> Any:
-    """Returns an option of the model. Each model has a default."""
+    """Returns an option of the model, whose default depends on the model."""
     others = OTHER_DEFAULTS.get(name, "their own")
-    both = f"{MODEL_DEFAULTS[name]}, of other models {others}"
+    both = f"{MODEL_DEFAULTS[name]}, for other models {others}"
     return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
 
 
@@ -98,61 +99,62 @@ class Model:
 
     model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
     epochs: int | None = _of_models(
-        "epochs of training in fp32, before gradients are computed", "epochs"
+        "number of epochs of training in fp32 before gradients are computed", "epochs"
     )
-    batch: int | None = _of_models("images for each virtual node", "batch")
-    train_nodes: int | None = _of_models("emulated nodes of the training", "train_nodes")
-    depth: int | None = _of_models("hidden layers", "depth")
-    width: int | None = _of_models("units in a hidden layer", "width")
+    batch: int | None = _of_models("number of images for each virtual node", "batch")
+    train_nodes: int | None = _of_models("number of emulated nodes of the training", "train_nodes")
+    depth: int | None = _of_models("number of hidden layers", "depth")
+    width: int | None = _of_models("number of neurons in a hidden layer", "width")
 
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
-    plot: Path | None = opt.plot_file("relative RMS by group size")
-    per_tensor: bool = opt.option("also show each tensor", False)
+    plot: Path | None = opt.plot_file("the relative RMS by group size")
+    per_tensor: bool = opt.option("also show the round-off of each tensor", False)
 
 
 @dataclass
 class Options:
     """Measure the round-off of an all-reduce by group size.
 
-    Measures the round-off of an all-reduce by group size, against the binary64 sum of the
-    contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
-    Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
-    zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
-    both figures leave out. If no result is finite, both are – (in CSV inf, in JSON null). Steps
-    count the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without
-    groups 2(p - 1). Sums of compressors (qsgd, top_k …) cannot hop: they count the steps of their
-    exchange, 2(p - 1) by owner.
+    Measures the round-off of an all-reduce by group size, compared with the binary64 sum h of the
+    contributions before cast and scaling. The all-reduce gives l. The relative RMS is sqrt(sum (h -
+    l)^2 / sum h^2). The Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the
+    references h that are not zero; a few tiny references can decide it. 'Not finite' is the number
+    of NaN and infinite results, which both errors leave out. If no result is finite, both errors
+    are – (in CSV inf, in JSON null). Steps are the communication steps of the hierarchical
+    all-reduce: 4(k - 1) + 2(p/k - 1) for p nodes in groups of k, or 2(p - 1) without groups.
+    Compressors (qsgd, top_k …) cannot send partial sums from node to node. Their steps are 2(p -
+    1), of the exchange `owner` (reduce-scatter and all-gather).
 
-    Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the
-    same gradients: the mean of their sums. A line below the table names them.
+    Codecs with error feedback (one_bit, top_k, feedback …) are measured on the mean of 16 sums of
+    the same gradients. A line below the table names these codecs.
 
-    The first rows are what today's stacks do, without scaling or groups: a ring in bf16, which
-    rounds partial sums at each hop as NCCL does, and fp32, in which one rank sums each slice.
+    The first rows are baselines, without scaling or groups: a ring in bf16, which rounds partial
+    sums at each hop as NCCL does, and a sum in fp32, in which one rank sums each slice.
 
     With --transport each process contributes its own gradients, and the processes sum them. The
-    table is that of as many virtual nodes.
+    table is the same as for this number of virtual nodes.
 
     --recommend measures in order ring and models the time of two exchanges: the hierarchical one
     (without groups a ring; codecs have neither) and owner. The time is steps × alpha + bytes /
-    beta, each step as long as its longest message on --machine. There all ranks have one link each:
-    of a named machine take one rank a host, as in --machine 'ethernet-10g gpus=1'.
-    It names the choices with the least relative RMS, the least time and the least product of both.
-    Its errors are those over 8 random orders of the ranks together, so that the given order does
-    not matter; the rows are of the given order. It reports a tie, and names the fastest choice, if
-    more than 5 % of 1,000 resamples (of the orders, and of 16 blocks of the values) would change
-    the choice. Between processes the ranks have one order. MB are the bytes that the first rank of
-    a group sends, at most if a codec's sizes depend on the values.
+    beta, where each step takes as long as its longest message on --machine. The model assumes one
+    link for each rank. For a named machine, choose one rank per host, as in --machine 'ethernet-10g
+    gpus=1'. It names the choices with the least relative RMS, the least time and the least product
+    of both. Its errors are measured over 8 random orders of the ranks, so that the order of the
+    file does not matter. The rows of the table use the order of the file. It reports a tie, and
+    names the fastest choice, if more than 5 % of 1,000 resamples (of the orders, and of 16 blocks
+    of the values) would change the choice. With --transport, only one order is measured. MB are the
+    bytes that the first rank of a group sends. For codecs of variable size, MB is an upper bound.
 
     Without --gradients it trains a --model of `cpd train`, by default its digit classifier, in fp32
     for --epochs. Then each virtual node computes gradients on --batch training images that it draws
-    at random. The paper's table 9, at a small size: --model resnet18 --layer conv1. A file is .npz,
-    .safetensors, .pt or .pth with an array for each tensor, whose leading dimension is the rank, or
-    with arrays named rank{r}/NAME (in a .pt also a list with a dict for each rank). A .npy is one
-    such tensor. Nothing in a file is executed.
+    at random. For a small version of table 9 of the APS paper, use --model resnet18 --layer conv1.
+    A file is .npz, .safetensors, .pt or .pth with an array for each tensor, whose leading dimension
+    is the rank, or with arrays named rank{r}/NAME (in a .pt also a list with a dict for each rank).
+    A .npy file is one tensor with a leading dimension for the rank. Nothing in a file is executed.
     """
 
     sums: Sums = opt.group(Sums, "the sums")
@@ -164,7 +166,7 @@ class Options:
 
 @dataclass
 class _Study:
-    """The quantities that `cpd roundoff` measures."""
+    """The all-reduces that `cpd roundoff` measures, and the settings of the measurement."""
 
     series: "list[Series]"
     gradients: "Gradients"
@@ -184,7 +186,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuses invalid options before gradients are computed."""
+    """Raises an error for invalid options before gradients are computed."""
     from cpd.study.series import check_group_sizes
 
     _specs(options)
@@ -197,13 +199,13 @@ def _check(options: Options) -> None:
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
-    """Returns the network that --recommend models, and the measured sums, by their texts."""
+    """Returns the network that --recommend models, and the all-reduces to measure, by text."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
 
 def _spec(text: str, options: Options) -> Reduce:
-    """Returns the all-reduce of a text; of --recommend in order ring."""
+    """Returns the all-reduce of a text. With --recommend, its order is `ring`."""
     spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
@@ -216,7 +218,7 @@ def _spec(text: str, options: Options) -> Reduce:
 
 
 def _study(options: Options, world: int | None) -> _Study:
-    """Runs the study. `world`: the number of processes that are the nodes."""
+    """Measures and prints. `world` is the number of processes, if processes are the nodes."""
     from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
 
     _check(options)
@@ -233,7 +235,7 @@ def _study(options: Options, world: int | None) -> _Study:
 
 
 def _nodes(nodes: int | None, world: int | None) -> int | None:
-    """Returns the number of nodes asked for, by number or as processes."""
+    """Returns the number of nodes: the value of --nodes, or the number of processes."""
     if nodes is not None and nodes < 1:
         raise UsageError(f"nodes must be at least 1, got {nodes}")
     if world is not None and nodes not in (None, world):
@@ -244,7 +246,10 @@ def _nodes(nodes: int | None, world: int | None) -> int | None:
 def _measure_and_print(
     study: _Study, comm: "Communicator | None", options: Options, prints: bool
 ) -> None:
-    """Measures with the other processes, where there are some; the process of node 0 prints."""
+    """Measures, together with the other processes if there are any.
+
+    The process of node 0 prints.
+    """
     gradients = study.gradients
     not_finite = gradients.not_finite()
     if prints:
@@ -311,7 +316,7 @@ def _headline(study: _Study, options: Options) -> str:
 
 
 def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
-    """Names inputs that are not finite, so that the format is not blamed."""
+    """Warns of layers with inputs that are not finite, which are not the format's fault."""
     source = (
         "the model's gradients" if options.source.gradients is None else options.source.gradients
     )
@@ -324,7 +329,7 @@ def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
 
 
 def _warn_of_what_is_lost(study: _Study, inputs_are_finite: bool) -> None:
-    """Names the sums with no finite result, and a remedy if the format is to blame."""
+    """Warns of all-reduces whose sums are all 0 or all not finite. Suggests a remedy."""
     for entry in study.series:
         rows = [line.row for line in entry.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
@@ -341,7 +346,7 @@ def _remedy(spec: "Reduce") -> str:
 
 
 def _network(options: Options) -> "Machine | None":
-    """Returns the network that --recommend is asked about; None without it."""
+    """Returns the network that --recommend models, or None without --recommend."""
     from cpd.study.machines import Machine
 
     if not options.sums.recommend:
@@ -358,9 +363,9 @@ def _network(options: Options) -> "Machine | None":
 
 
 def _check_source(options: Options) -> None:
-    """Refuses options that do not fit the source of gradients, and files that cannot be read.
+    """Raises an error for a bad file, or for options that do not apply to the source of gradients.
 
-    Options of a file's gradients need a file, options of a model's gradients need a model.
+    Some options apply only to gradients from a file, others only to gradients of a model.
     """
     if options.source.gradients is None:
         if options.source.round:
@@ -372,7 +377,7 @@ def _check_source(options: Options) -> None:
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
-    """Returns the gradients of a file or a model, of --layer alone if it is given."""
+    """Returns the gradients of a file or a model. With --layer, only this layer's."""
     from cpd.study.gradients import load_gradients
 
     file, layer = options.source.gradients, options.source.layer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of `cpd roundoff`: tables, CSV and JSON."""
+"""Writes the output of `cpd roundoff`: tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CSV = (
 
 
 def series_table(series: Sequence[Series]) -> Table:
-    """Returns all ways to sum, one after the other; with times where a network was given."""
+    """Returns a table of all measured all-reduces, with times if a network was given."""
     timed = any(line.choice for entry in series for line in entry.lines)
     table = new_table(
         "Sum",
@@ -76,13 +76,13 @@ def _cells(line: Line) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Four digits, in seven places at most."""
+    """Returns a number with four significant digits, in at most seven characters."""
     plain = f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
     return plain if len(plain) <= 7 else f"{value:.1e}"
 
 
 def layer_table(series: Series) -> Table:
-    """Relative RMS of each layer, a column for each group size."""
+    """Returns a table of each layer's relative RMS, with a column for each group size."""
     from cpd.study.gradient_files import shown
 
     layers: dict[str, list[RoundoffRow]] = {}
@@ -105,7 +105,10 @@ def layer_table(series: Series) -> Table:
 
 
 def _narrow(table: Table) -> Table:
-    """Less space between columns, so that a window of 80 holds them; the first keeps its words."""
+    """Narrows the space between columns, so that the table fits in 80 columns of a window.
+
+    Words of the first column are not broken.
+    """
     table.padding = (0, 1, 0, 0)
     longest = max((len(str(cell)) for cell in table.columns[0].cells), default=0)
     table.columns[0].min_width = min(longest, 14)
@@ -113,7 +116,7 @@ def _narrow(table: Table) -> Table:
 
 
 def print_series(console: Console, series: Sequence[Series], per_layer: bool) -> None:
-    """Prints the table, also each layer's if requested, and the recommendation."""
+    """Prints the table, the table by layer if requested, and the recommendation."""
     console.print(series_table(series))
     if per_layer:
         for entry in series:
@@ -132,7 +135,7 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
 
 
 def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
-    """Names the specs whose round-off is measured on the mean of several sums."""
+    """Prints the codecs whose round-off is measured on the mean of several sums."""
     from cpd.study.reduce import STEPS, feeds_back
 
     labels = [label for label, spec in specs.items() if feeds_back(spec)]
@@ -143,7 +146,7 @@ def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
 
 
 def csv_of(series: Sequence[Series], per_layer: bool) -> str:
-    """Returns a header and a row for each line; `layer` is empty for all layers together."""
+    """Returns the header and the rows of the CSV file. `layer` is empty for all layers together."""
     rows = []
     for entry in series:
         setting = {"name": entry.label, **entry.setting(), "baseline": int(entry.baseline)}
@@ -153,7 +156,11 @@ def csv_of(series: Sequence[Series], per_layer: bool) -> str:
 
 
 def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:
-    """`roundoff`, `layers` and `recommend` of one format; of several, these in `formats`."""
+    """Returns the data for JSON.
+
+    For one all-reduce, the object has `roundoff`, `layers` and `recommend`. For several, the list
+    `formats` has such an object for each. `baselines` has the baselines.
+    """
     pairs = [(entry, _json_of_one(entry, per_layer)) for entry in series]
     chosen = [
         {"name": entry.label, **entry.setting(), **data}

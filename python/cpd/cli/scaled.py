@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats as `cpd show` prints them: blocks, scales, and bits a value."""
+"""Prints scaled formats for `cpd show`: blocks, scales and bits per value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = {
     "fp8-block": "DeepSeek-V3's FP8, as DeepGEMM makes it",
     "bfp8": "block floating point",
 }
-"""The meanings of the names."""
+"""The description of each named scaled format."""
 TERMS = {
     "floor": "2^(floor(log2 A) - emax)",
     "ceil": "2^(ceil(log2 A) - emax)",
@@ -46,20 +46,20 @@ TERMS = {
     "mae": "A mapped to M or to M/1.5, whichever has the smaller sum of errors",
     "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
 }
-"""The meanings of rules, arithmetics, treatments of NaN, and choices."""
+"""The description of each value of the keys rule, arithmetic, non_finite and choose."""
 _KEYS = (
     *("element", "block", "scale", "rule", "tensor_scale", "outer", "arithmetic", "margin"),
     *("non_finite", "choose", "scale_max"),
 )
-"""The keys of a scaled format that JSON has."""
+"""The keys of a scaled format that the JSON output has."""
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
-"""The bits of the widest elements whose values are listed."""
+"""The largest number of bits of elements for which values are listed."""
 
 
 def find_format(name: str) -> Format | Scaled:
-    """Returns the format of a name; an error names the scaled one that was probably meant."""
+    """Returns the format of a name. The error for an unknown name suggests a scaled format."""
     try:
         return format_or_scaled(name)
     except ValueError as error:
@@ -122,7 +122,7 @@ def scaled_table(formats: list[Scaled]) -> Table:
 
 
 def notes(formats: list[Scaled]) -> Iterator[str]:
-    """Yields the table in words."""
+    """Yields the lines of the description of a scaled format."""
     yield f"* of a {' x '.join(map(str, EXAMPLE))} matrix, blocks along its rows"
     yield "A: a block's largest magnitude; M: the elements' max, of exponent emax"
     for terms in (
@@ -145,7 +145,10 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
 
 
 def largest(q: Scaled) -> float:
-    """Returns the largest finite value; binary32's where scales reach beyond."""
+    """Returns the largest finite value.
+
+    If scales go beyond binary32, it is the largest binary32 value.
+    """
     f = q.element
     value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
     if value <= _FLT_MAX:
@@ -158,7 +161,10 @@ def largest(q: Scaled) -> float:
 
 
 def least(q: Scaled) -> float:
-    """Returns the least positive value; binary32's where scales reach below."""
+    """Returns the least positive value.
+
+    If scales go below binary32, it is the least binary32 value.
+    """
     value = 1.0
     for f in (q.element, q.scale, q.tensor_scale):
         if f is not None:
@@ -168,7 +174,7 @@ def least(q: Scaled) -> float:
 
 
 def source(q: Scaled) -> str | None:
-    """Returns the meaning of a format's name."""
+    """Returns the description of a format's name."""
     return next((meaning for name, meaning in SOURCES.items() if named_scaled(name) == q), None)
 
 

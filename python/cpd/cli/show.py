@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show`: formats, matrix units, codecs and recipes, by name or text."""
+"""`cpd show`: shows formats, matrix units, codecs and recipes, given by name or text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
 _LEAST_PREFIX = 3
-"""The fewest letters of a matrix unit's name by which a message lists units."""
+"""The least length of a prefix of matrix units' names for which an error lists these units."""
 
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
@@ -39,7 +39,7 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Lists:
-    """Options that choose what is listed."""
+    """Options that select the kind of objects to list."""
 
     tables: str | None = opt.option(
         "show the formats of a standard: p3109 (IEEE P3109, 3 to 8 bits) or ocp (FP8 and MX)",
@@ -48,21 +48,21 @@ class Lists:
         metavar="STANDARD",
     )
     units: bool = opt.option(
-        "show the matrix units that an accumulator can be, or those named", False
+        "show matrix units, which are accumulators: all units, or those that are named", False
     )
     codecs: bool = opt.option(
-        "show the codecs and their options, which all-reduces send in place of a format, or those "
-        "named",
+        "show codecs, which an all-reduce can use in place of a format, with their options: all "
+        "codecs, or those that are named",
         False,
     )
-    recipes: bool = opt.option("show the recipes, or those named", False)
+    recipes: bool = opt.option("show all recipes, or those that are named", False)
     schema: bool = opt.option(
-        "print the JSON schema of a recipe's TOML and JSON, for editors and checks", False
+        "print the JSON schema of recipes in TOML or JSON, for editors and validators", False
     )
 
     @property
     def kind(self) -> str | None:
-        """The kind of objects that are listed. None: names determine their kind."""
+        """The kind of objects to list, or None if the names determine the kind."""
         kinds = ("units", "codecs", "recipes", "schema")
         return next((kind for kind in kinds if getattr(self, kind)), None)
 
@@ -75,8 +75,8 @@ class Options:
     unit with its rule and evidence, a codec with its options, a recipe as TOML. Without a NAME it
     shows common formats.
 
-    Some names are both formats and recipes (nvfp4). They are shown as formats, or with --recipes as
-    recipes.
+    Some names, such as nvfp4, are both formats and recipes. They are shown as formats, or as
+    recipes with --recipes.
 
       cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
       cpd show e4m3fn --neighbors 0.3
@@ -93,7 +93,7 @@ class Options:
 
     @property
     def kind(self) -> str | None:
-        """The kind of objects that are listed."""
+        """The kind of objects to list, or None."""
         return self.lists.kind
 
 
@@ -130,7 +130,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuses options that exclude each other."""
+    """Raises an error for options that exclude each other."""
     if options.formats.compare is not None and options.things:
         shown = " ".join(options.things)
         raise UsageError(f"--compare takes two formats and no more, got {shown} too")
@@ -145,7 +145,7 @@ def _check(options: Options) -> None:
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
-    """Returns the names that are shown if no name is given."""
+    """Returns the names to show if the command line has no name."""
     return _names().get(kind, COMMON) if kind else COMMON
 
 
@@ -158,7 +158,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit."""
+    """The name of a matrix unit, to show it as a unit."""
 
 
 class _Codec(str):
@@ -166,7 +166,7 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """Returns the object of a name, or the object of that name and this kind."""
+    """Returns the object of a name: of the kind `kind`, or of any kind if it is None."""
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
@@ -212,7 +212,7 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
 
 
 def _is_accumulator(text: str) -> bool:
-    """Returns whether a text names an accumulator."""
+    """Returns whether a text is the text of an accumulator."""
     try:
         Accumulator(text)
     except ValueError:
@@ -221,7 +221,7 @@ def _is_accumulator(text: str) -> bool:
 
 
 _Found = dict[str, Any]
-"""The meanings of names."""
+"""The objects to show, by the names on the command line."""
 
 
 def _json(options: Options, by_name: _Found) -> Any:
@@ -246,7 +246,7 @@ def _row(thing: _Unit | _Codec | Recipe) -> dict[str, Any]:
 
 
 def _print(options: Options, by_name: _Found) -> None:
-    """Prints formats, then units, codecs and recipes, each in the order given."""
+    """Prints formats, units, codecs and recipes, each kind in the order of the command line."""
     things = list(by_name.values())
     formats = [thing for thing in things if isinstance(thing, Format | Scaled)]
     if formats:

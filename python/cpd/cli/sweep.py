@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd sweep`: formats, accumulators, roundings and scales on the user's tensors."""
+"""`cpd sweep`: measures formats, accumulators, roundings and scales on the user's tensors."""
 
 import functools
 import importlib
@@ -36,36 +36,44 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Choices:
-    """Options of the combinations: arguments of `cpd.study.sweep`."""
+    """Options for the combinations to measure. They are arguments of `cpd.study.sweep`."""
 
-    formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
+    formats: str = opt.option("the formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
     accumulators: str = opt.accumulator(
         "accumulators of dot products", "fp32", flags=("--accumulator",), metavar="TEXT,…"
     )
     rounding: str = opt.option(
-        "roundings of the casts; stochastic:8 has 8 random bits", "nearest_even", metavar="MODE,…"
+        "the roundings of the casts; stochastic:8 is stochastic rounding with 8 random bits",
+        "nearest_even",
+        metavar="MODE,…",
     )
-    scales: str = opt.option("scales of the formats, as above", "none", metavar="NAME,…")
-    bits: int | None = opt.option("only formats of N bits", absent="all")
+    scales: str = opt.option(
+        "the scales of the formats, as described above", "none", metavar="NAME,…"
+    )
+    bits: int | None = opt.option("measure only formats of N bits", absent="all")
     overflow: str = opt.overflow("saturate")
     seed: int = opt.seed()
 
 
 @dataclass
 class Measurement:
-    """Options of how cells are measured: arguments of `cpd.study.sweep`."""
+    """Options for the measurement of a cell (a combination).
 
-    length: int = opt.option("up to N terms of a dot product", 1024)
+    They are arguments of `cpd.study.sweep`.
+    """
+
+    length: int = opt.option("the largest number of terms of a dot product", 1024)
     dots: bool = opt.option("do not measure dot products", True)
-    sample: int | None = opt.option("up to N values of each tensor", absent="all")
+    sample: int | None = opt.option("measure at most N values of each tensor", absent="all")
     accuracy: str | None = opt.option(
-        "your function that returns the accuracy of a model in a cell", metavar="MODULE:FUNCTION"
+        "your function that returns the accuracy of a model with a cell's formats",
+        metavar="MODULE:FUNCTION",
     )
 
 
 @dataclass
 class Jobs(opt.Cluster):
-    """Options of processes: arguments of `cpd.study.sweep`."""
+    """Options for processes and clusters. They are arguments of `cpd.study.sweep`."""
 
     jobs: int | None = opt.jobs("one, or one per CPU for large sweeps")
 
@@ -75,28 +83,30 @@ class Front:
     """Options of the Pareto front."""
 
     error: str | None = opt.option(
-        "the error that is compared: dot_error, relative_rms, mean_error, worst, underflow, "
-        "overflow or accuracy",
+        "the error that determines the front: dot_error, relative_rms, mean_error, worst, "
+        "underflow, overflow or accuracy",
         absent="accuracy if it is measured, else dot_error",
         metavar="NAME",
     )
     cost: str = opt.option(
-        "the hardware cost that is compared",
+        "the hardware cost that determines the front",
         "gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
     )
     front: bool = opt.option(
-        "show only the front; CSV has all rows, and a column that marks the front", False
+        "show only the rows on the front; CSV still has all rows, and a column that marks the "
+        "front",
+        False,
     )
 
 
 @dataclass
 class Results(opt.Tables):
-    """Options of the results."""
+    """Options for the output of results."""
 
     plot: Path | None = opt.plot_file("the front")
     out: Path | None = opt.option(
-        "a folder for cells, figures and a report", flags=("-o", "--out"), metavar="DIR"
+        "write cells, figures and a report to a folder", flags=("-o", "--out"), metavar="DIR"
     )
 
 
@@ -111,23 +121,24 @@ class Options:
 
     Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
     is executed. Only floating-point tensors are read, and values are rounded to binary32 first.
-    Each tensor counts divided by its RMS. Sums and blocks run along the last dimension; each value
-    is cast and multiplied.
+    Each tensor is divided by its RMS, so that all tensors have equal weight. Sums and blocks run
+    along the last dimension; each value is cast and multiplied.
 
-    A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do int[4-8]
-    and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by commas, except in
-    quotes or brackets. Some short names are finite formats (e2m1, e2m3, e3m2), of which a warning
-    is printed; e[2-5]m[1-3]:ieee or :finite names formats of one kind. Scales are none, tensor and
-    row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn below a tensor's fp32), or the words
-    after the element of a scaled format, such as '64 scale=e8m0'. Scaled formats such as mxfp4 have
-    their own.
+    A pattern such as e[2-5]m[1-3] stands for all formats with these exponent and mantissa bits.
+    Other patterns are int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are
+    separated by commas, except in quotes or brackets. The names e2m1, e2m3 and e3m2 are finite
+    formats, and a warning is printed if a pattern mixes them with others. e[2-5]m[1-3]:ieee or
+    :finite stands for formats of one kind. Scales are none, tensor and row (in fp32), mx (blocks of
+    32 values, in e8m0), nv (blocks of 16 values, in e4m3fn, with an outer fp32 scale of the
+    tensor), or the words after the element in the text of a scaled format, such as '64 scale=e8m0'.
+    Scaled formats such as mxfp4 have their own scales.
 
     --out stores each cell in a file, and writes cells.csv, sweep.json, front.png and report.html.
-    An interrupted sweep continues from there: it measures only cells that are missing, damaged or
-    of other tensors.
+    If a sweep is interrupted, the same command continues it: it measures only cells that are
+    missing, damaged or of other tensors.
 
-    The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and normalizer for
-    each product, as gates of two inputs. It compares; it does not predict an area.
+    The cost is from the model cpd-2026: the bits of multiplier, aligner, adder and normalizer for
+    each product, converted to two-input gates. Use it to compare formats, not to predict an area.
     """
 
     files: list[Path] = opt.argument("a file of tensors", nargs="*", metavar="FILE")
@@ -179,7 +190,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Reports mistakes before the work begins."""
+    """Raises an error for invalid options before the work begins."""
     if bool(options.files) == (options.capture is not None):
         got = "both" if options.files else "neither"
         raise UsageError(f"give either files of tensors or --capture, got {got}")
@@ -208,7 +219,7 @@ def _tensors(options: Options) -> Any:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Returns a function of the user's, from a module in Python's path or the current folder."""
+    """Returns the user's function from a module in Python's path or the current folder."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise UsageError(f"--capture must be MODULE:FUNCTION, got {text!r}")

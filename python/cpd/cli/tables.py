@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consoles and tables of rich that cut nothing. Only what prints imports this module."""
+"""Consoles and tables of rich that never cut text. Only functions that print import this module."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from rich.table import Table
 _PIPE = 80
 _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
-"""The least width of a column of words, in letters."""
+"""The least width of a column of words, in characters."""
 _BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
-"""Matches the parts into which a word that is wider than its column is broken."""
+"""Matches the parts into which a word is broken if it is wider than its column."""
 
 
 class WholeConsole(Console):
-    """Cuts no line at the window's edge."""
+    """A console that does not cut lines at the edge of the window."""
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
         """Prints without cropping, unless `crop`."""
@@ -29,10 +29,10 @@ class WholeConsole(Console):
 
 
 class WholeTable(Table):
-    """A table that cuts no number if the window is narrow.
+    """A table that does not cut numbers if the window is narrow.
 
-    Headers are then broken into lines and columns set closer; if that is not enough the table is
-    wider. A pipe's edge is at 80 columns.
+    In a narrow window, headers are broken into lines and columns are closer. If this is not enough,
+    the table is wider than the window. For a pipe, the width is 80 columns.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -50,7 +50,7 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options.update(width=width))
 
     def _least(self, console: Console, options: ConsoleOptions) -> int:
-        """Returns the width at which no number is cut."""
+        """Returns the least width of the table at which no number is cut."""
         least = Measurement.get(console, options.update(width=1000), self).maximum
         for column in self.columns:
             if not column.no_wrap:
@@ -60,7 +60,7 @@ class WholeTable(Table):
         return least
 
     def _break_words(self, width: int) -> None:
-        """Breaks words in the columns of words, all together `width` wide, at signs."""
+        """Breaks long words at signs, so that the columns of words are together `width` wide."""
         for column in self.columns:
             if not column.no_wrap:
                 column._cells = [
@@ -69,7 +69,7 @@ class WholeTable(Table):
 
 
 def _parted(text: str, width: int) -> str:
-    """Returns the text with words that are longer than the width broken into lines after signs."""
+    """Returns the text, in which words longer than the width are broken into lines after signs."""
 
     def parts(word: re.Match[str]) -> str:
         if cell_len(word[0]) <= width:
@@ -85,7 +85,7 @@ def _parted(text: str, width: int) -> str:
 
 
 def _in_lines(header: str, cells: Iterable[str]) -> str:
-    """Returns a header broken to lines of its cells' width, or of its longest word's."""
+    """Returns a header broken into lines as wide as its cells or its longest word."""
     widest = max(map(cell_len, cells), default=0)
     words: list[str] = []
     for word in header.split():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd vectors`: vectors for hardware, and checks of others'."""
+"""`cpd vectors`: writes test vectors for hardware, and checks vectors from other sources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROUNDINGS = {
     "to_odd": ("rto", "rodd"),
     "stochastic": ("sr",),
 }
-"""Each mode's names in file names, RISC-V and TestFloat."""
+"""For each rounding mode: its names in file names, in RISC-V and in TestFloat."""
 
 
 def register(commands: opt.Commands) -> None:
@@ -42,7 +42,7 @@ def register(commands: opt.Commands) -> None:
 
 
 def _rounding(text: str) -> str:
-    """Returns the mode of a name, in capitals or not; an unknown name as it is."""
+    """Returns the rounding mode of a name in any letter case. Returns an unknown name unchanged."""
     word = text.lower()
     known = (mode for mode, names in _ROUNDINGS.items() if word in (mode, *names))
     return next(known, text)
@@ -50,40 +50,44 @@ def _rounding(text: str) -> str:
 
 @dataclass
 class Rule:
-    """Options of the operation: arguments of `cpd.hardware.make_vectors`."""
+    """Options for the operation. They are arguments of `cpd.hardware.make_vectors`."""
 
     result: str | None = opt.option(
         "the format of the results",
-        absent="that of the first operand, or of a sum's accumulator",
+        absent="the first operand's format, or for a sum the accumulator's",
         metavar="FORMAT",
     )
     rounding: str = opt.option(
         "nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down (rdn), "
-        "to_odd (rto) or stochastic (sr); sums round as their accumulator does",
+        "to_odd (rto) or stochastic (sr); a sum uses its accumulator's rounding instead",
         "nearest_even",
         type=_rounding,
         metavar="MODE",
     )
     overflow: str = opt.overflow("ieee")
-    random_bits: int = opt.option("random bits of stochastic rounding, field r of a line", 24)
+    random_bits: int = opt.option(
+        "number of random bits of stochastic rounding; they are field r of a line", 24
+    )
     variant: str = opt.option(
         "the variant of stochastic rounding in IEEE P3109", "A", choices=("A", "B", "C")
     )
     tininess: str = opt.option(
-        "detect UF after rounding or before it", "after", choices=("after", "before")
+        "detect underflow (UF) after or before rounding", "after", choices=("after", "before")
     )
     nan_signals: bool = opt.option(
-        "NaN operands raise NV also in formats without quiet and signaling NaN", False
+        "NaN operands raise NV even in formats that do not distinguish signaling NaN", False
     )
     accumulator: str | None = opt.accumulator(
-        "the accumulator of a sum", absent="none, but a sum needs one"
+        "the accumulator of a sum", absent="none; required for a sum"
     )
-    length: int | None = opt.option("products or terms of a sum", absent="a unit's block, else 16")
+    length: int | None = opt.option(
+        "number of products or terms of a sum", absent="a unit's block, else 16"
+    )
 
 
 @dataclass
 class Lines:
-    """Options of the lines: arguments of `cpd.hardware.make_vectors`."""
+    """Options for the lines of the file. They are arguments of `cpd.hardware.make_vectors`."""
 
     exhaustive: bool = opt.option("add all lines", False)
     directed: bool = opt.option("add inputs near special values", False)
@@ -102,12 +106,12 @@ class Files:
         choices=("testfloat", "readmemh", "csv", "jsonl"),
     )
     out: Path | None = opt.option(
-        "a file, which is overwritten, a folder, or - for standard output",
+        "the file to write (overwritten if it exists), or its folder, or - for standard output",
         absent="a name such as e4m3fn_mul_rne.tv in the current folder",
         flags=("-o", "--out"),
     )
     testbench: Path | None = opt.option(
-        "a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
+        "write the vectors, a self-checking SystemVerilog test bench and a Makefile to a folder",
         metavar="DIR",
     )
     check: Path | None = opt.option("compare a file's lines with the results computed here")
@@ -115,27 +119,28 @@ class Files:
 
 @dataclass
 class Module:
-    """Options of the module under test."""
+    """Options for the module under test."""
 
     module: str | None = opt.option(
-        "your module, whose ports are the fields of a line (a, b, …, result, flags)",
+        "the name of your module; its ports are named as the fields of a line (a, b, …, result, "
+        "flags)",
         absent="the operation's module in tests/rtl",
         metavar="NAME",
     )
     rtl: list[Path] | None = opt.option(
-        "a source under test; may be given several times", type=Path, action="append"
+        "a source file of the module; may be given several times", type=Path, action="append"
     )
     ports: str | None = opt.option(
-        "ports whose names are not their fields', as in a=op_a_i,result=res_o",
+        "the ports with other names than their fields, as in a=op_a_i,result=res_o",
         metavar="FIELD=PORT,…",
     )
     signals: str | None = opt.option(
-        "inner signals that are ports too, or all; those of block_fma and mma also need the port "
-        "special, which is 1 if they are not compared",
+        "the inner signals for which the module has ports, or all; for block_fma and mma it also "
+        "needs a port special, which is 1 if inner signals are not to be compared",
         metavar="NAMES",
     )
-    flags: bool = opt.option("the module has no port flags", True)
-    any_nan: bool = opt.option("any NaN passes for any other", False)
+    flags: bool = opt.option("the module has no port named flags, so flags are not compared", True)
+    any_nan: bool = opt.option("accept any NaN where a NaN is expected", False)
 
 
 def _port(help: str, absent: str = "none") -> Any:
@@ -144,26 +149,38 @@ def _port(help: str, absent: str = "none") -> Any:
 
 @dataclass
 class Clock:
-    """Options of a module with a clock: arguments of `cpd.hardware.Ports`."""
+    """Options for a module with a clock. They are arguments of `cpd.hardware.Ports`."""
 
     clock: str | None = _port(
-        "the clock, used at its rising edge", "none, the module is combinational"
+        "the clock's port; the rising edge is used", "none, the module is combinational"
     )
-    latency: int = opt.option("rising edges from a line to its result, without --valid-out", 1)
-    valid_in: str | None = _port("an input, 1 with each line")
-    ready_in: str | None = _port("an output, 1 when the module takes a line", "it takes each")
+    latency: int = opt.option(
+        "number of rising edges from a line to its result, if there is no --valid-out", 1
+    )
+    valid_in: str | None = _port("an input port that is 1 while the bench presents a line")
+    ready_in: str | None = _port(
+        "an output port that is 1 when the module accepts a line", "it accepts every line"
+    )
     valid_out: str | None = _port(
-        "an output, 1 with each result, in the order of the lines", "none, see --latency"
+        "an output port that is 1 with each result; results must be in the order of the lines",
+        "none, see --latency",
     )
-    ready_out: str | None = _port("an input, 1 when the bench takes a result", "it takes each")
-    reset: str | None = _port("the reset, active only before the first line")
-    reset_level: int = opt.option("the value that resets", 1, choices=(0, 1))
+    ready_out: str | None = _port(
+        "an input port that is 1 when the bench accepts a result", "it accepts every result"
+    )
+    reset: str | None = _port("the reset's port; it is active only before the first line")
+    reset_level: int = opt.option(
+        "the level of the reset port that resets the module", 1, choices=(0, 1)
+    )
     reset_cycles: int = opt.option(
-        "rising edges in reset; 0: a pulse between edges (asynchronous)", 4
+        "number of rising edges in reset; 0: a pulse between edges (asynchronous reset)", 4
     )
-    interval: int = opt.option("the least cycles from one line to the next, without --ready-in", 1)
+    interval: int = opt.option(
+        "least number of cycles from one line to the next, if there is no --ready-in", 1
+    )
     gaps: int | None = opt.option(
-        "the percentage of cycles without a line and without --ready-out, in bursts",
+        "percentage of cycles, in bursts, in which the bench presents no line, and in which it "
+        "holds --ready-out at 0",
         absent="25 with --ready-in or --ready-out, else 0",
         metavar="PERCENT",
     )
@@ -173,11 +190,11 @@ class Clock:
 class Options:
     """Write and check test vectors and test benches for hardware.
 
-    Writes test vectors for hardware: inputs, results and exception flags of one operation. The
-    exact oracle and the kernels both compute each line, which is written only if they agree. Then
-    it prints the number of lines of each kind of case. For a kind without lines it prints "cannot
-    happen" if the formats exclude the case or no input has it (up to 2^24 inputs, of sums 2^21),
-    else "not reached".
+    Writes test vectors for hardware: inputs, results and exception flags of one operation. An exact
+    reference implementation and the kernels both compute each line. If they differ, the command
+    fails and writes nothing. Then it prints the number of lines for each kind of case. For a kind
+    without lines, it prints "cannot happen" if the formats exclude the case, or if a search of all
+    inputs finds none (up to 2^24 inputs, for sums 2^21). Otherwise it prints "not reached".
 
       cpd vectors mul e4m3fn --exhaustive
       cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
@@ -188,20 +205,22 @@ class Options:
       cpd vectors --check e4m3fn_mul_rne.tv
 
     Operations: cast, add, mul, fma, div, sqrt; and sums: dot (an element of a matrix product), sum
-    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit that takes scales). Lines of
-    sums have the inner signals, unless the unit does not align all terms.
+    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit with scales). Lines of sums
+    also have the inner signals of the hardware, except for units that do not align all terms.
 
-    FORMAT: one for all operands or one for each. For a cast: the operand's and the result's, or the
-    result's alone (from fp32). For a unit the default is its own. Results are in the first
-    operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless --result is given.
+    FORMAT: one format for all operands, or one for each. For a cast: the formats of operand and
+    result, or of the result alone (the operand is then fp32). For a matrix unit, the default is the
+    unit's own formats. Results are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn)
+    unless --result is given.
 
-    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh (a
-    word a line, first field on top, with a SystemVerilog package), csv, jsonl (a head, then an
-    object a line). All numbers are hexadecimal. The first element of a field stands lowest.
-    Comments begin with # (readmemh: //).
+    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh
+    (one word per line with the first field in the highest bits, and a SystemVerilog package), csv,
+    jsonl (a header, then one object per line). All numbers are hexadecimal. The first element of a
+    field is in the lowest bits. Comments begin with # (readmemh: //).
 
-    A test bench reports a stuck or missing valid, X and Z (in Icarus), lost lines, extra results,
-    and the latency with which results match. Its exit status is not 0 then.
+    A test bench reports a valid signal that is stuck or missing, X and Z (in Icarus), lost lines
+    and extra results. If results match with another latency, it reports this latency. In all these
+    cases, its exit status is not 0.
     """
 
     operation: str | None = opt.argument(
@@ -212,10 +231,12 @@ class Options:
     )
     rule: Rule = opt.group(Rule, "the operation")
     lines: Lines = opt.group(
-        Lines, "lines", "Default: all up to 2^20, else the directed ones and 10,000 random ones."
+        Lines,
+        "lines",
+        "Default: all lines if they are at most 2^20, else --directed and 10,000 random lines.",
     )
     files: Files = opt.group(Files, "files")
-    module: Module = opt.group(Module, "the test bench's module")
+    module: Module = opt.group(Module, "the module under test")
     clock: Clock = opt.group(Clock, "a module with a clock")
 
 
@@ -248,7 +269,7 @@ def _run(options: Options) -> int:
 
 @contextmanager
 def _progress(vectors: Vectors, options: Options) -> Iterator[None]:
-    """Prints lines and bytes first, then a bar, on standard error."""
+    """Prints the numbers of lines and bytes, then shows a progress bar, on standard error."""
     bench = options.files.testbench is not None
     kind = "readmemh" if bench else _kind(options.files)
     lines, size = vectors.size(kind)
@@ -289,7 +310,7 @@ def _written(vectors: Vectors, options: Options) -> Path:
 
 
 def _check_bench(options: Options) -> None:
-    """Refuses options of the test bench that need another one, and sources that do not exist."""
+    """Raises an error for missing sources, and for options that need another option."""
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
     files, clock = options.files, options.clock
@@ -312,14 +333,14 @@ def _check_bench(options: Options) -> None:
 
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
-    """Refuses the flags of `users` if the value that they need is None."""
+    """Raises an error for the options `users` if the value of the option that they need is None."""
     named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
         raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
 
 
 def _port_names(text: str | None) -> dict[str, str]:
-    """Returns the ports of FIELD=PORT,…."""
+    """Reads the names of ports by field from a text FIELD=PORT,…."""
     names: dict[str, str] = {}
     for part in re.split(r",\s*", text) if text else ():
         name, equals, port = part.partition("=")
@@ -331,7 +352,10 @@ def _port_names(text: str | None) -> dict[str, str]:
 
 @contextmanager
 def _disagreement_told() -> Iterator[None]:
-    """Makes a difference of oracle and kernels a failure of the run: nothing is written."""
+    """A context that raises RunError if the reference and the kernels differ.
+
+    Nothing is written.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -341,9 +365,9 @@ def _disagreement_told() -> Iterator[None]:
 def _cases(
     rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
 ) -> str:
-    """Returns the number of lines of each case.
+    """Returns the number of lines of each kind of case, or in place of 0 a text.
 
-    A 0 is `cannot happen` if no input is such a case.
+    The text is `cannot happen` if no input is such a case, else `not reached`.
     """
     from cpd.hardware.vectors.coverage import cannot_happen
 
@@ -372,14 +396,14 @@ _E4M3 = (
 
 
 def _note_e4m3(options: Options) -> None:
-    """Tells which E4M3 was meant; called after the work, as a mistake is one line."""
+    """Prints which E4M3 was used. Called after the work, so that a mistake gives only one line."""
     formats = listed(options.formats) if options.formats else []
     if any(text and text.lower() == "e4m3" for text in (*formats, options.rule.result)):
         print(_E4M3, file=sys.stderr)
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text; a unit without operand formats gets the command's."""
+    """Returns the accumulator's text. A unit without operand formats gets the command's."""
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats, options of roundings, and accumulators of sums."""
+"""Number formats, scaled formats, casts and accumulators."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roundings to formats and scaled formats: `Cast`."""
+"""Defines `Cast`: a format, scaled or not, and the rounding of values to it."""
 
 from __future__ import annotations
 
@@ -20,34 +20,38 @@ class Cast(Spec, native=_core.CastSpec):
     Args:
         format: the text of a cast, or a `Cast`; keywords replace its options. Or the format that
             values are rounded to: a `Format`, a `Scaled`, or what `Format` takes. A text is a
-            format or a scaled format, then a rounding and the options below, in any order:
+            format or a scaled format, followed by a rounding and the options below, in any order:
             `e4m3fn`, `e5m2 stochastic random_bits=8`, `mxfp8 rule=rceil rounding=up`.
         rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`. In a text the name alone is enough.
-        overflow: `ieee`: Inf; NaN in formats without Inf; the max in formats with neither.
-            Roundings directed inward give the max. `saturate`: always the max. Default: `saturate`
-            for scaled formats, else `ieee`.
-        random_bits: the number of random bits N of stochastic rounding, 1 to 24 (default). Each
-            rounding has an integer R in [0, 2^N).
-        variant: the rule by which R rounds away from zero (IEEE P3109). f is the fraction of the
-            gap between the value's neighbors. `A` (default): ⌊f · 2^N⌋ + R ≥ 2^N. `B`: ⌊f · 2^(N +
-            1)⌋ + 2 R + 1 ≥ 2^(N + 1). `C`: f · 2^N, rounded to nearest-even, + R ≥ 2^N.
-        factor: above 0, at most 1 (default): scales follow from the values, elements from factor *
-            value, so that none saturates (3/4 with rule `floor`). A product is multiplied by fl(1 /
-            (fa * fb)), which undoes the factors fa and fb of its operands. Only for one level of
-            blocks.
+            `up`, `down`, `to_odd` or `stochastic`. A text may give the name without `rounding=`.
+        overflow: the result for a value beyond the format's range. `ieee`: Inf, or NaN in formats
+            without Inf, or the largest finite value in formats without both. A rounding toward zero
+            for the value's sign gives the largest finite value. `saturate`: always the largest
+            finite value. Default: `saturate` for scaled formats, else `ieee`.
+        random_bits: for stochastic rounding: the number of random bits N, 1 to 24 (default). Each
+            rounding uses one random integer R in [0, 2^N).
+        variant: for stochastic rounding: the rule of IEEE P3109 that decides from R whether a value
+            is rounded away from zero. f in [0, 1) is the value's distance from its neighbor toward
+            zero, as a fraction of the gap between its neighbors. A value is rounded away from zero
+            if the inequality holds. `A` (default): ⌊f · 2^N⌋ + R ≥ 2^N. `B`: ⌊f · 2^(N + 1)⌋ + 2 R
+            + 1 ≥ 2^(N + 1). `C`: f · 2^N, rounded to nearest-even, + R ≥ 2^N.
+        factor: a number in (0, 1]; default 1. Scales are computed from the values, but elements
+            from factor * value. With rule `floor`, a factor of 3/4 prevents saturation. A product
+            is multiplied by 1 / (fa * fb), rounded to fp32, to undo the factors fa and fb of its
+            operands. Only for scaled formats with one level of blocks.
         history: the number of past steps whose largest magnitudes determine the next scale (delayed
-            scaling, as in TransformerEngine). Default 0: the tensor itself determines it. Only for
-            one fp32 scale a tensor.
-        amax: the magnitude of the history that is used: `max` (default), the largest, or
-            `most_recent`.
+            scaling, as in TransformerEngine). Default 0: the tensor itself determines its scale.
+            Only for formats with one fp32 scale for the whole tensor.
+        amax: the magnitude of the history that determines the scale: `max` (default), the largest
+            magnitude of all its steps, or `most_recent`, the magnitude of the last step.
 
-    A factor and a history belong to operands of products: `cpd.Recipe` takes them, `cpd.cast` does
-    not. Immutable, hashable, picklable; two casts are equal if their texts are.
+    A factor and a history apply to operands of products: `cpd.Recipe` supports them, `cpd.cast`
+    does not. A cast is immutable, hashable and picklable. Two casts are equal if their texts are
+    equal.
 
     Raises:
-        ValueError: the text or an option is invalid, or an option has no effect.
-        TypeError: an argument has another type.
+        ValueError: if the text or an option is invalid, or if an option has no effect.
+        TypeError: for an argument of another type.
 
     >>> c = Cast("e5m2 stochastic random_bits=8")
     >>> c, c.format, c.random_bits
@@ -103,10 +107,10 @@ class Cast(Spec, native=_core.CastSpec):
 
 
 CastSpec = ScaledCast = Cast
-"""The name of `Cast` in pickles of version 0.7."""
+"""The names that pickles of version 0.7 have for `Cast`."""
 
 CastLike: TypeAlias = "Cast | Scaled | FormatLike"
-"""A `Cast`, its text, or a format, scaled or not, to which values round to nearest-even."""
+"""A `Cast` or its text, or a format or scaled format, which means rounding to nearest-even."""
 
 
 def as_cast(given: CastLike) -> Cast:
@@ -135,22 +139,22 @@ def format_of(cast: Cast | None) -> Format | None:
 
 
 def element_of(cast: Cast) -> Format:
-    """Returns the format of the values, or of the elements of a scaled format."""
+    """Returns the format of a cast, or for a scaled format the format of its elements."""
     return element_format(cast.format)
 
 
 def rounding_of(how: Any) -> dict[str, Any]:
-    """Returns the rounding of a cast, of `Options` or of an accumulator, as keywords of `Cast`."""
+    """Returns the rounding options of a cast, `Options` or accumulator as keywords of `Cast`."""
     return {name: getattr(how, name) for name in ("rounding", "overflow", "random_bits", "variant")}
 
 
 def elements(cast: Cast) -> str:
-    """Returns the text of a scaled cast's element cast; for other casts, their own text."""
+    """Returns the text of the cast of a scaled format's elements, or of an unscaled cast itself."""
     return cast.text if isinstance(cast.format, Format) else _elements(cast.text)
 
 
 class Drawing(NamedTuple):
-    """A rounding in a call: the cast, and the seed and the stream of its random bits."""
+    """The rounding of one call: a cast, and the seed and the stream of its random bits."""
 
     cast: Cast
     rounding: str
@@ -158,21 +162,21 @@ class Drawing(NamedTuple):
     seed: Number
     stream: Number
     key: tuple[int, int] | None
-    """The seed and the stream as C++ takes them, or None if one is a tensor."""
+    """The seed and the stream as ints for C++. None if the seed or the stream is a tensor."""
 
     def native(self) -> _core.RoundingOptions:
-        """Returns the rounding as C++ takes it."""
+        """Returns the options of the rounding as the C++ object."""
         return self.cast._options
 
     def read_key(self) -> tuple[int, int]:
-        """Returns the seed and the stream, reading the values of tensors."""
+        """Returns the seed and the stream as ints. Reads the values of tensors."""
         return key_of(self.seed, self.stream)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
     """Returns the rounding of a call with a seed and a stream.
 
-    Raises ValueError or TypeError for an invalid number.
+    Raises ValueError or TypeError for an invalid seed or stream.
     """
     if type(seed) is type(stream) is int and not (seed or stream):
         return cast._drawing
@@ -184,7 +188,7 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
 
 
 def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
-    """Returns the format and the options of a cast. Raises ValueError for a scaled format."""
+    """Returns the format and the rounding of a cast. Raises ValueError for a scaled format."""
     spec = as_cast(to)
     if isinstance(spec.format, Scaled):
         raise ValueError(
@@ -210,10 +214,10 @@ def _elements(text: str) -> str:
 
 @constant
 def is_whole(text: str) -> bool:
-    """Returns whether the result of a cast does not depend on the summed axis.
+    """Returns whether a cast gives the same values for every axis along which blocks may run.
 
-    This holds for a format without scales, one scale for a tensor, and square blocks, without a
-    transform.
+    True for formats without scales, with one scale for a tensor, and with square blocks. False with
+    a transform.
     """
     return named_cast(text)._held.is_whole()
 
@@ -222,13 +226,17 @@ def is_whole(text: str) -> bool:
 
 
 def refuse_e4m3(name: str, given: Any) -> None:
-    """Raises ValueError for a text that begins with a bare `e4m3`, which readers take for OCP's."""
+    """Raises ValueError for a text that begins with a bare `e4m3`.
+
+    Readers take this name for OCP's E4M3, which CPD calls `e4m3fn`. `name` is the argument's name
+    for the error.
+    """
     if isinstance(given, str) and given.split()[:1] and given.split()[0].lower() == "e4m3":
         raise ValueError(f"{name}: {_core.E4M3_IS_AMBIGUOUS}")
 
 
 def operand_text(spec: Cast) -> str:
-    """Returns the text of a cast as recipes hold it: IEEE-like `e4m3` is `(4,3)` there."""
+    """Returns the text of a cast for a recipe, in which `(4,3)` stands for the IEEE-like `e4m3`."""
     text = spec.text
     return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text
 
@@ -244,8 +252,8 @@ class _Options(NamedTuple):
 
 
 class Options(_Options):
-    """Reads the options of a rounding, without their seed and stream."""
+    """The rounding options of version 0.7. Unpickling them drops their seed and stream."""
 
     def __new__(cls, *fields: Any) -> Options:
-        """Takes the fields of 0.7: the seed and the stream are the third and the fourth."""
+        """Makes options from the fields of version 0.7, without the third and the fourth."""
         return super().__new__(cls, *fields[:2], *fields[-2:])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments checked against their annotations before a call: `checked`.
+"""Checks the types of arguments against a function's annotations before a call: `checked`.
 
-The called function checks the values of arguments of the right type.
+The function itself checks the values of its arguments.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ Test = Callable[[Any], bool]
 
 
 def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """Returns the same function, or class with its methods, with its arguments checked first.
+    """Returns a function, or a class, that checks the types of its arguments before each call.
 
-    TypeError names an argument that does not match its annotation, ValueError a text that UTF-8
-    cannot hold. Arguments and members of 0.7 are refused as by `refuses_old`.
+    A call raises TypeError if an argument does not match its annotation, and ValueError for a text
+    that UTF-8 cannot encode. Both errors name the argument. Arguments and members that version 0.7
+    had are refused as `refuses_old` does. For a class, its constructor and public methods are
+    checked.
 
     `own`: arguments that the function checks itself.
 
-    Annotations without a type here (`Any`, arguments of conversions, "…Like") are not checked.
-    Compiled programs call the function itself.
+    Arguments with an annotation that `_TYPES` and `_OURS` do not have are not checked, such as
+    `Any` and `FormatLike`. Under torch.compile, nothing is checked.
 
     >>> @checked
     ... def twice(number: int, name: str = "") -> int:
@@ -51,9 +53,10 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
 
 def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """Returns `checked` of a function that calls torch.
+    """Returns a function that calls torch, with its arguments checked as by `checked`.
 
-    An error by which torch refuses shapes or values becomes a ValueError with torch's sentence.
+    If torch refuses shapes or values, the call raises a ValueError with the first line of torch's
+    error.
     `own`: arguments that the function checks itself.
     """
     function = _checked_function(of, own)
@@ -73,7 +76,7 @@ def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raises ValueError for a text that UTF-8 cannot hold: one with half of a surrogate pair."""
+    """Raises ValueError for a text that UTF-8 cannot encode, because it has a lone surrogate."""
     if not text.isascii():
         try:
             text.encode()
@@ -87,7 +90,7 @@ def check_module(name: str, value: Any) -> None:
 
 
 def check_keys(name: str, given: Mapping[str, Any], *keys: str) -> None:
-    """Raises ValueError if a mapping lacks one of these keys, TypeError if it is not a mapping."""
+    """Raises ValueError if `given` lacks one of `keys`, and TypeError if it is not a mapping."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name} must be a mapping, got {kind_of(given)}")
     missing = [key for key in keys if key not in given]
@@ -110,7 +113,8 @@ def _checked_function(
     def prepare() -> None:
         nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
-        # `refuses_old` may hide it: the function refuses keywords itself.
+        # Reads the code, because `refuses_old` removes such a `**` parameter from the signature. A
+        # function that has the parameter refuses unknown keywords itself.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -143,7 +147,7 @@ def _checked_function(
 
 
 def _check_methods(cls: type, own: tuple[str, ...]) -> None:
-    """Puts checks before the public methods of a class and its `__init__`."""
+    """Makes a class check the arguments of `__init__`, `__call__` and its public methods."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
@@ -163,11 +167,11 @@ _OF_THE_MACHINE = (
     *("CUDA", "cuda", "NCCL", "memory", "enforce fail", "not initialized", "not initialised"),
     *("cannot be loaded", "under torch.vmap"),
 )
-"""Words of errors whose cause is not an argument."""
+"""Words in errors of torch that are due to the machine or the installation, not to an argument."""
 
 
 def _is_of_arguments(error: BaseException) -> bool:
-    """Returns whether an error of torch is about wrong arguments, as far as is known."""
+    """Returns whether an error of torch is about wrong arguments, judged by its class and words."""
     if type(error) in (IndexError, AssertionError, ZeroDivisionError):
         return True
     is_known = type(error) in (RuntimeError, NotImplementedError)
@@ -183,14 +187,18 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Kind(NamedTuple):
-    """The types that an argument may have."""
+    """The allowed types of an argument."""
 
     tests: tuple[Test, ...]
-    """The alternatives; one must hold. Empty: anything is allowed."""
+    """Predicates of the value, one for each allowed type. One must be true. Empty: any type is
+    allowed."""
     noun: str
 
     def check(self, name: str, value: Any) -> None:
-        """Raises TypeError if the value has none of the types that it may have."""
+        """Raises TypeError if the value has none of the allowed types.
+
+        Raises ValueError for a text that UTF-8 cannot encode.
+        """
         if isinstance(value, str):
             check_text(name, value)
         for test in self.tests:
@@ -222,7 +230,7 @@ def _text_of(annotation: Any) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """Returns the members of a union."""
+    """Returns the members of a union: 'int | None' gives 'int' and 'None'."""
     text, depth, parts = text.strip("\"' "), 0, [""]
     for letter in text:
         depth += (letter in "[(") - (letter in "])")
@@ -234,7 +242,11 @@ def _parts(text: str) -> list[str]:
 
 
 def _bare(part: str) -> str:
-    """'torch.nn.Module' → 'Module'; 'collections.abc.Sequence[int]' → 'Sequence[int]'."""
+    """Removes modules from a type's name: 'torch.nn.Module' becomes 'Module'.
+
+    Keeps the item type of sequences in `_TYPES`: 'collections.abc.Sequence[int]' becomes
+    'Sequence[int]'.
+    """
     name, bracket, rest = part.partition("[")
     inner = rest.removesuffix("]").strip()
     last = name.rpartition(".")[2].strip()
@@ -289,7 +301,10 @@ def _is_torch(value: Any, name: str) -> bool:
 
 
 def _is_named(name: str, package: str) -> Test:
-    """Returns whether a value's class has that name in a package, which is not imported."""
+    """Returns a predicate: the value's class, or a base of it, is `name` of a package.
+
+    The package is not imported.
+    """
 
     @functools.lru_cache(maxsize=256)
     def is_one(cls: Any) -> bool:
@@ -341,11 +356,11 @@ _OURS = (
     *("States", "Network", "Machine", "Roundoff", "ElementRule", "SumRule", "Vectors", "Sweep"),
     *("SweepRow", "Field"),
 )
-"""Classes of this package that annotations name."""
+"""The classes of this package whose annotations are checked."""
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
-    """Returns a class of this package by its name, or None."""
+    """Returns the predicate and the noun of a class in `_OURS`, or None for another name."""
     if name not in _OURS:
         return None
     homes = {

@@ -14,9 +14,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def constant(function: FunctionT) -> FunctionT:
-    """Marks a function of plain values whose results are stored.
+    """Returns `function` with its results cached, and marked for torch.compile.
 
-    They are constants to a compiled program, as torch.compiler.assume_constant_result documents.
+    The arguments must be hashable plain values. A compiled program uses the results as constants,
+    as torch.compiler.assume_constant_result documents.
     """
     code = function.__code__
     several = function.__defaults__ or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
@@ -28,11 +29,12 @@ def constant(function: FunctionT) -> FunctionT:
 
 
 _MOST = 1024
-"""The largest number of stored results of a function. Then its store is emptied."""
+"""The largest number of cached results of a function. A full cache of a function with one or two
+parameters is emptied."""
 
 
 def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Looks up one value, at half the cost of a call with `*args`."""
+    """Returns a cached function of one parameter. It takes half the time of one with `*args`."""
     results: dict[Any, Any] = {}
 
     def known(value: Any) -> Any:
@@ -49,7 +51,7 @@ def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Looks up two values, without a tuple of them."""
+    """Returns a cached function of two parameters, which makes no tuple for a lookup."""
     results: dict[Any, dict[Any, Any]] = {}
     count = 0
 
@@ -76,7 +78,7 @@ def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls the function. Raises ValueError for a text that UTF-8 cannot hold."""
+    """Calls the function. Raises ValueError if an argument is a text that UTF-8 cannot encode."""
     try:
         return function(*args)
     except TypeError:

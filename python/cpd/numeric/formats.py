@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats: the sets of values. See `Format`."""
+"""Defines `Format`: a number format, the set of its values and their codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _MAX_LISTED_BITS = 24
 
 
 def format_text(what: str, value: Any) -> str:
-    """Returns the text of a format in any form that `Format` takes; raises TypeError for others."""
+    """Returns the text of a format that is given in any form that `Format` takes.
+
+    `what` names the argument in the TypeError for any other value.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, Format):
@@ -48,7 +51,7 @@ def dtype_name(dtype: Any) -> str:
 
 @constant
 def named(name: str) -> Format:
-    """Returns the format of a name; torch.compile takes it as a constant."""
+    """Returns the format of a name. A program compiled by torch.compile uses it as a constant."""
     return made(Format, name, ())
 
 
@@ -59,24 +62,25 @@ class Format(Spec, native=_core.Format):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
 
     Args:
-        format: the name of the format, in any letter case. Or a pair of ints (exp, man), an element
-            type of torch, NumPy or ml_dtypes, or a `Format`. Keywords replace properties of the
-            named format. Without a name, `exp` and `man` must be given. Names are:
+        format: the name of the format, in any letter case. Or a pair of ints (exp, man), a dtype of
+            torch, NumPy or ml_dtypes, or a `Format`. Keywords replace properties of this format.
+            Without a format, `exp` and `man` must be given. Names are:
 
             - `eXmY`, IEEE-like: `e4m3` has Inf and a max of 240. The suffix `fn`, `fnuz`, `p3109`,
-              `p3109finite`, `finite` or `ieee` selects that encoding. `e2m1`, `e2m3` and `e3m2` are
-              OCP's finite formats. Options follow, each at most once:
-              `e4m3fn:bias=11:nosub:unsigned`.
-            - `(X,Y)`, as papers write it, always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` is
-              `e3m2ieee`. The pair of ints (4, 3) means the same.
+              `p3109finite`, `finite` or `ieee` selects that encoding (see `encoding`). Without a
+              suffix, `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. The options `bias=`,
+              `nosub` (no subnormals) and `unsigned` may follow: `e4m3fn:bias=11:nosub:unsigned`.
+            - `(X,Y)`, as papers write formats of X exponent and Y mantissa bits, always IEEE-like:
+              `(4,3)` is `e4m3`, `(3,2)` is `e3m2ieee`. The pair of ints (4, 3) means the same as
+              the text.
             - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`.
-            - IEEE P3109's `binaryKpP` with `se`, `sf`, `ue` or `uf`: K bits, precision P, signed or
-              unsigned, extended (with Inf) or finite. `binary8p4sf` has the values of `e4m3fnuz`,
-              but overflow gives 240 and not NaN.
-            - `int8` (`int2` to `int25`): integers in two's complement, -127 to 127, without -0.
-              `int8:full` also has -128. (`cpd.decode` gives -128 for the code of -128 in both.)
-              `sm8` (`sm2` to `sm25`) has the same range in codes of sign and magnitude, with -0.
-            - Names of other libraries, with their meaning in that library: `float64`, `float32`,
+            - IEEE P3109's `binaryKpP` with a suffix: K bits, precision P. The suffix is `s` or `u`
+              (signed or unsigned), then `e` or `f` (extended, with Inf, or finite). `binary8p4sf`
+              has the values of `e4m3fnuz`, but its overflow gives 240 instead of NaN.
+            - `int8` (`int2` to `int25`): integers in two's complement; for `int8` from -127 to 127.
+              `int8:full` also has -128. (`cpd.decode` decodes the code of -128 in both formats.)
+              `sm8` (`sm2` to `sm25`) also has -127 to 127, in sign-magnitude codes, and -0.
+            - Names of other libraries, each with its meaning in that library: `float64`, `float32`,
               `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
               `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn`
               (torch: `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and
@@ -97,19 +101,18 @@ class Format(Spec, native=_core.Format):
             - `p3109finite`: `p3109` without Inf, so that overflow gives the largest value.
             - `finite`: neither Inf nor NaN.
             - `e8m0`: powers of two, without sign and mantissa.
-            - `int`: two's complement integers times 2^(1 - bias - man), without the least; exp is
-              1.
-            - `int_full`: `int` with the least integer.
+            - `int`: two's complement integers times 2^(1 - bias - man), without the least integer,
+              so that the range is symmetric; `exp` is 1.
+            - `int_full`: the format of `int` with the least integer.
 
         signed: true (default) if the format has a sign bit.
         subnormals: true (default) if the format has nonzero numbers below the least normal number.
 
-    Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors. cast,
-    add, mul, fma, div and sqrt take them on the CPU; all else raises ValueError.
-
-    Immutable, hashable, picklable; two formats are equal if all six fields are. In texts of scaled
-    formats and recipes, write `(4,3)` for the IEEE-like format: a bare `e4m3` is refused there,
-    because readers take it for OCP's.
+    Values of formats with more than 8 exponent or 23 mantissa bits need float64 arrays and tensors.
+    Only cast, add, mul, fma, div and sqrt support these formats, on the CPU. Other operations raise
+    ValueError. A format is immutable, hashable and picklable. Two formats are equal if all six
+    properties are equal. In texts of scaled formats and recipes, write `(4,3)` for the IEEE-like
+    format: a bare `e4m3` is refused there, because readers take it for OCP's.
 
     Raises:
         ValueError: the name is unknown (the error names the nearest one); a finite value is not a
@@ -182,13 +185,13 @@ class Format(Spec, native=_core.Format):
         return format_text("a format", spec)
 
     def values(self) -> npt.NDArray[np.float32]:
-        """Returns all distinct finite values, ascending.
+        """Returns all distinct finite values in ascending order.
 
         Returns:
-            A float32 array; both zeros are one value.
+            A one-dimensional float32 array; +0 and -0 count as one value.
 
         Raises:
-            ValueError: for a format of more than 24 bits.
+            ValueError: for a format with codes of more than 24 bits.
 
         >>> Format("e2m1").values().tolist()[7:]
         [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -204,16 +207,16 @@ class Format(Spec, native=_core.Format):
 
 
 ElementType: TypeAlias = "tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
-"""A pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
+"""A pair (exp, man), or a dtype of NumPy, ml_dtypes or torch."""
 FormatLike: TypeAlias = "Format | str | ElementType"
-"""A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
+"""A `Format`, its name, a pair (exp, man), or a dtype of NumPy, ml_dtypes or torch."""
 
 
 def as_format(name: FormatLike) -> Format:
-    """Returns the `Format` of a name, a pair or a type. Returns a `Format` unchanged."""
+    """Returns the `Format` of a name, a pair or a dtype. Returns a `Format` unchanged."""
     return name if isinstance(name, Format) else named(format_text("a format", name))
 
 
 def format(name: str) -> Format:
-    """Reads a format from a pickle of version 0.7."""
+    """Returns the format of a name. Pickles of version 0.7 call this function."""
     return as_format(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hadamard transforms by their texts: `transform_of`."""
+"""Makes Hadamard transforms from their texts: `transform_of`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cpd.numeric.spec import Spec
 
 
 class Hadamard(Spec):
-    """A transform that a text has named.
+    """A Hadamard transform, made from its text.
 
-    A public class of version 0.7, whose pickles name it here.
+    The class was public in version 0.7, and pickles of that version name it by this module.
     """
 
     size: int
@@ -26,7 +26,10 @@ class Hadamard(Spec):
 
 
 def transform_of(transform: Any) -> Hadamard:
-    """Returns the transform of a text. Raises TypeError for others, ValueError for a wrong text."""
+    """Returns the transform of a text, or `transform` itself if it is a `Hadamard`.
+
+    Raises ValueError for an invalid text, and TypeError for a value of another type.
+    """
     if isinstance(transform, str):
         return parsed_hadamard(transform)
     if isinstance(transform, Hadamard):
@@ -37,7 +40,7 @@ def transform_of(transform: Any) -> Hadamard:
 
 
 def linear_text(text: str) -> str:
-    """Returns the text of the transform without the rounding into bf16, for derivatives."""
+    """Returns the text of a transform without `:bf16`. Derivatives use this transform."""
     return text.removesuffix(":bf16")
 
 

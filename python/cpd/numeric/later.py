@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are imported at their first use, because torch takes seconds: `Later`."""
+"""Imports modules at their first use, because importing torch takes seconds: `Later`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Later:
-    """A module that is imported when an attribute of it is first used.
+    """A placeholder for a module, which is imported when one of its attributes is first used.
 
     >>> fractions = Later("fractions")
     >>> str(fractions.Fraction(2, 4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of names, and errors for wrong ones."""
+"""Splits lists of names, and suggests known names in errors for unknown names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cpd.numeric.shown import shown
 
 
 def listed(text: str) -> list[str]:
-    """Returns the words between commas, except for commas in brackets of any kind and in quotes.
+    """Splits a text at its commas, except for commas in brackets of any kind and in quotes.
 
     >>> listed("(4,3), fixed<32,12>,e[2,3]m4")
     ['(4,3)', 'fixed<32,12>', 'e[2,3]m4']
@@ -30,7 +30,10 @@ _PARTS = re.compile(r"""'[^']*'|"[^"]*"|\([^)]*\)|\[[^\]]*\]|<[^>]*>|.""", re.S)
 
 
 def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:
-    """`name`, if it is allowed. Raises ValueError, which names the nearest one and all of them.
+    """Returns `name` if it is one of the allowed names.
+
+    Otherwise raises ValueError, whose text has the nearest allowed name and all allowed names.
+    `what` names the argument.
 
     >>> checked_name("optimizer", "adm", ["sgd", "adam"])
     Traceback (most recent call last):
@@ -46,7 +49,7 @@ def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Returns the end of an error: the name that was meant, or all names.
+    """Returns the end of an error text: the known name nearest to `name`, or else all known names.
 
     >>> nearest("adm", ["sgd", "adam"]), nearest("lion", ["sgd", "adam"])
     ('; did you mean adam?', '; there are sgd, adam')
@@ -56,16 +59,16 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Returns 'did you mean x?' of the known name nearest to `name`, letter case apart.
+    """Returns 'did you mean x?' for the known name x nearest to `name`, ignoring letter case.
 
-    Names that begin with `name` are nearest. It is empty if none is near.
+    Known names that begin with `name` count as nearest. Returns '' if no known name is near.
 
     >>> did_you_mean("Adm", ["sgd", "adam"]), did_you_mean("lion", ["sgd", "adam"])
     ('did you mean adam?', '')
     """
     if not isinstance(name, str):
         return ""
-    from difflib import get_close_matches  # which takes a millisecond
+    from difflib import get_close_matches  # imported here because the import takes a millisecond
 
     lower = {candidate.lower(): candidate for candidate in known}
     longer = [text for text in lower if len(name) > 2 and text.startswith(name.lower())]

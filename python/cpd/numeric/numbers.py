@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that callers give, checked: sizes, and seeds and streams, which may be tensors."""
+"""Checks integer arguments: sizes, seeds and streams. Seeds and streams may be torch tensors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     import torch
 
 Number: TypeAlias = "int | torch.Tensor"
-"""A 64-bit number: an int or a one-element integer tensor (of which int64 holds the bits)."""
+"""A 64-bit number: an int in [0, 2^64), or a one-element integer tensor. Negative values of an
+int64 tensor stand for value + 2^64."""
 
 _BITS64 = 2**64
 
 
 def integer(name: str, value: Any) -> int:
-    """`value` as an int, which a bool or a float is not."""
+    """Returns `value` as an int. Raises TypeError for a bool, a float or another type."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be an int, got bool")
     if isinstance(value, int):
-        return value  # as it is: index() would fix a symbolic int of torch.compile to its value
+        return value  # index() would turn a symbolic int of torch.compile into a constant
     try:
         return index(value)
     except TypeError:
@@ -33,7 +34,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def at_least(least: int, name: str, value: Any) -> int:
-    """`value` as an int. Raises ValueError if it is below `least`.
+    """Returns `value` as an int. Raises ValueError if `value` is less than `least`.
 
     >>> at_least(1, "every", 0)
     Traceback (most recent call last):
@@ -46,21 +47,24 @@ def at_least(least: int, name: str, value: Any) -> int:
 
 
 def int32(name: str, value: Any) -> int:
-    """Returns `value` as an integer of 32 bits; raises TypeError or ValueError otherwise."""
+    """Returns `value` as an int in [-2^31, 2^31). Raises TypeError or ValueError otherwise."""
     if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
         return value
     return _ranged(name, value, 31)
 
 
 def int64(name: str, value: Any) -> int:
-    """Returns `value` as an integer of 64 bits; raises TypeError or ValueError otherwise."""
+    """Returns `value` as an int in [-2^63, 2^63). Raises TypeError or ValueError otherwise."""
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
     return _ranged(name, value, 63)
 
 
 def _ranged(name: str, value: Any, bits: int) -> int:
-    """Returns `value` as an int that C++ can take. C++ checks its range."""
+    """Returns `value` as an int that fits a C++ integer of `bits` + 1 bits.
+
+    C++ checks the narrower range that an operation allows.
+    """
     number = integer(name, value)
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"{name} must fit in {bits + 1} bits, got {shown(number)}")
@@ -68,7 +72,7 @@ def _ranged(name: str, value: Any, bits: int) -> int:
 
 
 def number(name: str, value: Number) -> int:
-    """Returns a seed or stream as an int in [0, 2^64)."""
+    """Returns a seed or stream as an int in [0, 2^64). Reads the value of a tensor."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
     checked = plain_number(name, value)
@@ -76,19 +80,22 @@ def number(name: str, value: Number) -> int:
 
 
 def key_of(seed: Number, stream: Number) -> tuple[int, int]:
-    """Returns the seed and the stream of a call as C++ takes them."""
+    """Returns the seed and the stream of a call as ints in [0, 2^64) for C++."""
     if type(seed) is type(stream) is int and 0 <= seed < _BITS64 and 0 <= stream < _BITS64:
         return seed, stream
     return number("seed", seed), number("stream", stream)
 
 
 def check_number(name: str, value: Number) -> None:
-    """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
+    """Raises TypeError or ValueError unless `value` is an int in [0, 2^64) or such a tensor.
+
+    A tensor must have one element and an integer dtype.
+    """
     plain_number(name, value)
 
 
 def plain_number(name: str, value: Number) -> Number:
-    """Returns a seed or stream, checked: a tensor unchanged, anything else as an int."""
+    """Checks a seed or stream. Returns a tensor unchanged, and any other value as an int."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
     if not is_torch(value):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The purpose of a rounding of a layer: `Purpose`.
+"""Defines `Purpose`: the use of a rounding in a layer, such as a sum or an operand of a GEMM.
 
-Also the sums and operands of a layer's three GEMMs by purpose (cpd/spec/recipe.h).
+Tables give the recipe's field for each purpose in the layer's three GEMMs (cpd/spec/recipe.h).
 """
 
 from cpd import _core
@@ -10,11 +10,12 @@ from cpd._core import Purpose as Purpose
 _PARTS = _core.recipe_parts()
 
 SUMS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if not tensor}
-"""The field of a recipe that says how a GEMM sums."""
+"""For the purpose of each GEMM's sum: the recipe's field with the accumulator."""
 OPERANDS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if tensor}
-"""The field with the cast of an operand, by purpose: of the forward GEMM (activation, weight), of
-the input's gradient (gradient, weight), of the weight's gradient (activation, gradient)."""
+"""For the purpose of each operand: the recipe's field with the operand's cast. The forward GEMM has
+the operands activation and weight. The GEMM for the input's gradient has gradient and weight. The
+GEMM for the weight's gradient has activation and gradient."""
 TENSOR_OF: dict[Purpose, str] = {purpose: tensor for purpose, _, tensor in _PARTS if tensor}
-"""The tensor of each operand."""
+"""For the purpose of each operand: `activation`, `weight` or `gradient`."""
 TENSORS = tuple(dict.fromkeys(TENSOR_OF.values()))
 """Activation, weight, gradient."""

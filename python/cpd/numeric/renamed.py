@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses arguments and members of 0.7, and names their replacements: `refuses_old`."""
+"""Refuses arguments and members that version 0.7 had: `refuses_old`.
+
+The error of a refused call names the replacement.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from cpd.numeric.shown import shown
 OfT = TypeVar("OfT", bound=Callable[..., Any])
 
 REQUIRED: Any = inspect.Parameter.empty
-"""The default of an argument that calls of 0.7 name otherwise: the function raises without it."""
+"""The default of a required argument that had another name in version 0.7. A call without the
+argument raises an error that names its new name."""
 
 
 def refuses_old(of: OfT) -> OfT:
-    """Makes a function or a class refuse the names that the tables of `cpd._since` have for it.
+    """Makes a function or a class refuse the old names that the tables of `cpd._since` list for it.
 
-    A class gets the removed members (`MEMBERS`). Its constructor and its methods refuse the removed
-    keywords (`KEYWORDS`). `checked` does all of this, too.
+    Access to a removed member of a class (`MEMBERS`) raises an error. The class's constructor and
+    methods refuse removed keywords (`KEYWORDS`). `checked` does the same.
 
-    A hot function takes unknown keywords itself, as `**_renamed: Never`, and passes them to
-    `refuse`, which costs a call nothing more. Its signature hides parameters of the type `Never`.
+    A function that must be fast has a parameter `**_renamed: Never` and passes unknown keywords to
+    `refuse` itself. Valid calls then need no wrapper. The function's signature hides parameters of
+    the type `Never`.
     """
     if not isinstance(of, type):
         return cast(OfT, _refusing(of))
@@ -36,7 +41,7 @@ def refuses_old(of: OfT) -> OfT:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Returns the name of a function in `KEYWORDS`; a constructor has its class's."""
+    """Returns the name of a function in `KEYWORDS`. A constructor has the name of its class."""
     return function.__qualname__.removesuffix(".__init__")
 
 
@@ -45,7 +50,7 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [p for p in signature.parameters.values() if p.annotation != "Never"]
     if len(parameters) < len(signature.parameters):
         function.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    gone = tuple(KEYWORDS.get(name_of(function), ()))  # which torch.compile takes
+    gone = tuple(KEYWORDS.get(name_of(function), ()))  # torch.compile can trace tuples
     refuses_itself = function.__code__.co_flags & inspect.CO_VARKEYWORDS
     if refuses_itself or not gone:
         return function
@@ -63,7 +68,7 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
 def refuse_call(
     function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> None:
-    """Raises TypeError for a call with arguments that match no parameter, by `refuse`."""
+    """Raises the TypeError of `refuse` for a call with arguments that match no parameter."""
     name = name_of(function)
     parameters = inspect.signature(function).parameters.values()
     names = [
@@ -97,13 +102,15 @@ def refuse(
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
     Args:
-        function: the name of the function, as in `KEYWORDS`.
+        function: the name of the function in `KEYWORDS`.
         given: the keywords that matched no parameter.
-        to: the format of the function, for the text that now has these keywords.
-        positional: the arguments after the last positional parameter.
-        known: the keywords that the error for another keyword names.
-        last: the description of the last positional parameter.
-        parameters: the names of the parameters. An error suggests the nearest one.
+        to: the call's format. An option that moved from a keyword into the format's text is shown
+            in this text. `REQUIRED`: the call has no format.
+        positional: the call's positional arguments beyond the last positional parameter.
+        known: the keywords that the error for an unknown keyword lists. Default: the error suggests
+            the nearest of `parameters` instead.
+        last: the name of the last positional parameter.
+        parameters: the names of all parameters. An error suggests the nearest name.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):

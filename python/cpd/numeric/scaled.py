@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that share scales: `Scaled`, and the names of scaled formats."""
+"""Defines `Scaled`: a format of values in blocks that share a scale, such as MX or NVFP4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 
 def block_text(block: Any) -> str:
-    """Returns a block's shape as C++ reads it."""
+    """Returns the shape of a block as the text that C++ reads: "32", "1x128", "row" or "tensor"."""
     if isinstance(block, str):
         return block
     if isinstance(block, tuple) and len(block) == 2:
@@ -27,7 +27,11 @@ def block_text(block: Any) -> str:
 
 
 def element_text(name: str, element: FormatLike) -> str:
-    """Returns the text of an element's format. A bare `e4m3` stays bare; C++ refuses it."""
+    """Returns the text of an element format for C++.
+
+    The text "e4m3" is returned unchanged, and C++ refuses it as ambiguous. A `Format` e4m3 gives
+    "(4,3)".
+    """
     if isinstance(element, str):
         return element
     text = format_text(name, element)
@@ -53,7 +57,8 @@ class Scaled(Spec, native=_core.Scaled):
 
     Args:
         format: the text of a scaled format, or a `Scaled`; keywords replace its options. Or the
-            format of the elements (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
+            format of the elements, in any form that `Format` takes: `e4m3fn`, `e2m1`, `int8`. Texts
+            are:
 
             - A name. OCP MX 1.0: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`,
               `mxint8` (blocks of 32 values, scales in `e8m0`, rule `floor`). NVIDIA: `nvfp4`
@@ -64,20 +69,22 @@ class Scaled(Spec, native=_core.Scaled):
               N-bit integers.
             - An element format and its block: `e4m3fn 1x128`, `int8 row`, `int4 64`. By default the
               scales of integers are in fp32.
-            - A name or an element format, then options as `name=value`, with the names below:
-              `mxfp8 rule=rceil`, `nvfp4 block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
+            - A name or an element format, then options as `name=value`. Options have the names of
+              the keywords below: `mxfp8 rule=rceil`, `nvfp4 block=16x16 choose=mae`, `e4m3fn
+              block=tensor scale=fp32`.
 
-        element: the format of the elements. It replaces the text's.
-        block: the values that share a scale. The last block of each kind may be smaller. Default
-            32.
+        element: the format of the elements. It replaces the element format of the text.
+        block: the values that share a scale. The last block along a dimension may be smaller.
+            Default 32.
 
             - N, an int: N values along the axis.
-            - `"RxC"`: C values along the axis, and R along the last dimension; if the axis is the
-              last dimension, R along the one before.
+            - `"RxC"`: C values along the axis times R values along the last dimension. If the axis
+              is the last dimension, the R values are along the dimension before.
             - `"row"`: all values along the axis.
             - `"tensor"`: all values.
 
-        scale: the format of the scales; default `e8m0`. A scale is the factor that decodes.
+        scale: the format of the scales; default `e8m0`. A value is decoded as its element times the
+            scale.
         rule: the rule for a block's scale. A is the block's largest magnitude, M the element
             format's max, and 2^emax the largest power of two up to M. Default: `floor` for `e8m0`,
             else `max`.
@@ -85,43 +92,47 @@ class Scaled(Spec, native=_core.Scaled):
             - `floor`: 2^(floor(log2 A) - emax), the rule of OCP MX.
             - `ceil`: 2^(ceil(log2 A) - emax).
             - `rceil`: 2^ceil(log2(A/M)).
-            - `even`: `floor`, after A is rounded to the elements' mantissa bits, half up.
-            - `max_pow2`: M/A is rounded down to a power of two, and inverted.
+            - `even`: like `floor`, after A is rounded to the elements' mantissa bits, ties up.
+            - `max_pow2`: 1/p, where p is M/A rounded down to a power of two.
             - `max` (or `nearest`): A/M, rounded to nearest-even in the scale's format.
             - `up`: A/M, rounded up in the scale's format.
 
-        tensor_scale: the format of an outer scale over the whole tensor; default: none. The outer
-            scale is A/(M * scale_max), rounded to nearest-even, with the tensor's largest magnitude
-            A and the element format's max M. The blocks' scales follow from x divided by the outer
-            scale.
-        arithmetic: the roundings of the computation of scales and elements. `exact` (default): each
-            quotient is rounded once. `te` (TransformerEngine's CUDA kernels), `torchao`,
-            `deepgemm`, `microxcaling`: the binary32 steps of that library, for the scales that the
-            library has.
+        tensor_scale: the format of an outer scale of the whole tensor (or row, see `outer`);
+            default: no outer scale. The outer scale is A/(M * scale_max), rounded to nearest-even,
+            with the tensor's largest magnitude A and the element format's max M. The scales of
+            blocks are computed from the values divided by the outer scale.
+        arithmetic: the rounding of intermediate results when scales and elements are computed.
+            `exact` (default): each quotient is rounded once. `te` (TransformerEngine's CUDA
+            kernels), `torchao`, `deepgemm`, `microxcaling`: the binary32 operations of that
+            library. They support only the scales that the library has.
         outer: the values that share the outer scale: `tensor` (default) or `row`.
         margin: multiplies scales by 2^margin; -64 to 64, default 0.
-        non_finite: the effect of a NaN or an infinity. Default: `element` for `te`, else `block`.
+        non_finite: the effect of a NaN or an infinity among the values. Default: `element` with
+            arithmetic `te`, else `block`.
 
-            - `block`: the scale is NaN, and so are all values of the block. (For `deepgemm`, and
-              for `torchao` with scales other than e8m0: the result of the library's steps.)
-            - `element`: A is computed without NaN. NaN stays NaN, an infinity saturates.
+            - `block`: the scale of the value's block is NaN, and so are all values of the block.
+              (Arithmetic `deepgemm`, and `torchao` with scales other than e8m0, give the library's
+              result instead.)
+            - `element`: A is computed without the NaNs. A NaN remains NaN, and an infinity
+              saturates.
 
-        choose: `mae` or `mse`: tries two scales, which map A to M and to M/1.5 ('4 over 6'), and
-            takes the one with the smaller sum of absolute or squared errors, on equality the first.
-            Default: one scale.
-        scale_max: with two levels: the scale of the block with the largest magnitude; default: the
-            scale format's max.
-        transform: the text of a Hadamard transform (`cpd.hadamard`), applied first, to the inputs
-            along the axis, in x's type. The values remain transformed. Both operands of a product
-            take the same transform. Default: `"none"`.
+        choose: `mae` or `mse`: tries two scales for each block, which map A to M and to M/1.5 (the
+            method '4 over 6'). The scale with the smaller sum of absolute (`mae`) or squared
+            (`mse`) errors is used; if the sums are equal, the first. Default: one scale.
+        scale_max: with an outer scale: the scale of the block that has the tensor's largest
+            magnitude; default: the scale format's max.
+        transform: the text of a Hadamard transform (`cpd.hadamard`). It is applied to the inputs
+            along the axis, in their dtype, before scales are computed. The results of a cast remain
+            transformed. Both operands of a product need the same transform. Default: `"none"`.
 
     The scale of a block of zeros is zero rounded to the scale's format (`e8m0`: 2^-127). If a scale
-    is 0, its elements are 0. Scales saturate. Power-of-two rules saturate at the largest power of
-    two of the scale's format (`e4m3fn`: 256), other rules at its greatest value (448).
+    is 0, the elements of its block are 0. Scales saturate: with rules that give powers of two at
+    the largest power of two of the scale's format (`e4m3fn`: 256), with other rules at its greatest
+    value (448).
 
     Raises:
-        ValueError: the text, a name or the combination does not exist.
-        TypeError: an argument has another type.
+        ValueError: for an invalid text, name or combination of options.
+        TypeError: for an argument of another type.
 
     >>> q = Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", arithmetic="te")
     >>> q, Scaled("mxfp8", rule="rceil"), Scaled("mxfp4", element="e3m2")
@@ -181,9 +192,9 @@ class Scaled(Spec, native=_core.Scaled):
         return ""
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
-        """Returns the shape of the grid of blocks of a tensor of that shape.
+        """Returns the number of blocks along each dimension of a tensor.
 
-        The scales of `encode` have this shape, row-major.
+        The scales that `cpd.encode` returns have this shape, in row-major order.
 
         Args:
             shape: the tensor's shape.
@@ -205,17 +216,18 @@ class Scaled(Spec, native=_core.Scaled):
             axis: the axis along which blocks run; default the last.
 
         Returns:
-            The number of outer scales along each dimension; () for one scale of the whole tensor.
+            The number of outer scales along each dimension; () for one outer scale of the whole
+            tensor.
 
         Raises:
-            ValueError: for a format with one level of scales.
+            ValueError: for a format without outer scales.
         """
         if self.tensor_scale is None:
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(_sizes(shape), int32("axis", axis)))
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
-        """Returns the mean number of bits a value, scales included.
+        """Returns the mean number of bits for each value, scales included.
 
         Args:
             shape: the tensor's shape.
@@ -241,12 +253,12 @@ ScaledLike: TypeAlias = "Scaled | str"
 
 
 def scaled(text: str) -> Scaled:
-    """Returns the scaled format of a text, from a pickle of version 0.7."""
+    """Returns the scaled format of a text. Pickles of version 0.7 call this function."""
     return named_scaled(text)
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
-    """Returns an operation's format, scaled or not."""
+    """Returns a `Format` or a `Scaled` from any form in which an operation takes its format."""
     if isinstance(f, (Format, Scaled)):
         return f
     if isinstance(f, str):
@@ -255,7 +267,7 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
 
 
 def element_format(f: Format | Scaled) -> Format:
-    """Returns the format of the values, or of the elements of a scaled format."""
+    """Returns `f`, or for a scaled format the format of its elements."""
     return f.element if isinstance(f, Scaled) else f
 
 
@@ -264,7 +276,7 @@ def element_format(f: Format | Scaled) -> Format:
 
 @constant
 def untransformed(text: str) -> Scaled:
-    """Returns the scaled format of a text, without its transform."""
+    """Returns the scaled format of a text with `transform` set to "none"."""
     return Scaled._of(_core.Scaled.parse(text).untransformed())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values and sizes as people read them."""
+"""Formats values, shares and sizes for error messages and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpd import _core
 
 
 def alternatives(names: Iterable[str]) -> str:
-    """Returns names as an error lists them.
+    """Joins names for an error message: commas, and "or" before the last name.
 
     >>> alternatives(["float32", "bfloat16", "float16"])
     'float32, bfloat16 or float16'
@@ -21,9 +21,9 @@ def alternatives(names: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns `repr(value)`, cut if it is long.
+    """Returns `repr(value)`, shortened if it is long.
 
-    A path is cut after 1,000 characters, all else after 80.
+    A text with a slash (a path) is cut after 1,000 characters, any other text after 80.
     """
     try:
         text = repr(value)
@@ -31,13 +31,13 @@ def shown(value: Any) -> str:
         return "an int of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
-    if len(text) <= 80 and text.isascii():  # nothing of C++, which no compiler traces
+    if len(text) <= 80 and text.isascii():  # without C++, which torch.compile cannot trace
         return text
     return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)
 
 
 def kind_of(value: Any) -> str:
-    """Returns the name of a value's type, and of the types in a list, as errors give it.
+    """Returns the name of a value's type for an error. For a list, includes the types of its items.
 
     >>> kind_of(3), kind_of(None), kind_of(int), kind_of(["2", 3])
     ('int', 'None', 'the class int', 'list of int, str')
@@ -53,9 +53,11 @@ def kind_of(value: Any) -> str:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Returns a share in percent: two decimals, or `digits` after the first one below 0.01 %.
+    """Returns a fraction in percent, with two decimals.
 
-    An infinite share is a dash.
+    Below 0.01 %, scientific notation with `digits` decimals.
+
+    An infinite fraction gives a dash.
 
     >>> percent(0.1234), percent(1.234e-6), percent(0), percent(math.inf)
     ('12.34 %', '1.23e-04 %', '0.00 %', '–')
@@ -67,12 +69,12 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def share(value: float) -> str:
-    """Returns a share of 1 in per cent, with three digits."""
+    """Returns a fraction in percent, with three significant digits: 0.25 gives '25 %'."""
     return f"{100 * value:.3g} %"
 
 
 def byte_size(number: int) -> str:
-    """Returns a number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
+    """Returns a number of bytes with three significant digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"
     for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:

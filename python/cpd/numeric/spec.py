@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of specs: `Spec`."""
+"""Defines `Spec`, the base class of `Format`, `Scaled`, `Cast`, `Accumulator` and other specs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ from cpd.numeric.shown import shown
 
 SpecT = TypeVar("SpecT", bound="Spec")
 Keys = tuple[tuple[str, str], ...]
-"""Keys of a spec's text, each with its value as a text has it."""
+"""Keys of a spec's text: pairs of a name and the text of its value."""
 
 
 class Kind(NamedTuple):
-    """Converts the values of a key."""
+    """The conversions of a key's values to text and back."""
 
     text: Callable[[str, Any], str]
-    """Takes the key's name and a caller's value, and returns the value in a text."""
+    """Returns the text of a value. Its arguments are the key's name, for errors, and the caller's
+    value."""
     read: Callable[[str], Any] | None = None
-    """Takes the value in a text, and returns the attribute; None: the attribute is that text."""
+    """Returns the attribute for a value's text. None: the attribute is the text itself."""
 
 
 class Spec:
-    """A spec of arithmetic: one native object, made and checked once in C++ and equal to its text.
+    """An immutable description of arithmetic, such as a format or a cast, that a text determines.
 
-    Immutable, hashable, picklable by its text. A class that names its native one, `class
-    Cast(Spec, native=_core.CastSpec)`, is made from the table of keys there: its constructor's
-    signature is for its readers, and its body is empty. The fields that the table names are
-    attributes, plain values to a compiled program.
+    A spec holds one C++ object, which C++ parses from the text and checks once. Specs are hashable
+    and picklable by their texts.
+
+    A subclass names its C++ class: `class Cast(Spec, native=_core.CastSpec)`. Its constructor is
+    made from the table of keys of the C++ class. The `__init__` of the subclass gives only the
+    signature and has an empty body. The keys are attributes, which are plain values to a program
+    compiled by torch.compile.
     """
 
     text: str
@@ -48,14 +52,18 @@ class Spec:
 
     _native: ClassVar[Any]
     _stored: ClassVar[tuple[str, ...]]
-    """The names of an object's fields."""
+    """The names in the `__dict__` of an object of the class."""
     _kinds: ClassVar[dict[str, Kind]]
-    """The keys of the table."""
+    """The conversions of each key in the table of the C++ class."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
-    """The function that makes a spec from its text, for fields that are specs themselves."""
+    """The functions that make attributes from the texts of their keys, for example a format from
+    its name."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
-        """Makes a class from a table, without the members of 0.7 that are gone."""
+        """Makes the constructor from the table of keys.
+
+        Access to a removed member of version 0.7 raises an error.
+        """
         if native is None:
             return
         refuse_members(cls)
@@ -68,20 +76,24 @@ class Spec:
     @classmethod
     @abstractmethod
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
-        """Returns the text of a constructor's first argument. May change the keywords, `keys`."""
+        """Returns the text of a constructor's first argument, `spec`.
+
+        May move `spec` into the keywords, `keys`, and then returns "".
+        """
 
     def replace(self, **keys: Any) -> Self:
-        """Returns a copy with these keys changed.
+        """Returns a copy in which the given keys have new values.
 
         Args:
-            keys: keys of a text, which are keywords of the constructor. None keeps a key.
+            keys: keywords of the constructor with their new values. None leaves a key unchanged.
 
         Returns:
-            The copy.
+            The copy, of the same class.
 
         Raises:
-            ValueError: for a key that does not go with the others.
-            TypeError: for an unknown key.
+            ValueError: for an invalid value, or for a key that cannot be combined with the other
+                keys.
+            TypeError: for an unknown key, or a value of another type.
         """
         changed = {}
         for name, key in keys.items():
@@ -94,17 +106,18 @@ class Spec:
 
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
-        """Returns the named specs of this class.
+        """Returns the names that texts of this class may use, each with a description.
 
-        Each has a `summary`, a `source`, and its `evidence`: `standard` (a published
-        specification), `library` (a library's own type), `literature` (papers), or `replayed`
-        (published results of the hardware, given bit for bit).
+        The description is a dict with a `summary`, a `source` and the `evidence`. `evidence` is
+        `standard` (a published specification), `library` (a library's own type), `literature`
+        (papers) or `replayed` (CPD reproduces published results of the hardware bit for bit). Empty
+        for a class without names.
         """
         return cls._native.named() if hasattr(cls._native, "named") else {}
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """Returns the spec of a native object."""
+        """Returns the spec that holds a C++ object."""
         spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)
@@ -113,7 +126,7 @@ class Spec:
         return spec
 
     def _share(self, like: Spec) -> None:
-        """Takes the fields of `like`."""
+        """Copies the fields of `like` to this object."""
         if is_compiling():  # torch 2.11 cannot trace an object's `__dict__`
             for name in _stored_names(type(self)):
                 object.__setattr__(self, name, getattr(like, name))
@@ -134,7 +147,7 @@ class Spec:
         raise self._immutable(f"delete {name!r}")
 
     def _immutable(self, what: str) -> AttributeError:
-        from dataclasses import FrozenInstanceError  # which takes a millisecond
+        from dataclasses import FrozenInstanceError  # the import takes a millisecond
 
         return FrozenInstanceError(f"cannot {what}: a {type(self).__name__} is immutable")
 
@@ -169,9 +182,9 @@ def _stored_names(spec: type[Spec]) -> tuple[str, ...]:
 
 @constant
 def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
-    """Returns the spec of a text with these keys in place of its own, one object for each text.
+    """Returns the spec of a text, in which the values of `keys` replace the text's own values.
 
-    A constant to torch.compile.
+    Equal texts give the same object. The result is a constant to torch.compile.
     """
     held = spec._native.parse(text, list(keys))
     if held.text != text or keys:
@@ -182,7 +195,7 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
-    """Returns the constructor of a spec, with the signature of the one that the class has."""
+    """Returns the constructor of a class of specs. The signature is from the class's source."""
     parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
     names = [p.name for p in parameters]
     by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -190,11 +203,11 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
     @functools.wraps(spec.__init__)
     def construct(self: Any, format: Any = None, /, *others: Any, **keys: Any) -> None:
         if not others and not keys and type(format) is str:
-            text = spec._head(format, keys)  # which may make a key of it
+            text = spec._head(format, keys)  # `_head` may move the format into `keys`
             self._share(made(spec, text, texts_of(spec, keys) if keys else ()))
             return
         if len(others) > len(by_place):
-            spec._head(format, {})  # it knows the fault of the first one
+            spec._head(format, {})  # raises a better error if the first argument is invalid
             raise TypeError(
                 f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
                 f"{', '.join(names)}"
@@ -214,7 +227,7 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
 
 
 def texts_of(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
-    """Keys of the table as a text has them. Raises TypeError for a value of another type."""
+    """Returns keys with the texts of their values. Raises TypeError for a value of another type."""
     kinds = spec._kinds
     texts = tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
     for name, text in texts:
@@ -223,7 +236,10 @@ def texts_of(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
 
 
 def refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
-    """Raises TypeError for a key that a spec lacks: its substitute, or all keys and the nearest."""
+    """Raises TypeError for a key that a spec does not have.
+
+    The error names the replacement of a key of version 0.7, or all keys and the nearest one.
+    """
     title = spec.__name__
     if name in KEYWORDS.get(title, {}):
         refuse(title, {name: value})
@@ -235,14 +251,14 @@ def refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Nev
 
 
 def named_word(name: str, value: Any) -> str:
-    """`value`, the name of an enumerator. Raises TypeError for what is not a str."""
+    """Returns `value`, the name of an option. Raises TypeError unless it is a str."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, got {type(value).__name__}")
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value`, which must be a bool: 'no' and 0 are mistakes, not False."""
+    """Returns `value` as a bool. Raises TypeError for any other type, such as 'no' or 0."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return bool(value)
@@ -264,14 +280,17 @@ KINDS: dict[str, Kind] = {
     "number": Kind(_number),
     "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
 }
-"""The kinds that tables name. Modules add the kinds of their own specs."""
+"""The kinds of keys that the tables of C++ classes name. Modules add kinds for their own specs."""
 
 
 # ---- pickles of version 0.7 ----------------------------------------------------------------------
 
 
 def warn_of_numbers(spec: str, state: Mapping[str, Any]) -> None:
-    """Warns, once for each text, of numbers that a spec of version 0.7 had and calls have now."""
+    """Warns of a seed, stream, step or layer in the pickle of a spec of version 0.7.
+
+    These numbers are now arguments of calls. Each warning is given once.
+    """
     had = {name: state.get(name, 0) for name in ("seed", "stream", "step", "layer")}
     numbers = " and ".join(f"{name} {value}" for name, value in had.items() if value)
     text = f"this {spec} of 0.7 had {numbers}: give {{}} to the call"
@@ -286,10 +305,10 @@ _WARNED: set[str] = set()
 
 
 def _with_effect(text: str) -> str:
-    """Returns a text that version 0.7 pickled, without options of no effect, which raise now.
+    """Returns a text of version 0.7 without options that have no effect, which raise errors now.
 
-    These are `random_bits` and `variant` without stochastic rounding, and cuts of an adder that
-    cuts no term.
+    Removes `random_bits` and `variant` without stochastic rounding, and `fraction_bits` and
+    `min_exponent` of an adder that does not truncate terms.
     """
     words = text.split(" ")
     without: tuple[str, ...] = ()

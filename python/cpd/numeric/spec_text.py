@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a spec that has specs within: a head, and `name=value` with quoted values."""
+"""Splits the text of a spec that contains other specs: a head, then `name=value` pairs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cpd.numeric.shown import shown
 
 @constant
 def head_and_keys(text: str, keys: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """Returns the words of a text that are not keys, and the values of its `keys`.
+    """Splits a text into its head, the words without a key, and a dict of the values of `keys`.
 
-    Quotes hold words together, as in a shell. Raises ValueError for a key given twice, and for a
-    quote that is not closed.
+    A value of several words is in quotes, as in a shell. Raises ValueError for a key that is given
+    twice, and for a quote that is not closed.
 
     >>> head_and_keys("int8 row weight='mxfp8 rule=rceil'", ("weight",))
     ('int8 row', {'weight': 'mxfp8 rule=rceil'})
@@ -34,7 +34,7 @@ def head_and_keys(text: str, keys: tuple[str, ...]) -> tuple[str, dict[str, str]
 
 
 def items(text: str) -> list[list[str]]:
-    """Returns the words of each item of a list, which commas outside quotes separate.
+    """Splits a list at its commas outside quotes, and returns the words of each item.
 
     >>> items("'last 15%' bf16, *.head none")
     [['last 15%', 'bf16'], ['*.head', 'none']]
@@ -49,7 +49,10 @@ def items(text: str) -> list[list[str]]:
 
 
 def quoted(text: str) -> str:
-    """Returns a text as a value within another one: in quotes where it has more than a word."""
+    """Returns a text as a value in another text: with quotes if needed.
+
+    Quotes are needed for an empty text, spaces, commas, quotes and backslashes.
+    """
     if re.fullmatch(r"[^\s'\"\\,]+", text):
         return text
     if "'" not in text:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random streams of roundings: the library's table (cpd/numeric/draws/streams.h)."""
+"""Numbers the random streams of a layer's roundings, as cpd/numeric/draws/streams.h documents."""
 
 from cpd import _core
 from cpd.numeric.compiling import constant
@@ -12,14 +12,15 @@ _LAYER = _core.stream_tag("given", 1)
 
 @constant
 def _purpose_tag(purpose: str) -> int:
-    """Returns the tag of a purpose with a sign, as an int64 of torch has it."""
+    """Returns the 64-bit tag of a purpose as a signed number, because torch has only int64."""
     tag = _core.stream_tag(purpose)
     return tag - 2**64 if tag >= 2**63 else tag
 
 
 def stream_tag(purpose: Purpose, layer: int = 0) -> int:
-    """Returns the number XORed into a layer's streams: 64 bits, signed as torch's int64.
+    """Returns the tag that is XORed into the stream of a layer's rounding.
 
-    `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable.
+    The tag is a 64-bit number, signed for torch's int64. `layer` is 0…MAX_LAYERS - 1. In a compiled
+    program, `layer` may be a variable.
     """
     return _purpose_tag(purpose.name) ^ layer * _LAYER

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that name the line of the caller's program: `warn`."""
+"""Gives warnings that point to the line of the caller's program: `warn`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class PrecisionWarning(UserWarning):
-    """A computation loses more precision, or is slower, than its arguments suggest.
+    """A warning that a computation loses more precision, or is slower, than its arguments suggest.
 
-    The text names the loss and the way to avoid it. There are five causes: sums of more ranks than
-    their precision supports, so that they may stall; codecs that do not suit a tensor; products by
-    code that is hundreds of times as slow; products of a training step that are not emulated;
-    layers whose operands become integers without a scale.
+    The text names the loss and the way to avoid it. There are five causes:
+
+    - A sum of more ranks than its precision supports. Such a sum may stall.
+    - A codec that does not suit a tensor.
+    - A matrix product by code that is hundreds of times slower.
+    - Products of a training step that are not emulated.
+    - A layer that casts its operands to integers without a scale.
     """
 
 
@@ -28,13 +31,13 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line of the stack that is neither in this package nor in torch.
 
     Any number of frames of decorators, hooks and autograd may be between that line and the warning.
-    A fixed stacklevel of `warnings.warn` would name one of them.
+    With a fixed `stacklevel`, `warnings.warn` would name one of these frames.
 
     Args:
         text: the warning's text.
         category: the warning's class.
     """
-    if is_compiling():  # the tracer of torch.compile reads no frames
+    if is_compiling():  # torch.compile cannot trace the reading of frames
         warnings.warn(text, category, stacklevel=2)
         return
     frame: FrameType | None = sys._getframe(1)
@@ -53,7 +56,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _inside() -> tuple[str, ...]:
-    """Returns the folders whose lines are not the caller's."""
+    """Returns the folders of this package and of torch. Lines of other files are the caller's."""
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return (_PACKAGE,) if file is None else (_PACKAGE, f"{Path(file).parent}{os.sep}")

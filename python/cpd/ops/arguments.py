@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 Shape: TypeAlias = int | Sequence[int]
 Scales: TypeAlias = Any
-"""Packed codes of a scaled format's scales; of two levels a pair, the blocks' and the tensor's."""
+"""Packed codes of a scaled format's scales. With an outer scale, a pair: the codes of the blocks'
+scales and of the outer scales."""
 ArrayT = TypeVar("ArrayT", "Array", "torch.Tensor")
-"""NumPy array or torch tensor; results are of the same kind as arguments."""
+"""A NumPy array or a torch tensor. Results are of the same kind as the arguments."""
 
 
 class Drawn(TypedDict, Generic[ArrayT], total=False):
-    """Keywords of every operation that rounds, as the overloads of public functions have them."""
+    """The keywords that every rounding operation has. Overloads of public functions unpack them."""
 
     seed: Number
     stream: Number
@@ -37,19 +38,19 @@ class Drawn(TypedDict, Generic[ArrayT], total=False):
 
 
 class Rounded(Drawn[ArrayT], total=False):
-    """Keywords of sums and products."""
+    """The keywords that the ordered sum and the matrix product share."""
 
     tininess: str
 
 
 class Elementwise(Rounded[ArrayT], total=False):
-    """Keywords of elementwise operations."""
+    """The keywords that cast and elementwise arithmetic share."""
 
     out: ArrayT | None
 
 
 class Blockwise(Drawn[ArrayT], total=False):
-    """Keywords of casts into codes."""
+    """The keywords of `encode`."""
 
     axis: int
     scales: Any
@@ -58,26 +59,30 @@ class Blockwise(Drawn[ArrayT], total=False):
 
 MAX_RANK: int = _core.MAX_RANK
 FLOATS = ("float32", "float64", "bfloat16", "float16")
-"""Element types that store emulated values."""
+"""The dtypes that can store values of emulated formats."""
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
-"""Element types of matrix products, whose exact products are binary64 numbers."""
+"""The dtypes of matrix products. The exact product of two of their values is a binary64 number."""
 _MOST_ELEMENTS = 2**58 - 1
-"""The most elements whose bits can be counted in 63 bits. A size of 0 does not make the others
-small, as in NumPy and torch."""
+"""The largest number of elements. Above it, the number of bits of an array would exceed 63 bits.
+Sizes of 0 are left out of the product of sizes, as in NumPy and torch."""
 
 
 @constant
 def check_storage(dtype: str, f: str) -> None:
-    """Raises ValueError if an element type does not hold a format's values.
+    """Raises ValueError if a dtype does not represent every value of a format.
 
-    A constant to torch.compile, so both are passed by name.
+    The check is a constant to torch.compile, so both arguments are names: the dtype's, and the
+    format's `f`.
     """
     _core.check_storage(dtype, formats.named(f)._held)
 
 
 @constant
 def check_result(dtype: str, f: str) -> None:
-    """`check_storage` for a matrix product, whose element type is an argument."""
+    """Raises ValueError if a matrix product's dtype does not represent every value of a format.
+
+    The text of the error suggests another `dtype=`.
+    """
     try:
         check_storage(dtype, f)
     except ValueError:
@@ -89,7 +94,7 @@ def check_result(dtype: str, f: str) -> None:
 
 @constant
 def holds(dtype: str, f: str) -> bool:
-    """Returns whether an element type holds a format's values. A constant to torch.compile."""
+    """Returns whether a dtype represents every value of a format. A constant to torch.compile."""
     try:
         check_storage(dtype, f)
     except ValueError:
@@ -98,13 +103,16 @@ def holds(dtype: str, f: str) -> bool:
 
 
 def check_type(name: str, element: str, allowed: tuple[str, ...], got: Any) -> None:
-    """Raises TypeError unless an element type is allowed. `got`: its name in errors."""
+    """Raises TypeError unless a dtype is allowed.
+
+    `name` is the argument's name in the error, and `got` the description of its value.
+    """
     if element not in allowed:
         raise TypeError(f"{name} must be of type {alternatives(allowed)}, got {got}")
 
 
 def check_whole(name: str, x: Any) -> None:
-    """Raises TypeError for a torch tensor of several tensors, or whose values are on several ranks.
+    """Raises TypeError for a nested torch tensor, and for a DTensor (a tensor on several ranks).
 
     Args:
         name: the tensor's name in the error.
@@ -123,15 +131,17 @@ def check_whole(name: str, x: Any) -> None:
 
 
 SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
-"""The significant bits of the 16-bit types."""
+"""The number of significant bits of each 16-bit dtype."""
 
 
 @constant
 def holds_scaled(dtype: str, q: str) -> bool:
-    """Returns whether an element type holds all values of casts to the format named `q`.
+    """Returns whether a dtype represents all values of casts of its own tensors to a scaled format.
 
-    A number of a 16-bit type, rounded to at most as many bits at any power of two, is of that type,
-    but for float16's largest ones, which only rule `floor` does not round up.
+    `q` is the text of the scaled format. With scales that are powers of two and elements with at
+    most the significant bits of a 16-bit dtype, rounding a value of the dtype gives a value of the
+    dtype. Float16's largest values are an exception: only rule `floor` never rounds them up to
+    infinity.
     """
     if dtype not in SIGNIFICANT_BITS:
         return True
@@ -142,7 +152,7 @@ def holds_scaled(dtype: str, q: str) -> bool:
 
 
 def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
-    """Raises ValueError where an element type does not hold the cast of one of its tensors."""
+    """Raises ValueError if a dtype does not represent the casts of its own tensors to `f`."""
     fits = holds_scaled(dtype, f.text) if isinstance(f, Scaled) else holds(dtype, f.name)
     if not fits:
         is_wide = not isinstance(f, Scaled) and not holds("float32", f.name)
@@ -155,25 +165,25 @@ def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
 
 
 def check_tininess(tininess: str) -> None:
-    """Raises ValueError unless `tininess` says when underflow is detected."""
+    """Raises ValueError unless `tininess` is "after" or "before"."""
     if tininess not in ("after", "before"):
         raise ValueError(f"tininess must be after or before, got {shown(tininess)}")
 
 
 def check_random_is_used(rounding: str) -> None:
-    """Raises ValueError unless the rounding uses random integers."""
+    """Raises ValueError unless the rounding is `stochastic`, the only one that uses `random=`."""
     if rounding != "stochastic":
         raise ValueError(f"random is for rounding='stochastic' only, got rounding={rounding!r}")
 
 
 def check_random_range(low: int, high: int, bits: int) -> None:
-    """Raises ValueError unless the least and the greatest random integer have N `bits`."""
+    """Raises ValueError unless the least and the greatest random integer are in [0, 2^bits)."""
     if low < 0 or high >= 2**bits:
         raise ValueError(f"random must be 0…2^{bits} - 1, got {low}…{high}")
 
 
 def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
-    """Returns a shape as a tuple, from an int or a sequence of ints, checked."""
+    """Checks a shape, an int or a sequence of ints, and returns it as a tuple."""
     is_text = isinstance(shape, (str, bytes))
     sizes = tuple(shape) if isinstance(shape, Sequence) and not is_text else (shape,)
     try:
@@ -192,7 +202,7 @@ def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
 
 
 def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of a matrix product, … × M × K by … × K × N."""
+    """Returns the shape of the product of matrices of shapes … × M × K and … × K × N."""
     if len(a) < 2 or len(b) < 2:
         raise ValueError(
             f"a and b must have at least two dimensions, got shapes {tuple(a)}, {tuple(b)}"
@@ -207,7 +217,7 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def _batch(a: Sequence[int], b: Sequence[int]) -> Sequence[int]:
-    """Returns the dimensions of a matrix product before the last two."""
+    """Returns the batch dimensions of a matrix product: all dimensions before the last two."""
     batch: list[int] = []
     for d in range(max(len(a), len(b)), 2, -1):
         x = a[-d] if d <= len(a) else 1
@@ -231,7 +241,10 @@ def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
 
 
 def dimension(axis: Any, rank: int, use: str = "to sum over") -> int:
-    """Returns `axis` as 0…rank - 1; negative ones count from the end. Errors name its `use`."""
+    """Returns `axis` as a number in 0…rank - 1. A negative axis counts from the end.
+
+    `use` describes the purpose of the axis in errors.
+    """
     number = integer("axis", axis)
     if rank == 0:
         raise ValueError(f"x must have at least one dimension {use}, got none")
@@ -241,9 +254,9 @@ def dimension(axis: Any, rank: int, use: str = "to sum over") -> int:
 
 
 def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
-    """Returns the axis of a Hadamard transform, counted from the front.
+    """Returns the axis of a Hadamard transform, counted from the first dimension.
 
-    Raises ValueError unless its extent is a multiple of `size`.
+    Raises ValueError unless the extent along the axis is a multiple of `size`.
     """
     along = dimension(axis, len(shape), "to transform along")
     if shape[along] % size != 0:
@@ -258,7 +271,10 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
 
 
 def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
-    """Returns the type `dtype`. Raises ValueError where it does not hold every value of `x`."""
+    """Returns the dtype of a result.
+
+    Raises ValueError if it does not represent all values of x's dtype.
+    """
     element = kind.element(dtype, allowed)
     if x.dtype != element and kind.promote_types(x.dtype, element) != element:
         raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
@@ -266,7 +282,11 @@ def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def together(kind: Any, operands: dict[str, Any]) -> dict[str, Any]:
-    """Operands as arrays of one type and one shape."""
+    """Returns operands, by name, as arrays of one dtype, broadcast to one shape.
+
+    Raises TypeError if an operand has another dtype than `x`, and ValueError if shapes do not
+    broadcast.
+    """
     first_operand = operands["x"]
     first = kind.array("x", first_operand)
     arrays, shape, is_common = {}, first.shape, not kind.compiling()
@@ -297,9 +317,9 @@ def draws(
     terms: int,
     like: str = "x",
 ) -> Any:
-    """Returns the random integers of ordered sums, checked: `integers_of(terms)` for each.
+    """Checks and returns the random integers of ordered sums: `integers_of(terms)` for each sum.
 
-    While torch compiles, the library checks the shape.
+    Under torch.compile, the C++ library checks the shape when the program runs.
     """
     if kind.compiling():
         return kind.integers(random, x, None, "", acc, like)
@@ -312,20 +332,21 @@ def draws(
 
 
 class ScaleSource(NamedTuple):
-    """The arguments `scales=` and `amax=`, from which scales come in place of the tensor."""
+    """The arguments `scales` and `amax` of a call. They replace scales computed from the tensor."""
 
     scales: Any = None
     amax: Any = None
 
 
 LEVELS = ("scales", "tensor scales", "amax")
-"""Their names in error texts."""
+"""The names of the two levels of scales, and of the largest magnitudes, in errors."""
 
 
 def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
-    """Returns the blocks' scales and the outer scale, None if there is none.
+    """Returns the scales of blocks and the outer scales of the argument `scales`.
 
-    Raises ValueError for a pair if the format has one level, and for one if it has two.
+    The outer scales are None for a format without them. Raises ValueError if `scales` is a pair and
+    the format has no outer scales, or the reverse.
     """
     is_pair = isinstance(scales, (tuple, list))
     if q.tensor_scale is None:
@@ -338,7 +359,10 @@ def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
 
 
 def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
-    """Returns the blocks' scales, the tensor's scales and the largest magnitudes, each or None."""
+    """Returns the scales of blocks, the outer scales and the largest magnitudes.
+
+    Each is None if the caller did not give it.
+    """
     if source.scales is None:
         return None, None, source.amax
     return *scale_levels(q, source.scales), source.amax
@@ -347,9 +371,9 @@ def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
 def given_levels(
     kind: Any, q: Scaled, x: Any, axis: int, source: ScaleSource
 ) -> tuple[Any, Any, Any]:
-    """Returns the caller's scales and magnitudes as C++ takes them, checked.
+    """Checks the caller's scales and largest magnitudes, and returns them for C++.
 
-    While torch compiles, the library checks their shapes.
+    Under torch.compile, the C++ library checks their shapes when the program runs.
     """
     if source.scales is None and source.amax is None:
         return None, None, None
@@ -363,7 +387,10 @@ def given_levels(
 
 
 def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any) -> Any:
-    """One level of the caller's: packed codes, or float32 numbers of the grid."""
+    """Checks and returns one level of the caller's scales, or the largest magnitudes.
+
+    Scales are packed codes or float32 numbers of the shape `grid`.
+    """
     level = kind.scales(name, value, x)
     if grid is not None:
         check_level(q, name, kind.name_of(level.dtype) == "uint8", level.shape, grid)
@@ -371,7 +398,10 @@ def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any)
 
 
 def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
-    """Returns the grids of `source_levels`' three. Raises ValueError if there is no such axis."""
+    """Returns the shapes of the three arrays of `source_levels`.
+
+    Raises ValueError if `shape` does not have the axis.
+    """
     blocks = q.scales_shape(shape, axis)
     outer = blocks if q.tensor_scale is None else q.tensor_scales_shape(shape, axis)
     return [blocks, outer, outer]
@@ -380,10 +410,11 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
 def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless the scales of one level fit its grid.
+    """Raises ValueError unless the scales of one level fit the shape `grid`.
 
-    Numbers must have the grid's shape; a grid of one takes one number of any shape. Packed codes
-    must have the number of bytes that the grid's codes take.
+    float32 numbers must have this shape, but a single number can have any shape. Packed codes
+    (`of_codes`) must have the number of bytes that the codes of the grid need. `got` is the shape
+    of the argument.
     """
     count, size = math.prod(grid), math.prod(got)
     if not of_codes:
@@ -398,7 +429,7 @@ def check_level(
 
 
 def check_level_type(name: str, element: str, got: str) -> None:
-    """Raises TypeError unless a level's type is allowed."""
+    """Raises TypeError unless scales are of float32 or uint8 (codes), and `amax` is of float32."""
     if element == "float32" or (element == "uint8" and name != "amax"):
         return
     codes = "" if name == "amax" else " or of packed codes (uint8)"
@@ -406,7 +437,7 @@ def check_level_type(name: str, element: str, got: str) -> None:
 
 
 def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, int]]:
-    """Returns the parts of packed values, codes and scales, with the number of bytes of each."""
+    """Returns the names of the packed arrays of a scaled tensor, each with its number of bytes."""
     blocks, outer, _ = scale_grids(q, shape, axis)
     parts = [("codes", q.element, shape), ("scales", q.scale, blocks)]
     if q.tensor_scale is not None:
@@ -415,7 +446,7 @@ def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, 
 
 
 def check_scaled_bytes(q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequence[int]) -> None:
-    """Raises ValueError unless codes and scales have as many bytes as values of that shape take."""
+    """Raises ValueError unless codes and scales have the bytes that values of this shape need."""
     for (name, need), size in zip(scaled_bytes(q, shape, axis), sizes, strict=False):
         if size != need:
             raise ValueError(f"{name} must have {need} bytes for {shape} of {q}, got {size}")
@@ -425,7 +456,7 @@ def check_scaled_bytes(q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequ
 
 
 class Region(NamedTuple):
-    """The memory of an array's elements; strides in bytes."""
+    """The memory of an array's elements. Strides and the item size are in bytes."""
 
     address: int
     itemsize: int
@@ -433,7 +464,7 @@ class Region(NamedTuple):
     strides: tuple[int, ...]
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the address of the first byte and of the byte behind the last one."""
+        """Returns the address of the first byte, and the address after the last byte."""
         if 0 in self.shape:
             return self.address, self.address
         ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -442,13 +473,13 @@ class Region(NamedTuple):
         return low, high + self.itemsize
 
     def touches(self, other: Region) -> bool:
-        """Returns whether the two ranges of bytes overlap."""
+        """Returns whether the byte ranges of two regions, from first to last byte, overlap."""
         low, high = self.bounds()
         other_low, other_high = other.bounds()
         return low < high and other_low < other_high and low < other_high and other_low < high
 
     def same_elements(self, other: Region) -> bool:
-        """Returns whether each element has the address of the other's."""
+        """Returns whether elements of equal index have equal addresses in both regions."""
         return (
             (self.address, self.itemsize, self.shape)
             == (other.address, other.itemsize, other.shape)
@@ -458,7 +489,10 @@ class Region(NamedTuple):
         )
 
     def overlaps_itself(self) -> bool:
-        """Returns whether two elements may share bytes (exact unless dimensions interleave)."""
+        """Returns whether two elements of the array may share bytes.
+
+        May be true for interleaved dimensions whose elements do not share bytes; exact otherwise.
+        """
         if 0 in self.shape:
             return False
         reach = self.itemsize
@@ -475,9 +509,9 @@ OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping win
 
 
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
-    """Raises ValueError unless `out` may be written while the inputs are read.
+    """Raises ValueError unless `out` can be written while the inputs are read.
 
-    It may if it is an input itself, or does not overlap it.
+    `out` must be an input itself, or not overlap any input. It must not overlap itself.
     """
     if out.overlaps_itself():
         raise ValueError(OVERLAPS_ITSELF)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic that rounds once: add, mul, fma, div, sqrt."""
+"""Elementwise arithmetic with one rounding of each result: add, mul, fma, div, sqrt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _operation(
     flags: bool,
     tininess: str,
 ) -> Any:
-    """Returns the values of an operation of operands by their names, each rounded once."""
+    """Returns the results of an elementwise operation, each rounded once. Operands have names."""
     if tininess != "after":
         check_tininess(tininess)
     f, options = unscaled(to, seed, stream)
@@ -84,37 +84,39 @@ def add(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Adds x and y exactly, then rounds once.
 
-    Operands are any values, including float64's whole range.
+    Operands can have any values, including the whole range of float64.
 
     Args:
-        x: the first operand, of any values; it is not rounded first (cast it to do so).
-        y: the second operand, of x's type; operands broadcast.
+        x: the first operand: a floating-point array or tensor of any shape. Its values are not
+            rounded to the format first; call `cast` to do so.
+        y: the second operand, of x's type. Operands broadcast to one shape.
         to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
             text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
             nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
             and `variant`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
         random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
             generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The rounded values, in x's type; with `flags` a pair.
+        The rounded values, in x's type. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
-            stochastic rounding), or x's type does not hold the format.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect (such as `random_bits` without
+            stochastic rounding), or if x's type does not represent every value of the format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
@@ -165,34 +167,36 @@ def mul(
     """Multiplies x and y exactly, then rounds once.
 
     Args:
-        x: the first operand, of any values; it is not rounded first (cast it to do so).
-        y: the second operand, of x's type; operands broadcast.
+        x: the first operand: a floating-point array or tensor of any shape. Its values are not
+            rounded to the format first; call `cast` to do so.
+        y: the second operand, of x's type. Operands broadcast to one shape.
         to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
             text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
             nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
             and `variant`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
         random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
             generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The rounded values, in x's type; with `flags` a pair.
+        The rounded values, in x's type. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
-            stochastic rounding), or x's type does not hold the format.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect (such as `random_bits` without
+            stochastic rounding), or if x's type does not represent every value of the format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
@@ -242,35 +246,37 @@ def fma(
     """Returns x * y + z, computed exactly and rounded once.
 
     Args:
-        x: the first operand, of any values; it is not rounded first (cast it to do so).
-        y: the second operand, of x's type; operands broadcast.
-        z: the addend, of x's type.
+        x: the first operand: a floating-point array or tensor of any shape. Its values are not
+            rounded to the format first; call `cast` to do so.
+        y: the second operand, of x's type. Operands broadcast to one shape.
+        z: the addend, of x's type. It broadcasts with x and y.
         to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
             text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
             nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
             and `variant`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
         random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
             generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The rounded values, in x's type; with `flags` a pair.
+        The rounded values, in x's type. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
-            stochastic rounding), or x's type does not hold the format.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect (such as `random_bits` without
+            stochastic rounding), or if x's type does not represent every value of the format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> one = np.float32([1.125])
@@ -318,34 +324,36 @@ def div(
     """Divides x by y exactly, then rounds once.
 
     Args:
-        x: the first operand, of any values; it is not rounded first (cast it to do so).
-        y: the second operand, of x's type; operands broadcast.
+        x: the first operand: a floating-point array or tensor of any shape. Its values are not
+            rounded to the format first; call `cast` to do so.
+        y: the second operand, of x's type. Operands broadcast to one shape.
         to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
             text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
             nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
             and `variant`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
         random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
             generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The rounded values, in x's type; with `flags` a pair.
+        The rounded values, in x's type. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
-            stochastic rounding), or x's type does not hold the format.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect (such as `random_bits` without
+            stochastic rounding), or if x's type does not represent every value of the format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
@@ -384,36 +392,38 @@ def sqrt(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns the square root of x, computed exactly and rounded once.
 
-    The root of -0 is -0, of a negative number NaN.
+    The square root of -0 is -0. The square root of a negative number is NaN.
 
     Args:
-        x: the operand, of any values; it is not rounded first.
+        x: the operand: a floating-point array or tensor of any shape. Its values are not rounded to
+            the format first.
         to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
             text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
             nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
             and `variant`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
         random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
             generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The rounded values, in x's type; with `flags` a pair.
+        The rounded values, in x's type. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
-            stochastic rounding), or x's type does not hold the format.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect (such as `random_bits` without
+            stochastic rounding), or if x's type does not represent every value of the format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roundings of arrays: cast, encode, decode, hadamard; and their random integers."""
+"""Rounds arrays to formats and converts them to packed codes: cast, encode, decode, hadamard."""
 
 from __future__ import annotations
 
@@ -81,51 +81,57 @@ def cast(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Rounds each element of x to a value of a format.
 
-    A scaled format computes scales from blocks of x along `axis` and rounds x / scale to the
-    elements' format. The result is element * scale, rounded once into binary32, in the result's
-    type. That type is not float64. The gradient passes straight through, scales included. With a
-    transform (`cpd.Scaled`), values, tangents and gradients are transformed as by `hadamard`.
+    For a scaled format, the scales are computed from blocks of x along `axis`, and x / scale is
+    rounded to the elements' format. The result is element * scale, rounded once into binary32.
+    float64 is not supported. The derivative is 1 (straight-through), also with respect to the
+    scales. With a transform (`cpd.Scaled`), values, tangents and gradients are transformed as by
+    `hadamard`.
 
     Args:
-        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
-            is rounded from its 53 bits. NaN stays NaN.
+        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 value
+            is rounded once, from its 53 significant bits. A NaN remains a NaN.
         to: the format and the rounding: a `cpd.Cast`, its text, such as "e4m3fn stochastic
             random_bits=8", or a format, scaled or not, which rounds to nearest-even. A text names a
             rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
             `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
             24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
-        random: the random integers, in [0, 2^random_bits), of x's shape. `cpd.Cast` documents which
-            values an integer rounds away from zero. Default None: generated from seed and stream.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, and does not overlap itself. It is an input, or does not overlap
-            any input. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
+        random: the random integers, in [0, 2^random_bits), of x's shape. `variant` of `cpd.Cast`
+            documents how an integer rounds a value. Default None: generated from seed and stream.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, be writable and not overlap itself. It must be one of the inputs, or
+            not overlap any input. Autograd, torch.func and vmap do not support `out`.
         axis: the axis of the blocks of a scaled format; default -1, the last.
-        scales: the scales of a scaled format: codes as from `encode`, or float32 numbers of the
-            grid's shape (`Scaled.scales_shape`). For two levels, a pair, whose first may be None.
-            Default None: computed from x.
-        amax: the largest magnitudes from which a scaled format computes its outermost scales
-            (delayed scaling): float32, one for each of these scales. Default None: x's own.
+        scales: the scales of a scaled format: packed codes (uint8) as `encode` returns, or float32
+            numbers of the shape `Scaled.scales_shape(x.shape, axis)`. With outer scales, a pair:
+            the scales of blocks, or None to compute them from x, and the outer scales. Default
+            None: all scales are computed from x.
+        amax: the largest magnitudes from which a scaled format computes its outer scales, or
+            without outer scales its scales of blocks (delayed scaling). float32, one magnitude for
+            each of these scales. Default None: the largest magnitudes of x.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
-            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
-        dtype: the type of the result; it must hold x's values. Default: x's own. x is first widened
-            to this type. A scaled format without a transform still computes its scales from x in
-            x's own type (`arithmetic=te`).
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). Supported on the CPU;
+            default False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
+        dtype: the type of the result, which must represent every value of x's type; default: x's
+            type. x is first converted to this type. An exception: a scaled format without a
+            transform computes its scales from x in x's type, which matters for `arithmetic=te`.
 
     Returns:
-        The rounded values, of x's shape and kind; with `flags` a pair.
+        The rounded values: an array or a tensor, like x, of x's shape. With `flags`, the pair of
+        values and flags.
 
     Raises:
-        ValueError: an option is out of range or has no effect, or the result's type does not hold
-            the result. bfloat16 and float16 hold elements times scales only if scales are powers of
-            two and elements have few mantissa bits: they hold the values of mxfp8, not of nvfp4.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect, or if the result's type does not
+            represent every value of the format. bfloat16 and float16 represent values of a scaled
+            format only if its scales are powers of two and its elements have few mantissa bits: for
+            example mxfp8, but not nvfp4.
+        TypeError: for an argument of another type.
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
@@ -177,7 +183,7 @@ def _cast_scaled(
     dtype: Any,
     out: Any,
 ) -> Any:
-    """Rounds to a scaled format without a transform."""
+    """Rounds x to a scaled format. A transform has already been applied to x."""
     along = int32("axis", axis)
     x = kind.array("x", x, NARROW_FLOATS)
     element = x.dtype if dtype is None else wider_type(kind, x, dtype, NARROW_FLOATS)
@@ -213,40 +219,44 @@ def encode(
 ) -> ArrayT | tuple[ArrayT, Scales]:
     """Rounds like `cast` and packs the codes of the elements.
 
-    Codes are in row-major order, least significant bit first, without gaps; the bits behind the
-    last code are 0. Codes have no gradients.
+    Codes are packed in row-major order, least significant bit first, without gaps. Unused bits
+    after the last code are 0. Codes have no gradients.
 
     Args:
-        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
-            is rounded from its 53 bits.
+        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 value
+            is rounded once, from its 53 significant bits.
         to: the format and the rounding: a `cpd.Cast`, its text, such as "e4m3fn stochastic
             random_bits=8", or a format, scaled or not, which rounds to nearest-even. A text names a
             rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
             `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
             24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: the stream of random integers, like `seed`; another stream gives other integers;
-            default 0.
-        random: the random integers, in [0, 2^random_bits), of x's shape. `cpd.Cast` documents which
-            values an integer rounds away from zero. Default None: generated from seed and stream.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed.
+        stream: the stream of random integers: a number like `seed`; default 0. Each pair of a seed
+            and a stream gives other integers.
+        random: the random integers, in [0, 2^random_bits), of x's shape. `variant` of `cpd.Cast`
+            documents how an integer rounds a value. Default None: generated from seed and stream.
         axis: the axis of the blocks of a scaled format; default -1, the last.
-        scales: the scales of a scaled format: codes as from `encode`, or float32 numbers of the
-            grid's shape (`Scaled.scales_shape`). For two levels, a pair, whose first may be None.
-            Default None: computed from x.
-        amax: the largest magnitudes from which a scaled format computes its outermost scales
-            (delayed scaling): float32, one for each of these scales. Default None: x's own.
+        scales: the scales of a scaled format: packed codes (uint8) as `encode` returns, or float32
+            numbers of the shape `Scaled.scales_shape(x.shape, axis)`. With outer scales, a pair:
+            the scales of blocks, or None to compute them from x, and the outer scales. Default
+            None: all scales are computed from x.
+        amax: the largest magnitudes from which a scaled format computes its outer scales, or
+            without outer scales its scales of blocks (delayed scaling). float32, one magnitude for
+            each of these scales. Default None: the largest magnitudes of x.
 
     Returns:
-        The codes: uint8, 1-D, ceil(n * to.bits / 8) long. A scaled format gives a pair: the
-        elements' codes, and the scales' codes, packed the same way in the row-major order of the
-        grid of blocks; with two levels the scales' codes are a pair too, the blocks' and the
-        tensor's. An element of a block whose scale is NaN has code 0 if its format has no NaN.
+        The codes of n elements: a 1-D uint8 array of ceil(n * bits / 8) bytes, for a format of
+        `bits` bits. A scaled format gives the pair of the elements' codes and the scales' codes.
+        The scales' codes are packed in the same way, in row-major order of the blocks. With outer
+        scales, the scales' codes are also a pair: the codes of the blocks' scales and the codes of
+        the outer scales. In a block with a NaN scale, all elements have code 0 if their format has
+        no NaN.
 
     Raises:
-        ValueError: an option is out of range or has no effect, or x has a NaN and the format has no
-            NaN.
-        TypeError: an argument has another type.
+        ValueError: if an option is out of range or has no effect, or if x has a NaN and the format
+            has no NaN.
+        TypeError: for an argument of another type.
 
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
@@ -274,7 +284,7 @@ def encode(
 
 
 def _integers(kind: Any, random: Any, x: Any, options: Drawing) -> Any:
-    """Returns the caller's random integers for `x`, checked."""
+    """Checks and returns the caller's random integers for `x`."""
     return kind.integers(random, x, x.shape, "x's shape", options)
 
 
@@ -306,21 +316,24 @@ def decode(
     """Returns the values of packed codes: the inverse of `encode`.
 
     Args:
-        codes: uint8, 1-D, of exactly the length that the shape needs; every pattern is valid. Or an
-            `Encoded`, which has its format, shape, axis and scales.
+        codes: a 1-D uint8 array of exactly the number of bytes that the shape needs. Every bit
+            pattern is valid. Or an `Encoded`, which contains the format, shape, axis and scales.
         format: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or an argument of their
-            constructors. Default None: given by an `Encoded`.
-        shape: the shape of the values, an int or a sequence of ints.
-        dtype: the type of the result; default float32, or out's.
-        out: where to write the result; default: a new array.
+            constructors. Required unless `codes` is an `Encoded`.
+        shape: the shape of the values, an int or a sequence of ints. Required unless `codes` is an
+            `Encoded`.
+        dtype: the type of the result; default: the type of `out`, or float32 without `out`.
+        out: where to write the result; default: a new array. `out` must have the result's shape,
+            type and device, and not overlap codes or scales.
         axis: the axis of the blocks of a scaled format, as in `encode`; default -1.
-        scales: the scales of a scaled format, as from `encode`.
+        scales: the scales of a scaled format, as `encode` returns them.
 
     Returns:
-        The values, of that shape, of the codes' kind.
+        The values of this shape: an array or a tensor, like `codes`.
 
     Raises:
-        ValueError: codes, scales and shape do not fit, or the type does not hold the format.
+        ValueError: if codes, scales and shape do not fit together, or if the result's type does not
+            represent every value of the format.
         TypeError: an argument has another type, or format and shape are missing.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
@@ -347,7 +360,10 @@ def decode(
 
 
 def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
-    """Returns x after a scaled format's transform, and the format without its transform."""
+    """Applies a scaled format's transform to x.
+
+    Returns the result, and the format without the transform.
+    """
     if q.transform is None:
         return x, q
     return _hadamard(kind, x, q.transform, axis, False, None), untransformed(q.text)
@@ -377,41 +393,46 @@ def hadamard(
     """Transforms each group of N neighboring values along an axis: x' = 1/√N · H · diag(s) · x.
 
     H is Sylvester's matrix: entry (i, j) is −1 to the power of the number of ones that the binary
-    digits of i and j share. s is 1, or −1 for the inputs that the transform names. The inverse
-    transform is the transpose, 1/√N · diag(s) · H.
+    digits of i and j share. s holds a sign for each input: −1 for the inputs that the transform's
+    text lists, else 1. The inverse transform is the transpose, 1/√N · diag(s) · H.
 
-    The steps are in binary32, in this order:
+    The transform is computed in binary32, in these steps:
 
     1. The signs s are applied. (The inverse transform applies them last.)
-    2. log2(N) stages follow, at distances d = 1, 2, 4, …. In each stage, for i with bit d clear,
-       value i becomes the sum of the values i and i + d, and value i + d their difference, i minus
-       i + d.
-    3. The values are multiplied by 1/√N, rounded to nearest (a power of two if log2(N) is even).
+    2. log2(N) butterfly stages follow, with distances d = 1, 2, 4, …. In each stage, for each i
+       whose binary digit of weight d is 0, (x[i], x[i + d]) becomes (x[i] + x[i + d], x[i] - x[i +
+       d]).
+    3. The values are multiplied by 1/√N rounded to the nearest binary32 number, which is exact if
+    log2(N) is even.
 
-    Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
-    transform of the tangent. The rounding into bf16 is straight through.
+    Derivatives (torch): the gradient of x is the inverse transform of the result's gradient. The
+    tangent of the result is the transform of x's tangent. The rounding into bf16 has derivative 1
+    (straight-through).
 
     Args:
-        x: float32, bfloat16 or float16. The extent along the axis is a multiple of the transform's
-            size. NaN and infinities propagate as in the operations.
-        transform: the text of the transform: `hadamardN`, N a power of two, 2…128. Then optionally
-            `:signs=0xMASK`, whose bit i multiplies input i by −1, or `:te`, Transformer Engine's
-            signs of 16 inputs. Then optionally `:bf16`: computes in binary64 and rounds once into
-            bf16, to nearest-even; an exact zero is +0. For bf16 inputs and N = 16, the result with
-            `:bf16` is the exact sum rounded once, if the exponents of a group's nonzero values
-            differ by at most 41. It is then Transformer Engine's random Hadamard transform.
+        x: an array or a tensor of float32, bfloat16 or float16. The extent along the axis must be a
+            multiple of the transform's size N. NaN and infinities propagate as in IEEE 754's
+            additions and multiplications.
+        transform: the text of the transform: `hadamardN`, where N is a power of two, 2…128. Then
+            optionally `:signs=0xMASK`: a 1 in bit i of the mask multiplies input i by −1. Or `:te`:
+            the signs of Transformer Engine for 16 inputs. Then optionally `:bf16`: the transform is
+            computed in binary64 and rounded once into bf16, to nearest-even; an exact zero is +0.
+            For bf16 inputs and N = 16, the result with `:bf16` is the exact sum rounded once if the
+            exponents of a group's nonzero values differ by at most 41. In this case it equals
+            Transformer Engine's random Hadamard transform.
         axis: the axis of the groups; default -1, the last.
-        inverse: True transforms by the transpose; default False.
-        out: where to write the result; default: a new array. It may be `x`.
+        inverse: True applies the inverse transform (the transpose); default False.
+        out: where to write the result; default: a new array. `out` may be `x`.
 
     Returns:
-        The transformed values, of x's shape and type: the binary32 result, rounded once to
-        nearest-even. A transform into bf16 gives bf16 values, which float16 does not hold.
+        The transformed values, of x's shape and type. A binary32 result is rounded once to this
+        type, to nearest-even. With `:bf16` the result has bf16 values, which a float16 x cannot
+        represent (ValueError).
 
     Raises:
-        ValueError: the text is invalid, the extent is not a multiple of N, or the type does not
-            hold the result.
-        TypeError: an argument has another type.
+        ValueError: if the text is invalid, the extent is not a multiple of N, or x's type does not
+            represent the results.
+        TypeError: for an argument of another type.
 
     >>> x = np.float32([1, 2, 3, 4])
     >>> hadamard(x, "hadamard4").tolist()
@@ -447,12 +468,12 @@ def random_integers(
         random_bits: the number of bits N of an integer, 1 to 24 (default).
 
     Returns:
-        A uint32 array of integers in [0, 2^N), whose element i (row-major) is what `cast` uses for
-        element i with the same seed and stream.
+        A NumPy array of uint32 integers in [0, 2^N). Element i (in row-major order) is the integer
+        that `cast` uses for element i with the same seed and stream.
 
     Raises:
-        ValueError: an argument is out of range.
-        TypeError: an argument has another type.
+        ValueError: if an argument is out of range.
+        TypeError: for an argument of another type.
 
     >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
     True

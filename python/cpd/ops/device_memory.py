@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that operations keep on a GPU, and the faults that their kernels found."""
+"""Frees the memory that operations keep on a GPU, and raises errors that their kernels found."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def current_device() -> int:
 
 @checked
 def release_cuda_memory(device: int | None = None) -> None:
-    """Returns the device memory that CPD keeps for later calls to the device.
+    """Frees the device memory that CPD keeps for later calls.
 
-    Others then have it, such as torch's allocator, which does not know of it. Waits for the
-    device's work.
-
-    CPD does so itself, and tries again, where it finds no memory.
+    Other users of the device, such as torch's allocator, can then allocate this memory. The call
+    waits for the device's work. If CPD itself runs out of device memory, it frees this memory and
+    tries again, without a call of this function.
 
     Args:
-        device: index of the CUDA device; default: torch's current one.
+        device: the index of the CUDA device; default None: torch's current device.
 
-    Raises ValueError for an index below 0, RuntimeError where CUDA reports an error.
+    Raises:
+        ValueError: for an index below 0.
+        RuntimeError: if CUDA reports an error, or if torch has no CUDA device and `device` is None.
 
     >>> import cpd, torch
     >>> if torch.cuda.is_available():
@@ -40,17 +41,20 @@ def release_cuda_memory(device: int | None = None) -> None:
 
 @checked
 def check_cuda(device: int | None = None) -> None:
-    """Waits for the device's work, and raises the errors that it found.
+    """Waits for the device's work, and raises the errors that its kernels found.
 
-    Only values show them: a random integer out of range, an operand that a matrix unit does not
-    take, a NaN without a code. Calls on CUDA tensors do not wait for that: such an error is raised
-    by a later call on the device, or here, and results of the call that it is of are undefined.
-    With the environment variable CPD_CHECK=sync each call waits and raises its own.
+    Kernels find errors that depend on values: a random integer out of range, an operand that is not
+    a value of a matrix unit's format, or a NaN that the format cannot encode. Calls on CUDA tensors
+    do not wait for their kernels. Such an error is raised by a later call on the device, or by this
+    function. The results of the faulty call are undefined. With the environment variable
+    CPD_CHECK=sync, each call waits for its kernels and raises its own errors.
 
     Args:
-        device: index of the CUDA device; default: torch's current one.
+        device: the index of the CUDA device; default None: torch's current device.
 
-    Raises ValueError for what was found, or an index below 0.
+    Raises:
+        ValueError: for an error that a kernel found, or an index below 0.
+        RuntimeError: if torch has no CUDA device and `device` is None.
 
     >>> import cpd, torch
     >>> if torch.cuda.is_available():

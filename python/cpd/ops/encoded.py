@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Encoded`: packed values with all that is needed to decode them. Also decodes them."""
+"""Defines `Encoded`: codes with the format, shape and scales that decode them.
+
+Also decodes codes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from cpd.ops.front_ends import front_end_of
 
 
 class Encoded(NamedTuple):
-    """An operand stored as codes and scales: the results of `encode` and its arguments.
+    """A tensor stored as packed codes and scales: the results of `encode`, and its arguments.
+
+    `decode` and `gemm` take it as an operand.
 
     >>> import numpy as np, cpd
     >>> x = np.float32([[1.0, -24.0], [0.5, 0.25]])
@@ -32,18 +37,22 @@ class Encoded(NamedTuple):
     """
 
     codes: Any
-    """uint8, 1-D: the elements' codes, in row-major order."""
+    """The packed codes of the elements in row-major order: uint8, 1-D."""
     scales: Scales
-    """uint8, 1-D: the scales' codes; of two levels a pair, the blocks' and the tensor's."""
+    """The packed codes of the scales: uint8, 1-D. With outer scales, a pair: the codes of the
+    blocks' scales and of the outer scales. None for a format without scales."""
     format: FormatLike | ScaledLike
     shape: Shape
     """The shape of the values."""
     axis: int = -1
-    """The axis along which blocks run."""
+    """The axis along which the blocks of a scaled format run."""
 
 
 def decoded(codes: Any, f: Format, shape: Shape, dtype: Any = None, out: Any = None) -> Any:
-    """Returns the values of packed codes. The library checks sizes while torch compiles."""
+    """Returns the values of packed codes.
+
+    Under torch.compile, the C++ library checks sizes when the program runs.
+    """
     kind = front_end_of(codes)
     sizes = kind.sizes(shape)
     kind.check_codes("codes", codes, codes)
@@ -62,13 +71,13 @@ def decoded(codes: Any, f: Format, shape: Shape, dtype: Any = None, out: Any = N
 def decoded_scaled(
     codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Any:
-    """Returns the values of a scaled format's codes.
+    """Returns the values of a scaled format's codes and scales.
 
-    The library checks sizes while torch compiles.
+    Under torch.compile, the C++ library checks sizes when the program runs.
     """
     kind = front_end_of(codes)
     if kind.compiling():
-        q = named_scaled(q.text)  # as in `cast`: one program reaches its parts in one way
+        q = named_scaled(q.text)  # as in `cast`: a compiled program must get the format in one way
     sizes = kind.sizes(shape)
     levels = scale_levels(q, scales)[: 1 if q.tensor_scale is None else 2]
     parts = dict(zip(("codes", *LEVELS), (codes, *levels), strict=False))

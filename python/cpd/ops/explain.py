@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains a call: reports what it would run, without running it."""
+"""Explains a call: reports the kernels that the call would run, without running them."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ KNOWN = {
     ),
     "cpd.comm.virtual": ("simulate_all_reduce",),
 }
-"""The functions that `explain` knows, by their modules."""
+"""The names of the functions that `explain` supports, by module."""
 PRODUCTS = ("gemm", "gemm_scaled", "convolve", "correlate", "product_of_bf16", "native_product")
-"""The names of steps that are products."""
+"""The operations of C++ and of torch that are matrix products or convolutions."""
 
 
 @dataclass(frozen=True)
 class Explanation:
     """The plan of a call: its backend, kernel, path, tile and threads.
 
-    A call of several operations has the fields of its product, or else of its last operation.
-    `str()` is a text for reading.
+    The plan of a call with several operations has the fields of the call's matrix product, or else
+    of its last operation. `str()` returns a readable text.
 
     Attributes:
-        name: the operation: `cast`, `gemm`, …; of a layer's products `forward`, `grad_input`,
-            `grad_weight`.
+        name: the operation: `cast`, `gemm`, …; for the products of a layer `forward`, `grad_input`
+            or `grad_weight`.
         backend: an instruction set (`avx512`, `avx2`, `neon`, `scalar`), a GPU (`cuda:0`), a BLAS
-            by its name, `torch` for torch's own kernels, or `portable` for code of no instruction
-            set. Empty if nothing runs, as for empty arrays.
-        kernel: the backend's function. Empty if nothing runs.
-        path: the name of the arithmetic in the table of `cpd/ops/README.md`. `general` is valid for
-            all formats, roundings and values.
-        tile: the size of a task. Of a product: rows, columns, and products in each sum. Of a scaled
-            format: rows and columns. Empty if values are computed in their order.
+            by its name, `torch` for torch's own kernels, or `portable` for code that needs no
+            particular instruction set. Empty if nothing runs, for example for empty arrays.
+        kernel: the name of the backend's function. Empty if nothing runs.
+        path: the name of the method of computation, from the table in `cpd/ops/README.md`.
+            `general` is the method for all formats, roundings and values; other paths are faster.
+        tile: the size of the tile that a thread computes at a time. For a matrix product: rows,
+            columns, and products in each sum. For a scaled format: rows and columns. Empty if
+            values are computed one after another.
         threads: the largest number of threads that work at the same time; 1 on a GPU.
-        why: the reason why the path is general, or the choice that the values decide. Empty:
-            neither.
-        products: the matrix products of a layer or of a function of `cpd.functional`; else empty.
-        steps: all operations in their order, if there are several; else empty.
+        why: the reason why the path is `general`, or the choice between paths that depends on
+            values. Empty if neither applies.
+        products: the plans of the matrix products of a layer or of a function of `cpd.functional`;
+            else empty.
+        steps: the plans of all operations in their order, if the call has several; else empty.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Explanation:
     steps: tuple[Explanation, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the explanation as plain data, under the attributes' names."""
+        """Returns the explanation as a dict with the attributes' names as keys."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -84,19 +86,19 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Returns the plan of a call, and computes nothing.
+    """Returns the plan of a call without computing it.
 
-    The call's arguments are checked as in the call, and its own dispatch chooses the path. But no
-    kernel is called, no result is allocated, and values are not read. Tensors on torch's device
-    `meta` stand for tensors on the CPU, so shapes may be of any size. If values decide between
-    paths, `why` reports so. A compiled program runs the same kernels.
+    Arguments are checked as in the call, and the call's own dispatch chooses the path. But no
+    kernel runs, no result is allocated, and values are not read. Tensors on torch's device `meta`
+    stand for tensors on the CPU, so that shapes can be of any size. If the choice between paths
+    depends on values, `why` says so. A program compiled by torch.compile runs the same kernels.
 
     Args:
         function: `cpd.cast`, `encode`, `decode`, `add`, `mul`, `fma`, `div`, `sqrt`, `sum`, `gemm`,
             `hadamard` or `simulate_all_reduce`; `matmul`, `linear`, `bilinear` or a convolution of
             `cpd.functional`; or a layer that `cpd.convert` has converted.
-        *args: the call's arguments; of a layer its input.
-        **kwargs: the call's keywords.
+        *args: the call's positional arguments; for a layer its input.
+        **kwargs: the call's keyword arguments.
 
     Returns:
         The plan. A layer's `products` are `forward`, `grad_input` and `grad_weight`. The products
@@ -106,7 +108,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     Raises:
         TypeError: for an unknown function; for a layer that is not converted, or that has several
             products, as attention and recurrent layers have.
-        ValueError: as the call raises it, except for errors that depend on values.
+        ValueError: for arguments for which the call itself raises it, except for errors that depend
+            on values.
 
     >>> import cpd, numpy as np
     >>> x = np.zeros((256, 256), np.float32)
@@ -135,7 +138,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
 
 def check_known(function: Any) -> None:
-    """Raises TypeError unless `explain` knows the function."""
+    """Raises TypeError unless `explain` supports the function."""
     name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
     if name in KNOWN.get(module, ()):
         return
@@ -147,12 +150,12 @@ def check_known(function: Any) -> None:
 
 
 def step_of(fields: dict[str, Any]) -> Explanation:
-    """One operation's explanation from the fields of the native one."""
+    """Makes the explanation of one operation from the fields that C++ reports."""
     return Explanation(**fields)
 
 
 def explanation(steps: Any, products: tuple[Explanation, ...] = ()) -> Explanation:
-    """Returns the explanation of a call with these steps, in their order."""
+    """Combines the explanations of a call's operations, in order, into one explanation."""
     steps = tuple(steps)
     heads = products or tuple(s for s in steps if s.name in PRODUCTS) or steps
     if not heads:
@@ -162,7 +165,7 @@ def explanation(steps: Any, products: tuple[Explanation, ...] = ()) -> Explanati
 
 
 def _leaves(x: Any) -> list[Any]:
-    """Returns the values within tuples, lists and dictionaries."""
+    """Returns the values in nested tuples, lists and dicts as a flat list."""
     if isinstance(x, dict):
         x = list(x.values())
     if not isinstance(x, (tuple, list)):

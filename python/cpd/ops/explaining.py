@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a thread that explains a call (`cpd.ops.explain`), and arrays without memory."""
+"""Marks threads that explain a call (`cpd.ops.explain`), and makes arrays without memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _depth = 0
 
 
 def explains() -> bool:
-    """Returns whether this thread explains a call."""
+    """Returns whether this thread is explaining a call."""
     return getattr(_local, "explains", False)
 
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """A context in which this thread explains calls: NumPy's results have no memory."""
+    """A context in which this thread explains calls. NumPy results that it makes need no memory."""
     global _depth
     with _lock:
         _depth += 1
@@ -44,12 +44,12 @@ def explaining() -> Iterator[None]:
 
 
 def _new(shape: Any, dtype: Any = np.float64) -> npt.NDArray[Any]:
-    """`np.empty`, without memory where this thread explains."""
+    """Does `np.empty`, but without memory if this thread is explaining a call."""
     return without_memory(shape, dtype) if explains() else np.empty(shape, dtype)
 
 
 def _new_like(x: npt.NDArray[Any], dtype: Any = None, subok: bool = True) -> npt.NDArray[Any]:
-    """`np.empty_like`, without memory where this thread explains."""
+    """Does `np.empty_like`, but without memory if this thread is explaining a call."""
     if not explains():
         return np.empty_like(x, dtype, subok=subok)
     element = x.dtype if dtype is None else np.dtype(dtype)
@@ -59,7 +59,7 @@ def _new_like(x: npt.NDArray[Any], dtype: Any = None, subok: bool = True) -> npt
 
 
 def without_memory(shape: Any, dtype: Any) -> npt.NDArray[Any]:
-    """Returns an array of addresses without memory: it reads as zeros and cannot be written."""
+    """Returns a read-only array of zeros that occupies addresses but no physical memory."""
     element = np.dtype(dtype)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     size = math.prod(sizes) * element.itemsize

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts layers, arrays or tensors of binary32 values, to flat float32 arrays."""
+"""Converts an array or a tensor with the values of a layer to a flat float32 array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
-    """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
+    """Raises an error unless `layer` is an array or tensor of float32, bfloat16 or float16.
+
+    `where` names the argument in the TypeError or ValueError. A tensor must be dense and on one of
+    `devices`.
+    """
     if type(layer) is np.ndarray and layer.dtype is _FLOAT32:
         return
     if is_torch(layer):
@@ -45,9 +49,9 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
 
 
 def host_values(layer: Any) -> npt.NDArray[np.float32]:
-    """Returns the values of a layer on the CPU, row-major, 1-D.
+    """Returns the values of a layer on the CPU as a 1-D float32 array, in row-major order.
 
-    They are not copied if the layer is contiguous, aligned float32.
+    The array is a view of the layer if the layer is contiguous, aligned float32; else a copy.
     """
     if type(layer) is not np.ndarray and is_torch(layer):
         if layer.requires_grad:
@@ -60,6 +64,6 @@ def host_values(layer: Any) -> npt.NDArray[np.float32]:
 
 
 def is_plain(layer: torch.Tensor) -> bool:
-    """Returns whether a tensor is dense float32 and its memory holds its values."""
+    """Returns whether a tensor is dense float32 and is not a lazily negated view."""
     torch = sys.modules["torch"]
     return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between operations and arrays: the front ends of NumPy and torch.
+"""Selects the front end of an operation's arrays: NumPy's or torch's.
 
-An operation is written once. It checks its arguments, asks the front end of its arrays for views,
-integers and results, and calls. The front end of tensors is above this package.
+An operation is written once, for both kinds of arrays. It checks its arguments with functions of
+the front end, then calls the front end's function that computes the result. The front end of torch
+tensors is in another package, `cpd._torch`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from cpd.ops import on_numpy
 
 
 class FrontEnd(Protocol):
-    """The functions for one kind of array; `cpd.ops.on_numpy` documents them.
+    """The functions that operations need for one kind of array.
 
-    The last group calls the library. Arguments are checked before, and `out` is None for a new
-    result.
+    `cpd.ops.on_numpy` documents them. The functions of the second group call the C++ library with
+    checked arguments. Their `out` is None for a new result.
     """
 
     array: Callable[..., Any]
@@ -56,11 +57,12 @@ def _nothing() -> Any:
 
 
 on_tensors: Callable[[], Any] = _nothing
-"""Returns the front end of torch tensors, which also explains their calls; set by `cpd.loading`."""
+"""Returns the front end of torch tensors, which also explains their calls. `cpd.loading` sets this
+function."""
 
 
 def front_end_of(x: object) -> Any:
-    """Returns the front end of arrays of `x`'s kind."""
+    """Returns the front end of `x`: torch's for a tensor, NumPy's for anything else."""
     if type(x) is ndarray:
         return on_numpy
     return on_tensors() if is_torch(x) else on_numpy

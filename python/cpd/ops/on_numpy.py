@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front end of NumPy arrays (`cpd.ops.front_ends`)."""
+"""NumPy's front end: the functions by which operations handle arrays (`cpd.ops.front_ends`)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 
 new: Callable[..., Any] = np.empty
 new_like: Callable[..., Any] = np.empty_like
-"""Make results. While a call is explained, `cpd.ops.explaining` has others in their place."""
+"""Make the arrays of results. While a thread explains a call, `cpd.ops.explaining` replaces both
+functions."""
 sizes: Callable[[Shape], tuple[int, ...]] = functools.partial(shape_of, "shape")
-"""Returns the shape of a result, checked."""
+"""Checks the shape of a result and returns it as a tuple."""
 compiling: Callable[[], bool] = bool
-"""Returns whether a compiler traces the call: never (`bool()` is False)."""
+"""Returns whether torch.compile traces the call: always False, which is `bool()`."""
 promote_types = np.promote_types
 broadcast = np.broadcast_arrays
 name_of = functools.lru_cache(maxsize=256)(dtype_name)  # NumPy takes 2 µs to make a name
@@ -60,9 +61,10 @@ def array(
     like: str = "x",
     first: Array | None = None,
 ) -> Array:
-    """Returns `x` as an array that C++ can read: of an allowed type, native, aligned.
+    """Checks `x` and returns it as an array that C++ can read; copies it if it is not aligned.
 
-    It is copied if it is not. `like`: the name of the first operand, which is `first`.
+    Raises TypeError unless `x` is an array of an allowed dtype in native byte order. `like` is the
+    name of the first operand, `first`, for errors about the kind of array.
     """
     y: Array = x if type(x) is ndarray else _of_other_type(name, x, like)
     _check_dtype(name, y.dtype, allowed)
@@ -72,7 +74,7 @@ def array(
 
 
 def _of_other_type(name: str, x: object, like: str) -> Array:
-    """Returns as an array a NumPy scalar, or an array of a subclass without a mask.
+    """Returns a NumPy scalar, or an array of a subclass without a mask, as an array.
 
     Raises TypeError for other objects.
     """
@@ -85,25 +87,28 @@ def _of_other_type(name: str, x: object, like: str) -> Array:
 
 
 def to(x: Array, element: Any) -> Array:
-    """`x` in another type."""
+    """Returns `x` converted to the dtype `element`."""
     return x.astype(element, copy=False)
 
 
 def check_codes(name: str, codes: Any, like: Any) -> None:
-    """Raises unless `codes` are packed codes; tensors' must be on the device of `like`."""
+    """Raises TypeError unless `codes` is a 1-D array of uint8.
+
+    In torch's front end, `codes` must be on the device of `like`.
+    """
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
         raise TypeError(f"{name} must be a 1-D uint8 array, got {_describe(codes)}")
 
 
 def contiguous(x: Array) -> Array:
-    """`x` with its elements side by side in row-major order; a copy if they are not."""
+    """Returns `x` as a contiguous aligned array in row-major order; copies it if needed."""
     flags = x.flags
     is_ready = flags.c_contiguous and flags.aligned
     return x if is_ready else np.require(x, requirements=("C", "A"))
 
 
 def scales(name: str, value: Any, x: Array) -> Array:
-    """Returns a level of the caller's scales for `x`: packed codes, or float32 numbers."""
+    """Checks and returns one level of the caller's scales: packed codes or float32 numbers."""
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, np.float32)
@@ -116,7 +121,7 @@ def scales(name: str, value: Any, x: Array) -> Array:
 
 
 def flat(x: Array) -> Array:
-    """Returns the elements in row-major order; a copy if they are not contiguous."""
+    """Returns the elements in row-major order as a 1-D array, a view if possible."""
     if x.flags.c_contiguous or not _core.explains():
         return x.reshape(-1)
     y: Array = new(x.size, x.dtype)
@@ -126,9 +131,10 @@ def flat(x: Array) -> Array:
 def check_out(
     out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], x: Array, inputs: dict[str, Any]
 ) -> None:
-    """Raises unless `out` may be written while the inputs, arrays or None, are read.
+    """Raises TypeError or ValueError unless `out` can take the result.
 
-    A tensor must also be on the device of `x`.
+    `out` must have the result's shape and dtype, be writable, and be an input or not overlap one.
+    Inputs are arrays or None. In torch's front end, `out` must be on the device of `x`.
     """
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")
@@ -155,9 +161,10 @@ def integers(
     options: Drawing | Accumulator,
     like: str = "x",
 ) -> Array:
-    """Returns the random integers as uint32, checked. `wanted` describes their shape in errors.
+    """Checks the caller's random integers and returns them as uint32.
 
-    The integers of a tensor must be on the device of `x`, the operand `like`.
+    `wanted` describes the shape in errors. In torch's front end, the integers must be on the device
+    of `x`, the operand with the name `like`.
     """
     check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
@@ -177,7 +184,7 @@ def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> N
 
 
 def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> np.dtype[Any]:
-    """Returns the type of a result: `dtype`, or else out's, or else float32."""
+    """Checks and returns the dtype of a result: `dtype`, or else out's dtype, or else float32."""
     if dtype is None:
         dtype = out.dtype if isinstance(out, np.ndarray) else np.float32
     try:
@@ -212,7 +219,7 @@ def rounded(
     integers: Array | None,
     out: Array | None,
 ) -> Array:
-    """Returns the results of an operation of elements, each rounded once."""
+    """Returns the results of an elementwise operation, each rounded once."""
     y = out
     if y is None:
         x = operands[0]
@@ -230,7 +237,7 @@ def flags(
     integers: Array | None,
     tininess: str,
 ) -> npt.NDArray[np.uint8]:
-    """Returns the flags that the results of an operation of elements raise."""
+    """Returns the flags that an elementwise operation raises for each result."""
     raised: npt.NDArray[np.uint8] = new(operands[0].shape, np.uint8)
     rule = f._held, options.cast._options, tininess
     key = options.key or options.read_key()
@@ -239,7 +246,7 @@ def flags(
 
 
 def encode(x: Array, f: Format, options: Drawing, integers: Array | None) -> npt.NDArray[np.uint8]:
-    """Returns the packed codes of the rounded elements."""
+    """Rounds the elements and returns their packed codes."""
     packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
     key = options.key or options.read_key()
     _core.encode(x, f._held, options.cast._options, packed, key, integers)
@@ -247,7 +254,7 @@ def encode(x: Array, f: Format, options: Drawing, integers: Array | None) -> npt
 
 
 def decode(codes: Array, f: Format, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
-    """Returns the values of packed codes."""
+    """Returns the values of packed codes of a format without scales."""
     y: Array = new(shape, dtype) if out is None else out
     _core.decode(codes, f._held, y)
     return y
@@ -263,7 +270,7 @@ def cast_scaled(
     dtype: Any,
     out: Array | None,
 ) -> Array:
-    """Returns the values of a scaled format."""
+    """Rounds the elements to a scaled format and returns the values."""
     y: Array = new_like(x, dtype, subok=False) if out is None else out
     rule = q._held, axis, options.cast._options
     _core.cast_scaled(x, *rule, y, levels, options.key or options.read_key(), integers)
@@ -278,7 +285,7 @@ def encode_scaled(
     levels: tuple[Any, Any, Any],
     integers: Array | None,
 ) -> tuple[Array, Scales]:
-    """Returns the packed codes of elements and scales of a scaled format."""
+    """Rounds to a scaled format. Returns the packed codes of the elements and of the scales."""
     packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
     rule = q._held, axis, options.cast._options
@@ -297,7 +304,7 @@ def decode_scaled(
     dtype: Any,
     out: Array | None,
 ) -> Array:
-    """Returns the values of a scaled format's codes."""
+    """Returns the values of scaled formats from the packed codes of elements and scales."""
     y: Array = new(shape, dtype) if out is None else out
     _core.decode_scaled(codes, q._held, axis, blocks, tensor, y)
     return y
@@ -312,7 +319,10 @@ def sum(
     integers: Array | None,
     tininess: str | None,
 ) -> Any:
-    """Returns the ordered sum; with `tininess` a pair of it and the flags of its roundings."""
+    """Returns ordered sums along an axis.
+
+    Unless `tininess` is None, returns a pair: sums and flags.
+    """
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     y, key = new(shape, x.dtype), key_of(seed, stream)
     if tininess is None:
@@ -336,7 +346,10 @@ def gemm(
     integers: Array | None,
     tininess: str | None,
 ) -> Any:
-    """Returns the matrix product; with `tininess` a pair of it and the flags of its roundings."""
+    """Returns the matrix product.
+
+    Unless `tininess` is None, returns a pair: the product and its flags.
+    """
     key = key_of(seed, stream)
     warn_if_slow(acc, a, b)
     y = new(shape, dtype)
@@ -369,7 +382,7 @@ def gemm_scaled(
     stream: Number,
     random: Any,
 ) -> Array:
-    """Returns the matrix product of scaled operands, with the fields of two `products.Operand`."""
+    """Returns the matrix product of two scaled operands: the fields of two `products.Operand`."""
     y: Array = new(product_shape(a.shape, b.shape), np.float32)
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
@@ -380,14 +393,14 @@ def gemm_scaled(
 
 
 def hadamard(x: Array, transform: Hadamard, axis: int, inverse: bool, out: Array | None) -> Array:
-    """Transforms groups of values along an axis."""
+    """Returns the Hadamard transform, or its inverse, of groups of values along an axis."""
     y: Array = new_like(x, subok=False) if out is None else out
     _core.hadamard(x, transform._held, axis, inverse, y)
     return y
 
 
 def random_integers(shape: Shape, options: Drawing) -> npt.NDArray[np.uint32]:
-    """Returns the random integers of stochastic rounding."""
+    """Returns the random integers that stochastic rounding uses for a result of this shape."""
     y: npt.NDArray[np.uint32] = new(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.cast._options, 0, y, options.key or options.read_key())
     return y

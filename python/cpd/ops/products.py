@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of encoded operands: decodes `Encoded` into the operands of the library."""
+"""Matrix products of `Encoded` operands: decodes them into operands for the C++ library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SCALES_AT = ("operand", "block", "epilogue")
 
 
 class Operand(NamedTuple):
-    """The elements of an encoded matrix and their scales: OperandScales in ops/gemm.h."""
+    """A decoded matrix, whose scales are not yet applied, and its scales.
+
+    The fields after `elements` are the fields of C++'s OperandScales (cpd/ops/gemm.h).
+    """
 
     elements: Any
     scales: Any
@@ -35,7 +38,10 @@ class Operand(NamedTuple):
 
 
 def check_encoded(a: Any, b: Any, at: Any) -> str:
-    """Checks the operands of a product, an `Encoded` among them; returns where scales apply."""
+    """Checks the operands of a product with at least one `Encoded`.
+
+    Returns the checked `scales_at`.
+    """
     for name, operand in (("a", a), ("b", b)):
         if not isinstance(operand, Encoded):
             raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
@@ -55,7 +61,7 @@ def gemm_scaled(
     at: str,
     random: Any,
 ) -> Any:
-    """`cpd.gemm` of encoded operands whose scales apply `at` blocks of sums or at the end."""
+    """Computes `cpd.gemm` of encoded operands with scales_at `block` or `epilogue`."""
     if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
         raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
     left, right = encoded_operand(a), encoded_operand(b)
@@ -68,7 +74,7 @@ def gemm_scaled(
 
 
 def values_of(x: Encoded) -> Any:
-    """Returns the values in float32, as from `cpd.decode`."""
+    """Returns the values of an `Encoded` in float32, as `cpd.decode` does."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
         return decoded_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
@@ -78,9 +84,9 @@ def values_of(x: Encoded) -> Any:
 def encoded_operand(
     x: Encoded, decode: Callable[[Any, Format, tuple[int, ...]], Any] = decoded
 ) -> Operand:
-    """Returns the operand as the library multiplies it.
+    """Returns an `Encoded` as an operand of the C++ library.
 
-    `decode` gives the float32 values of codes.
+    `decode` is the function that returns the float32 values of codes.
     """
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
@@ -97,7 +103,10 @@ def encoded_operand(
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """Returns the numbers of values of k and of lines that share a scale; 0: all."""
+    """Returns the numbers of consecutive k and of rows (for b: columns) that share a scale.
+
+    0 means all.
+    """
     if q.block == "tensor":
         return 0, 0
     if q.block == "row":
@@ -107,7 +116,7 @@ def _extents(q: Scaled) -> tuple[int, int]:
 
 
 def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the grid with two dimensions. A tensor's single scale has no dimensions."""
+    """Returns the shape of a grid of scales. The shape () of a single scale becomes (1, 1)."""
     return grid or (1, 1)
 
 

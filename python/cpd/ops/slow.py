@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns of products whose emulation takes hundreds of times as long as native ones."""
+"""Warns of matrix products whose emulation takes over a hundred times as long as an fp32 BLAS."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.warned import PrecisionWarning, warn
 
 SLOW = 100
-"""The largest `Accumulator.slowdown` without a warning."""
+"""The largest `Accumulator.slowdown` for which there is no warning."""
 MANY = 1 << 22
-"""The fewest multiply-accumulates with a warning: fewer are done in milliseconds."""
+"""The least number of multiply-accumulates of a product for which there is a warning. Smaller
+products take milliseconds."""
 
 _warned: set[str] = set()
 
 
 def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
-    """Warns, once for each accumulator, if a product of these arrays is large and slow."""
+    """Warns, once for each accumulator, if the product of arrays a and b is large and slow."""
     if acc.slowdown <= SLOW or acc.text in _warned or math.prod(a.shape) * b.shape[-1] < MANY:
         return
     if _core.explains():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of terms and of products, rounded at each step: sum, gemm."""
+"""Sums and matrix products in which each addition is rounded: sum, gemm."""
 
 from __future__ import annotations
 
@@ -58,45 +58,49 @@ def sum(
     tininess: str = "after",
     **_renamed: Never,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
-    """Sums terms in index order and rounds each step.
+    """Sums terms in index order and rounds after each addition.
 
-    The sum starts from the first term, rounded. Then s = round(s + term), or Kahan's four
-    operations. An empty sum is +0. float64 terms are not rounded before they are added.
-
-    `chunked` sums each chunk of terms in this way into `inner`, then the chunks' sums. `pairwise`
-    is a tree: neighbors are added first, an odd one passes up, and each sum of two is rounded. A
-    single term is rounded.
+    The sum s starts from the first term, rounded to the accumulator's format. Then s = round(s +
+    term) for each further term, or the four operations of Kahan's sum. An empty sum is +0. float64
+    terms are not rounded before they are added. `chunked` sums the terms of each chunk in this way
+    in the format `inner`, then sums the results of the chunks. `pairwise` is a binary tree: each
+    level adds neighbors and rounds each sum, and a last term without a neighbor moves to the next
+    level. A single term is rounded.
 
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides.
-        accumulator: a `cpd.Accumulator` or its text, or a format for its sequential sum.
-        axis: the axis to sum over, index ascending, negative from the end. Default None: all
-            elements, in row-major order.
-        seed: the seed of stochastic rounding: an int or a one-element integer tensor, whose value a
-            compiled program reads at each call; default 0. If the accumulator has a seed of its
-            own, both must be equal, or one of them 0.
-        stream: the stream of random bits, like `seed`. Each pair of a seed and a stream has its own
-            random bits. Default 0.
+        accumulator: a `cpd.Accumulator` or its text, or a format, which means a sequential sum in
+            that format.
+        axis: the axis to sum over, in ascending order of the index. A negative axis counts from the
+            end. Default None: all elements are summed in row-major order.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed. A compiled program reads the
+            tensor at each call.
+        stream: the stream of random bits: a number like `seed`; default 0. Each pair of a seed and
+            a stream gives other random bits.
         random: the random integers of stochastic rounding, in [0, 2^random_bits), of the result's
-            shape and a last dimension of `accumulator.sum_integers(terms)`. The roundings of an
-            element use its integers in program order. sequential: term by term. kahan: one for the
-            first term, then four for each further term. chunked: one for each term of a chunk, and
-            after its last term one for the outer sum. pairwise: one when two neighboring trees are
-            of equal size; at the end one for each tree that remains, the smallest first. Default
-            None: generated from seed and stream.
+            shape with one more dimension of `accumulator.sum_integers(terms)`. The roundings of a
+            result use its integers in the order of computation. `sequential`: one for each term.
+            `kahan`: one for the first term, then four for each further term. `chunked`: one for
+            each term of a chunk, and after the chunk's last term one for the sum over chunks.
+            `pairwise`: terms arrive in order, and one integer is used whenever two neighboring
+            subtrees of equal size are added; at the end one for each subtree that remains, the
+            smallest first. Default None: generated from seed and stream.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the roundings of one sum raise: 1 inexact, 2
-            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). Supported on the CPU; default
+            False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The sums, of x's type, and of x's shape without the axis (None: no axes); with `flags` a
-        pair.
+        The sums, of x's type and of x's shape without the axis (with axis None, of shape ()). With
+        `flags`, the pair of sums and flags.
 
     Raises:
-        ValueError: the axis or the accumulator is invalid, or x's type does not hold its format.
-        TypeError: an argument has another type.
+        ValueError: if the axis or the accumulator is invalid, or if x's type does not represent
+            every value of the accumulator's format.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> x = np.ones(40, np.float32)
@@ -182,73 +186,81 @@ def gemm(
     tininess: str = "after",
     **_renamed: Never,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
-    """Multiplies matrices; every sum is computed in an accumulator.
+    """Multiplies matrices and adds the products of each element by the rule of an accumulator.
 
-    Element (i, j) starts from c[i, j], rounded (+0 without c). It adds the products a[i, k] * b[k,
-    j], k ascending, by the accumulator's scheme (see `cpd.Accumulator`). Each exact product is
-    rounded into `accumulator.product`, unless products are exact. Every sum is rounded into the
+    Element (i, j) starts from c[i, j] rounded to the accumulator's format, or from +0 without c.
+    The products a[i, k] * b[k, j] are added in ascending order of k, by the accumulator's scheme
+    (see `cpd.Accumulator`). Each product is computed exactly and rounded to the format
+    `accumulator.product`, unless this is "exact". The result of each addition is rounded to the
     accumulator's format. The random bits of stochastic rounding depend only on seed, stream and the
     row-major index of the element in the result. They do not depend on the number of threads, the
     strides or the backend.
 
     Args:
-        a: … × M × K: float32, bfloat16 or float16, of any strides, or an `Encoded`. Any of M, N, K
-            may be 0; K = 0 gives c, rounded. Values are not rounded first: cast them if they should
-            be values of a narrower format. A matrix unit requires values of its formats. Pass
-            torch's float8 tensors as bfloat16 or float16, which hold them. NaN and infinities
-            propagate as in the operations.
-        b: … × K × N, of the types of a. The dimensions before the last two broadcast.
-        accumulator: a `cpd.Accumulator`, its text, or a format for its sequential sum.
-        c: the addend, which broadcasts to the result; default None.
-        seed: the seed of stochastic rounding: an int or a one-element integer tensor, whose value a
-            compiled program reads at each call; default 0. If the accumulator has a seed of its
-            own, both must be equal, or one of them 0.
-        stream: the stream of random bits, like `seed`. Each pair of a seed and a stream has its own
-            random bits. Default 0.
-        dtype: the type of the result; it must hold the accumulator's format. Default: a's. bfloat16
-            matrices summed in fp32 need `dtype=torch.float32`, for instance.
-        blas: True computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS), at its
-            speed and in its order of sums. All matrices are then float32, and the accumulator is
-            sequential fp32, rounded to nearest-even. Default False.
-        scales_at: where the scales of encoded operands are applied, as below: `operand` (default),
-            `block` or `epilogue`.
+        a: an array or a tensor of shape … × M × K, of float32, bfloat16 or float16 and any strides,
+            or an `Encoded`. M, N and K may be 0; with K = 0, the result is c rounded. Values are
+            not rounded to a format first; call `cast` to do so. With a matrix unit, all values must
+            be values of the unit's formats. float8 tensors of torch are not supported: convert them
+            to bfloat16 first, which is exact. NaN and infinities propagate as in IEEE 754's
+            operations.
+        b: an array or a tensor of shape … × K × N, of one of the types allowed for a, or an
+            `Encoded` like a. The dimensions before the last two broadcast.
+        accumulator: a `cpd.Accumulator`, its text, or a format, which means a sequential sum in
+            that format.
+        c: the addend, which broadcasts to the result; default None: no addend.
+        seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
+            default 0. An int64 tensor holds the 64 bits of the seed. A compiled program reads the
+            tensor at each call.
+        stream: the stream of random bits: a number like `seed`; default 0. Each pair of a seed and
+            a stream gives other random bits.
+        dtype: the type of the result, which must represent every value of the accumulator's format;
+            default: a's type. For example, bfloat16 matrices summed in fp32 need
+            `dtype=torch.float32`.
+        blas: True computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS). This is
+            faster, but the BLAS determines the order of the sums. All matrices must then be
+            float32, and the accumulator must be sequential fp32, rounded to nearest-even. Default
+            False.
+        scales_at: the step at which scales of `Encoded` operands are applied: `operand` (default),
+            `block` or `epilogue`, as described below.
         random: the random integers of stochastic rounding, in [0, 2^random_bits), of the result's
-            shape and a last dimension of `accumulator.gemm_integers(K)`. The first integer of an
-            element rounds c (unused without c). The element's other roundings use the others in
-            program order: for each k the product's, unless products are exact, then its sum's. A
-            sum takes four with kahan. With chunked, the outer sum also takes one after a chunk's
-            last term. With pairwise, one goes to each sum of two neighboring trees of equal size;
-            at the end, to each tree that remains and to c. A matrix unit takes them for the
-            promotions or the result. `random` uses the general path, which is slower. Gradients
-            take their random bits from seed and stream. Default None: generated from seed and
-            stream.
+            shape with one more dimension of `accumulator.gemm_integers(K)`. The first integer of an
+            element rounds c (without c it is unused). The element's other integers are used in the
+            order of computation: for each k, one rounds the product, unless products are exact,
+            then one rounds the sum. `kahan` uses four for each sum. `chunked` uses one more after a
+            chunk's last term, for the sum over chunks. `pairwise` uses one for each addition of two
+            neighboring subtrees of equal size; at the end, one for each subtree that remains, and
+            one for adding the tree to c. A matrix unit uses integers for its promoted sums or the
+            result. With `random`, the product takes the general, slower path. Gradients use random
+            bits from seed and stream. Default None: generated from seed and stream.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the roundings of one sum raise: 1 inexact, 2
-            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
-        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
-            `before`.
+            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). Supported on the CPU; default
+            False.
+        tininess: for `flags`: `after` (default) or `before`. Underflow is detected after or before
+            rounding.
 
     Returns:
-        The product, … × M × N; with `flags` a pair.
+        The product, of shape … × M × N. With `flags`, the pair of values and flags.
 
     Raises:
-        ValueError: shapes, types or options do not fit together.
-        TypeError: an argument has another type.
+        ValueError: if shapes, types or options do not fit together.
+        TypeError: for an argument of another type.
 
-    **Encoded operands.** a and b may be `cpd.Encoded`, with blocks along k: a's axis is its last,
-    b's axis its last but one. `scales_at` selects where scales are applied. (fl is one rounding to
-    binary32.)
+    **Encoded operands.** a and b may both be `cpd.Encoded`, with blocks along k: a's axis is -1,
+    and b's axis is -2. `scales_at` selects the step at which scales are applied. Below, fl is one
+    rounding to binary32, and sa and sb are the scales of a and b.
 
-    - `operand` (default): the values are rounded into binary32, then multiplied as above.
-    - `block`: for each block of k, ascending, the products of the elements are summed in the
-      accumulator from +0. Then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are equal,
-      or one is a multiple of the other. A matrix unit that takes scales applies them in its fused
-      sums.
-    - `epilogue`: all of k is summed in the accumulator. Then total = fl(fl(sa * sb) * sum). This is
-      for scales of rows and tensors.
+    - `operand` (default): both operands are decoded to binary32 values, which are then multiplied
+      as above.
+    - `block`: for each block of k, in ascending order, the products of the elements are summed in
+      the accumulator from +0. Then total = fl(total + fl(fl(sa * sb) * sum)). The block sizes of a
+      and b must be equal, or one a multiple of the other. A matrix unit with `scale` instead
+      applies the scales within its own sums.
+    - `epilogue`: the products of all k are summed in the accumulator. Then total = fl(fl(sa * sb) *
+      sum). This works only for one scale for each row, or for the tensor.
 
-    With second levels ta and tb, y = fl(fl(ta * tb) * total) follows. Finally c is added in
-    binary32. The result is float32. Codes have no gradients.
+    For `block` and `epilogue`, outer scales ta and tb are applied next: y = fl(fl(ta * tb) *
+    total). Finally c is added in binary32. The result is float32. Codes have no gradients.
 
     >>> import numpy as np
     >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
@@ -260,16 +272,17 @@ def gemm(
     449.75
 
     Gradients (torch): a's gradient is a GEMM of the result's gradient with b transposed. b's
-    gradient is a GEMM of a transposed with the result's gradient. Both use the accumulator and
-    `blas`. If a or b was broadcast, k also runs over the broadcast dimensions, before the matrix's
-    own. c's gradient is the result's gradient, summed in fp32 in row-major order over the broadcast
-    dimensions. The three use the streams XOR 4 << 60, 5 << 60 and 6 << 60 (`cpd.Recipe` chooses
-    their accumulators). If the type of a, b or c does not hold a gradient, the gradient is computed
-    in float32 and rounded once into that type, to nearest-even.
+    gradient is a GEMM of a transposed with the result's gradient. Both GEMMs use the accumulator
+    and `blas` of the call. If a or b was broadcast, k also runs over the broadcast dimensions,
+    before the dimension of the matrix. c's gradient is the result's gradient, summed in fp32 in
+    row-major order over the broadcast dimensions. The gradients of a, b and c use the streams
+    `stream` XOR 4 << 60, 5 << 60 and 6 << 60. (In a model, `cpd.Recipe` selects their
+    accumulators.) If the type of a, b or c does not represent the accumulator's values, the
+    gradient is computed in float32 and rounded once to nearest-even in that type.
 
     Tangents: the result's tangent is the sum, in float32, of three terms: the GEMM of a's tangent
-        with b (stream XOR 12 << 60), the GEMM of a with b's tangent (13 << 60), and c's tangent.
-        Both GEMMs use the accumulator and `blas`.
+    with b (stream XOR 12 << 60), the GEMM of a with b's tangent (stream XOR 13 << 60), and c's
+    tangent. Both GEMMs use the accumulator and `blas` of the call.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8

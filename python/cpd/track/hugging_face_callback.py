@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A callback of Hugging Face's Trainer: `hugging_face`."""
+"""Tracks trainings of Hugging Face's Trainer by a callback: `hugging_face`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ def hugging_face(
 ) -> Any:
     """Adds a callback to a `transformers.Trainer` that tracks its training.
 
-    While the trainer trains, a `Tracker` measures its model. The numbers go to the reports that
-    `report_to` names and into `trainer.state.log_history`, with "cpd/" before their tags.
+    While the trainer trains, a `Tracker` measures its model. The numbers are written to the tools
+    that the trainer's `report_to` names, and into `trainer.state.log_history`. Their tags begin
+    with "cpd/".
 
     Args:
         trainer: the `transformers.Trainer`.
-        every: the model is observed at every `every`th call, as in `Tracker`; default 100. 0:
+        every: the model is observed in every `every`th call, as in `Tracker`; default 100. 0:
             never.
-        what_if: recipes whose losses are measured too, as in `Tracker`; default none.
+        what_if: further recipes whose losses are measured, as in `Tracker`; default: no further
+            recipes.
         reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
 
     Returns:
@@ -38,7 +40,7 @@ def hugging_face(
         raise TypeError(f"trainer must be a transformers.Trainer, got {type(trainer).__name__}")
 
     class Callback(TrainerCallback):  # type: ignore[misc]
-        """Measures by a `Tracker`, and logs by the trainer."""
+        """Runs a `Tracker` during a training, and writes its numbers through the trainer."""
 
         tracker: Tracker | None = None
 
@@ -62,9 +64,9 @@ def hugging_face(
 
 
 class _Logged:
-    """Writes to a trainer's reports and its history.
+    """Writes numbers to a trainer's reporting tools and its history.
 
-    The trainer's console is left out: it would print hundreds of numbers.
+    Does not write to the console, on which the trainer would print hundreds of numbers.
     """
 
     def __init__(self, trainer: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A callback of Lightning's Trainer: `lightning`."""
+"""Tracks trainings of Lightning's Trainer by a callback: `lightning`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ def lightning(
 ) -> Any:
     """Returns a callback for `lightning.Trainer(callbacks=[…])` that tracks its training.
 
-    While the trainer trains, a `Tracker` measures the model, and the numbers go to the trainer's
-    loggers.
+    While the trainer trains, a `Tracker` measures the model, and the numbers are written to the
+    trainer's loggers.
 
     Args:
         module: the name, in the LightningModule, of the module that `training_step` calls. Default:
             the only child of the LightningModule.
-        every: the model is observed at every `every`th call, as in `Tracker`; default 100. 0:
+        every: the model is observed in every `every`th call, as in `Tracker`; default 100. 0:
             never.
-        what_if: recipes whose losses are measured too, as in `Tracker`; default none.
+        what_if: further recipes whose losses are measured, as in `Tracker`; default: no further
+            recipes.
         reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
 
     Returns:
-        The callback. Its `tracker` is None outside of a training. As the training begins it raises
-        ValueError if the LightningModule has no module of that name, or, without a name, not
-        exactly one child.
+        The callback. Its `tracker` is None outside of a training. When the training begins, the
+        callback raises ValueError if the LightningModule has no module of that name. Without a
+        name, it raises ValueError unless the LightningModule has exactly one child.
 
     Raises:
         ImportError: if lightning is not installed.
@@ -40,7 +41,7 @@ def lightning(
     from lightning.pytorch import Callback
 
     class Tracking(Callback):  # type: ignore[misc]
-        """Measures by a `Tracker`, and logs by the trainer's loggers."""
+        """Runs a `Tracker` during a training, and writes its numbers to the trainer's loggers."""
 
         tracker: Tracker | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Tracker`, which measures a training step by step and writes the numbers."""
+"""Defines `Tracker`, which measures each step of a training and writes the numbers to a tool."""
 
 from __future__ import annotations
 
@@ -17,42 +17,43 @@ from cpd.parallel.traffic import StepTraffic
 from cpd.track.writers import writer_of
 
 Reducer: TypeAlias = Any
-"""An object that reduces gradients and has `traffic`: a hook's state, `cpd.VirtualNodes`,
-FSDP's."""
+"""An object that reduces gradients and has `traffic`: the state of a DDP hook, a
+`cpd.VirtualNodes`, or a reduce-scatter of FSDP."""
 
 
 @checked
 class Tracker:
-    """Measures a training and writes its numbers at each `step`.
+    """Measures a training and writes the numbers at each call of `step`.
 
-    The numbers are:
+    The numbers are, by tag:
 
-    - `coverage/share` and `coverage/RECIPE`: the shares of the products that ran emulated, once,
-      after the first step of a converted model.
-    - `LAYER/ROLE/…`: ranges, and the losses by the layer's own recipe and by those of `what_if`, of
-      every `every`th call of the model, as `cpd.observe` measures them.
+    - `coverage/share` and `coverage/RECIPE`: the shares of the multiply-accumulates that ran
+      emulated, in total and by recipe. Written once, after the first step of a converted model.
+    - `LAYER/ROLE/…`: ranges of values, and the losses under the layer's own recipe and under those
+      of `what_if`, as `cpd.observe` measures them. Written for every `every`th call of the model.
     - `reduce/bytes` and `reduce/seconds`: the bytes and seconds of the step's all-reduce on this
       rank. For virtual nodes also the shares `reduce/LAYER/underflowed` and `reduce/LAYER/zeros`.
 
-    `watch` is the observation, with its rows and its plot; it is None with `every=0`. A tracker is
-    a context manager that ends the observation.
+    The attribute `watch` is the result of `cpd.observe`, with its rows and its plot; None with
+    `every=0`. A tracker is a context manager: leaving the context ends the observation.
 
     Args:
-        model: the model whose calls are observed; converted or not, in DDP or not.
-        writer: anything with `write(scalars, step)`, such as a `Writer`; TensorBoard's
+        model: the model whose calls are observed. It may be converted or not, and wrapped in DDP or
+            not.
+        writer: an object with `write(scalars, step)`, such as a `Writer`; TensorBoard's
             `SummaryWriter`; a run of Weights & Biases; an accelerate `Accelerator`; a logger of
             Lightning; or a list of these. Default None: `step` only returns the numbers.
-        every: the model is observed at every `every`th call in the mode that it has now, training
-            or evaluation; default 100. 0: never.
-        what_if: recipes, their names or texts, or a dict of them, as in `cpd.observe`; default
-            none.
+        every: the model is observed in every `every`th call in its present mode (training or
+            evaluation); default 100. 0: never.
+        what_if: recipes, their names or texts, or a dict of recipes by name, as in `cpd.observe`.
+            Losses under these recipes are measured, too. Default: no recipes.
         reducer: the state of `cpd.ddp_hook`, a `cpd.VirtualNodes`, or the reduce-scatters that
-            `cpd.fsdp_hook` returns (a dict; the traffic of a step is added up).
-            Default None.
+            `cpd.fsdp_hook` returns (a dict; the traffic of all its reduce-scatters in a step is
+            added). Default None: no traffic is reported.
 
     Raises:
-        ValueError: as `cpd.observe`.
-        TypeError: as `cpd.observe`, and for an invalid writer or reducer.
+        ValueError: for arguments that `cpd.observe` refuses with a ValueError.
+        TypeError: for arguments of another type, and for an invalid writer or reducer.
 
     >>> import cpd, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -89,10 +90,11 @@ class Tracker:
         Call it once for each step of the optimizer, after the backward pass.
 
         Args:
-            step: the number of the step; default 0, 1, ….
+            step: the number of the step; default None: 0 in the first call, then one more in each
+                call.
 
         Returns:
-            Tag → number.
+            A dict of the numbers by tag.
 
         Raises:
             TypeError: for a number that is not an int.
@@ -105,7 +107,7 @@ class Tracker:
         return scalars
 
     def remove(self) -> None:
-        """Ends the observation: the model is as it was."""
+        """Ends the observation and removes its hooks from the model."""
         if self.watch is not None:
             self.watch.remove()
 
@@ -124,9 +126,9 @@ class Tracker:
         return {"coverage/share": counted.share, **shares}
 
     def _observed(self) -> dict[str, float]:
-        """Returns the numbers of the rows since the last step.
+        """Returns the numbers of the observation's rows since the last step.
 
-        If the model was observed in several calls, only the last call counts.
+        If several calls of the model were observed, only the rows of the last call are returned.
         """
         if self.watch is None:
             return {}

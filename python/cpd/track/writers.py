@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of a step's numbers: `Writer`, and `writer_of`, which makes one for a common tool."""
+"""Writes the numbers of a step to tools: `Writer`, and `writer_of`, which makes one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Writer(Protocol):
-    """Takes the numbers of a step."""
+    """An object that writes the numbers of a training's steps, such as to a file or a tool."""
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
         """Writes the numbers of a step.
 
         Args:
-            scalars: tag → number.
+            scalars: the numbers by tag.
             step: the number of the step.
         """
 
 
 def writer_of(given: Any) -> Writer:
-    """Makes a writer for a tool that shows trainings.
+    """Makes a writer for a tool that records trainings.
 
     Args:
         given: an object with `write(scalars, step)`; TensorBoard's `SummaryWriter`, or anything
@@ -90,7 +90,7 @@ class _OfAccelerate:
 class _OfWandb:
     """Writes to a run of Weights & Biases, with `cpd/step` as the axis of steps.
 
-    A run's own step grows with each log of the user's.
+    W&B's own step is not used, because it grows with each of the user's own calls of `log`.
     """
 
     def __init__(self, run: Any) -> None:
@@ -110,4 +110,5 @@ _BY_METHOD: dict[str, Any] = {
     "add_scalar": _OfTensorBoard,
     "write": lambda own: own,
 }
-"""The function that makes a writer of an object, by the methods that the object has."""
+"""For each set of methods that an object may have: the function that makes a writer of the
+object."""
