@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the number of ranks in a launcher's environment variables with that of MPI."""
+"""Compares the ranks that a launcher's environment variables promise with MPI's ranks."""
 
 from __future__ import annotations
 

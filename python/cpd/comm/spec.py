@@ -117,8 +117,8 @@ class Reduce(Spec, native=_core.Reduce):
               in fp32, the contributions alone determine the scale.
             - `"paper"`: the scale of the APS paper, at which W times the largest contribution does
               not overflow the format either. In a 4-bit format with many ranks, all contributions
-              then become zero. This scale equals that of `True` if format, accumulator and result
-              are one format and rounding is to nearest.
+              then become zero. This scale equals the scale of `True` if format, accumulator and
+              result are one format and rounding is to nearest.
 
         loss_scale: a constant power of two that multiplies all tensors, and divides the result; not
             with `aps`. Default 1.

@@ -260,8 +260,7 @@ def tensor_report(native: _core.TensorReport) -> TensorReport:
 
 @_checked
 def world_of(per_rank: PerRank) -> int:
-    """Returns the number of ranks. Raises TypeError unless it is a sequence, ValueError if
-    empty."""
+    """Returns the number of ranks. Raises TypeError or ValueError unless there is at least one."""
     is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
     if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
         raise TypeError(f"ranks must be a sequence of ranks, got {type(per_rank).__name__}")
@@ -282,7 +281,7 @@ class Source:
         wire: the codec of the contributions; default None: contributions are cast to a format.
 
     Raises:
-        ValueError: if there are no ranks, or if the count of `numbers` is not that of the layers.
+        ValueError: if there are no ranks, or if there are not as many `numbers` as layers.
         TypeError: for an argument of another type.
     """
 
@@ -329,7 +328,7 @@ class Source:
                 to its values.
 
         Raises:
-            ValueError: if a shape differs from that of rank 0's layer.
+            ValueError: if a layer of rank 0 has another shape.
             TypeError: for layers of an unsupported type.
         """
         for index, plain, _ in self._values(rank):
@@ -348,9 +347,8 @@ class Source:
     def _values(self, rank: int) -> Iterator[tuple[int, Any, bool]]:
         """Yields each layer's index, its values, and whether the values' memory outlives the call.
 
-        The memory outlives the call if the values are those of a torch tensor in a list of the
-        caller, without a copy. Copies, and tensors of a function or a lazy sequence, do not outlive
-        it.
+        The memory outlives the call if a torch tensor in the caller's list holds the values.
+        Copies, and tensors that a function or a lazy sequence returns, do not outlive the call.
         """
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
