@@ -16,8 +16,8 @@ shifter of w bits has s(w) = ceil(log2(w + 1)) stages. For one product and its a
 - adder: 2 w bits, for the sum and its negation.
 - normalizer: w to count zeros; w s(w) to shift up; another w s(w) to shift down if the format has
   subnormals; and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
-  its random bits. A rounded product needs a second normalizer, computed with pp and the product's
-  format.
+  its random bits. A rounded product needs a second normalizer and the exponent bits of a rounding,
+  with pp and the product's format.
 - exponent, with e exponent bits: e + 1 bits for the sum of the operands' exponents, 3 (e + 2) for a
   rounding, 2 (e + 1) for an alignment. An integer has no exponent.
 - scales: for blocks of N values, 1/N of the bits that add the exponents of two scales and add their

@@ -96,8 +96,7 @@ class Regimes:
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n random dot products of several kinds, mixed with the dot products of
-        `edges`."""
+        """Returns n random dot products, mixed with the dot products of `edges`."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
         return joined([*random, self.edges()]).shuffled(rng)
 
