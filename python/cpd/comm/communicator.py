@@ -106,7 +106,7 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """This rank, 0…size - 1."""
+        """This process's rank in the communicator, 0…size - 1."""
         return self._rank
 
     @property
@@ -126,7 +126,7 @@ class Communicator:
 
     @property
     def chunk(self) -> int:
-        """The number of values that are processed at once."""
+        """The number of values of a tensor that are processed at once."""
         return self._chunk
 
     @property

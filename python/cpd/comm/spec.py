@@ -213,7 +213,7 @@ class Reduce(Spec, native=_core.Reduce):
         return self.codec if self.format is None else None
 
     def replace(self, **keys: Any) -> Reduce:
-        """Returns a copy with these keys changed.
+        """Returns a copy in which some keys are replaced.
 
         Args:
             keys: keywords of the constructor; None restores a default. The key `codec` replaces the

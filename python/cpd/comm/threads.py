@@ -42,7 +42,7 @@ class LocalGroup:
     """
 
     ranks: Sequence[Communicator]
-    """Rank r's communicator is `ranks[r]`."""
+    """The communicators of all ranks; `ranks[r]` is the communicator of rank r."""
 
     def __init__(self, size: int, timeout: float, chunk: int, seed: int = 0) -> None:
         self.ranks = [

@@ -429,7 +429,7 @@ class GlooTransfer:
                 self._open[peer] -= 1
 
     def poll(self) -> bool:
-        """Returns whether all messages are done; raises the first error."""
+        """Returns whether all messages of the transfer are done; raises the first error."""
         if self._error is not None:
             raise self._error
         return not self._open
@@ -541,7 +541,7 @@ class NcclTransfer:
         self._peers = peers
 
     def poll(self) -> bool:
-        """Returns whether all messages are done."""
+        """Returns whether all messages of the transfer are done."""
         self._works = [work for work in self._works if not work.is_completed()]
         return not self._works
 

@@ -99,7 +99,7 @@ class Packet(Generic[ValuesT]):
 
     @property
     def size(self) -> int:
-        """The number of values."""
+        """The number of values of the tensor."""
         return math.prod(self.shape)
 
     @property
@@ -242,7 +242,7 @@ class Codec:
         self.__dict__.update(text=native.name, random_bits=bits, _held=native)
 
     def replace(self, **keys: Any) -> Codec:
-        """Returns a copy with these keys changed.
+        """Returns a copy of the codec in which some options are replaced.
 
         Args:
             **keys: options of the compressor, as in the constructor.

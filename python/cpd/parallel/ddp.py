@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook for torch's DistributedDataParallel: CPD's all-reduce sums gradients."""
+"""A hook with which torch's DistributedDataParallel sums gradients by CPD's all-reduce."""
 
-# No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
+# This file must not import annotations from __future__: DDP compares the hook's annotations with
+# types, not with strings.
 
 import contextlib
 import functools

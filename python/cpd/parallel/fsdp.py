@@ -109,7 +109,7 @@ class ReduceScatter:
     name: str
     """The module's name."""
     states: States
-    """The state that a codec stores for this rank's tensor."""
+    """The codec's state for this rank's tensor."""
 
     def __init__(
         self,

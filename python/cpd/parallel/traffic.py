@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes and seconds of a training step's all-reduce: `StepTraffic`."""
+"""`StepTraffic`: the bytes and seconds of a training step's all-reduce. `Meter` measures them."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
 
 def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
-    """Returns the elements of q at which x is finite, in binary64."""
+    """Returns, in binary64, the elements of q at the positions where x is finite."""
     return np.asarray(q[np.isfinite(x)], np.float64)
 
 

@@ -119,7 +119,7 @@ class Network:
 
     @property
     def values(self) -> int:
-        """The number of parameters."""
+        """The number of parameters (single values) of the network."""
         return sum(map(math.prod, self.shapes))
 
     def samples(self, world: int, batch: int | None = None) -> int:

@@ -184,7 +184,7 @@ class Measurement:
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
-        """Returns the measurement of reduced layers against their reference.
+        """Compares the results of an all-reduce with their reference.
 
         Args:
             reference: the reference of each layer, binary64, one-dimensional.

@@ -119,7 +119,7 @@ class Series:
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
-        """Returns the spec of the sum, for JSON."""
+        """Returns the options of the all-reduce, for JSON."""
         return {
             "format" if self.spec.format is not None else "wire": str(self.spec.codec),
             "accumulator": str(self.spec.accumulator),

@@ -59,7 +59,7 @@ class Powers(NamedTuple):
 
     @classmethod
     def of(cls, f: Format) -> Powers:
-        """Returns the exponents of the format's powers of two; raises ValueError if it has none."""
+        """Returns these exponents for a format; raises ValueError if it has only zeros."""
         if f.min_subnormal is None:
             raise ValueError(f"a format of operands must hold numbers other than 0, got {f}")
         return cls(math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1] - 1)
@@ -96,7 +96,7 @@ class Inputs:
         return 2.0**x, 2.0 ** (exponent - x)
 
     def put(self, dots: Dots, row: int, leaf: int, exponent: int, sign: int = 1) -> None:
-        """Sets a leaf to ±2^exponent."""
+        """Sets a leaf (a product, or the addend) of one dot product to ±2^exponent."""
         if leaf == self.k:
             assert dots.c is not None
             dots.c[row] = sign * 2.0**exponent
@@ -269,7 +269,7 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Returns operands whose product has an exponent near e; a third are powers of two."""
+        """Returns random operands of products with exponents near e; a third are powers of two."""
         drift = rng.integers(-3, 4, e.shape)
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)

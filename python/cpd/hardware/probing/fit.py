@@ -30,7 +30,7 @@ _MOST_NEAR = 24  # values of min_exponent that are kept
 
 
 class Seen(NamedTuple):
-    """Dot products and their observed sums."""
+    """Dot products and the sums that the probed function returned for them."""
 
     dots: Dots
     sums: F32
@@ -76,7 +76,7 @@ class Regimes:
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms anywhere in k."""
+        """Returns n dot products with nonzero terms among all k products."""
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:

@@ -24,10 +24,10 @@ class Rule(Protocol):
 
     @property
     def text(self) -> str:
-        """The rule in words."""
+        """The rule as a text for the user."""
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products."""
+        """Returns the sums that the rule gives for dot products, float32."""
 
 
 @checked
@@ -50,7 +50,7 @@ class Known:
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products.
+        """Returns the sums that the rule gives for dot products.
 
         Args:
             dots: the dot products.
@@ -61,7 +61,7 @@ class Known:
         return self.sums(dots.a, dots.b, dots.c)
 
     def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:
-        """Returns the sums of dot products: the rule as a function for `probe`.
+        """Returns the sums that the rule gives, so that a rule can be passed to `probe`.
 
         Args:
             a: float32 (n, k), the first operands.
@@ -69,7 +69,7 @@ class Known:
             c: float32 (n,), the addends; default None: sums start from +0.
 
         Returns:
-            float32 (n,).
+            float32 (n,), the sums.
         """
         addend = None if c is None else c[:, None, None]
         total: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
@@ -93,13 +93,13 @@ class OrderTree:
 
     @property
     def text(self) -> str:
-        """The format, the treatment of products, and the roundings."""
+        """The rule as a text: the tree, the format, how products are rounded, and the roundings."""
         product = "exact" if self.product is None else str(self.product)
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.format} in this order, product={product} rounding={self.rounding}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products."""
+        """Returns the sums that the rule gives for dot products, float32."""
         sums = self._sum(self.tree, dots)
         if self.result is not None:
             sums = cast(sums, self.result)
@@ -220,7 +220,7 @@ def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
 
 
 def nodes(tree: Tree) -> Iterator[Node]:
-    """Yields each node of the tree, from the root down."""
+    """Yields each node of the tree; a node precedes its children."""
     if isinstance(tree, Node):
         yield tree
         for child in tree.children:

@@ -41,7 +41,7 @@ class Node:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """The leaves below the node."""
+        """The numbers of all leaves below the node."""
         return frozenset().union(*map(leaves_of, self.children))
 
     def __hash__(self) -> int:

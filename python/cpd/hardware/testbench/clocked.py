@@ -328,7 +328,7 @@ def state(ports: Ports, wrong: str, outputs: str, bits: int) -> str:
 
 
 def run(ports: Ports, wrong: str, outputs: str) -> str:
-    """Returns the statements that reset the module, run all lines and report protocol errors."""
+    """Returns the statements that reset the module, apply vectors and print protocol errors."""
     stream = ports.valid_out is not None
     if stream:
         stable = ""

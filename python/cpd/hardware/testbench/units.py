@@ -144,10 +144,10 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
 
 
 def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:
-    """Returns EXP, MAN and ENCODING of a format.
+    """Returns the parameters EXP, MAN and ENCODING of a format.
 
-    Raises ValueError for a format that the modules do not support: another encoding or bias, no
-    subnormals, unsigned, no mantissa.
+    Raises ValueError for a format that the modules in `tests/rtl` do not support: with another
+    encoding or bias, without subnormals, unsigned, or without a mantissa.
     """
     plain = given.encoding in ENCODINGS and given.signed and given.subnormals
     if not plain or given.man < 1 or given.exp < 2 or given.bias != 2 ** (given.exp - 1) - 1:

@@ -41,7 +41,7 @@ def flags_text(flags: int) -> str:
 
 
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
-    """Adds the corner cases and flags of a batch of lines to `total`.
+    """Adds the corner cases and flags of a batch of test vectors to `total`.
 
     `flags` is None if the lines have no flags; corner cases of inner roundings are then not
     counted.

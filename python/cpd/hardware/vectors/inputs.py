@@ -18,7 +18,7 @@ from cpd.hardware.vectors.fields import Field
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
-"""The number of lines that are computed at a time."""
+"""The number of test vectors that are computed at a time."""
 MOST_LINES = 1 << 40
 _QUOTA = 128
 """The largest number of lines that are picked from a pool of random lines for each corner case."""
@@ -44,7 +44,7 @@ class Words:
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
     def lines(self, oracle: Any, n: int) -> Lines:
-        """Returns random lines of an element-wise operation.
+        """Returns random test vectors of an element-wise operation.
 
         In one half all codes are equally likely; the other half has codes near corner cases.
         """
@@ -57,7 +57,7 @@ class Words:
 
 
 def exhaustive_lines(fields: Sequence[Field]) -> int:
-    """Returns the number of combinations of inputs."""
+    """Returns the number of all combinations of input codes."""
     return 1 << sum(field.bits for field in fields)
 
 
@@ -167,7 +167,7 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Returns random lines of a sum, of four styles with equal probability.
+    """Returns random test vectors of a sum, of four styles with equal probability.
 
     A line has: any finite codes; some corner codes; exponents near each other; or exponents near
     each other and terms that cancel in pairs.
@@ -188,7 +188,7 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 
 
 def alike(rule: Any, words: Words) -> Lines:
-    """Returns lines with equal terms: every combination of extreme codes of a and b.
+    """Returns test vectors with equal terms: every combination of extreme codes of a and b.
 
     c is +0, scales are 1. These lines include the longest carries and the least sums.
     """
@@ -199,7 +199,7 @@ def alike(rule: Any, words: Words) -> Lines:
 
 
 def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
-    """Adds missing fields to lines of a sum: c is 0, scales are 1, random integers are drawn."""
+    """Adds missing fields to vectors of a sum: c is 0, scales are 1, random integers are drawn."""
     n = len(lines["a"])
     for field in rule.inputs:
         if field.name == "r":
@@ -214,7 +214,7 @@ def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
 
 
 def joined(parts: Sequence[Lines]) -> Lines:
-    """Returns the lines of all parts, in order."""
+    """Returns the test vectors of all parts, in order."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -263,7 +263,7 @@ def _operand(
     spread: int = 8,
     rarity: int = 0,
 ) -> Codes:
-    """Returns the elements of one field of n random lines, (n, count).
+    """Returns the elements of one field of n random test vectors, (n, count).
 
     Args:
         f: the format of the elements.
@@ -297,7 +297,7 @@ def _operand(
 
 
 def crossed(rule: Any, words: Words) -> Lines:
-    """Returns lines with every combination of the formats' corner codes."""
+    """Returns test vectors with every combination of the formats' corner codes."""
     grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
     lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
     if rule.to.rounding == "stochastic":
@@ -306,7 +306,7 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
-    """Yields directed lines: lines that are chosen to reach rare cases.
+    """Yields directed test vectors: lines that are chosen to reach rare cases.
 
     First come combinations of corner codes. Then come lines of each corner case and each flag, from
     a pool of random lines. Then come lines near rounding points (`near.py`); for sums also lines
@@ -331,7 +331,7 @@ def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
 
 
 def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
-    """Yields n random lines, in batches."""
+    """Yields n random test vectors, in batches."""
     words = Words(seed)
     for begin in range(0, n, rule.batch):
         yield rule.random_lines(words, min(rule.batch, n - begin))

@@ -153,7 +153,7 @@ class LineReader:
         return [elements[field.name] for field in self._fields]
 
     def _bare(self, line: str) -> str:
-        """Returns the line without comments."""
+        """Returns a line of a file without comments."""
         if self._kind == "readmemh":
             line = self._without_blocks(line)
         for mark in _COMMENTS[self._kind]:

@@ -27,7 +27,7 @@ _MOST_BITS = 32
 _LONGEST = 4096
 """The largest number of terms of a sum."""
 RANDOM = 10000
-"""The default number of random lines after the directed ones."""
+"""The default number of random test vectors, which follow the directed test vectors."""
 NEAREST: dict[str, Any] = {
     "rounding": "nearest_even",
     "overflow": "ieee",
@@ -241,7 +241,7 @@ def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
-    """Returns the kind of inputs, such as `directed+random`, and the number of random lines."""
+    """Returns the kind of inputs, such as `directed+random`, and the number of random vectors."""
     random = integer("random", random)
     if not 0 <= random <= MOST_LINES:
         raise ValueError(f"random must be 0…2^40 lines, got {random}")

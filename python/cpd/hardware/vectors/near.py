@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directed lines of element-wise operations near the points at which a result is rounded.
+"""Directed test vectors of element-wise operations near the points at which a result is rounded.
 
 A line is a test vector. Its last operand is chosen so that the exact result is near a number of the
 result's format, or halfway between two such numbers. Two more lines have the last operand's
@@ -34,11 +34,11 @@ _LEAST = 12
 _RECIPROCALS = 4
 """The number of pairs a, b with a product near each power of two."""
 STEPS = np.array([-1, 0, 1])
-"""Steps from the code of a number to the number itself and its two neighbors."""
+"""The steps from a code to its lower neighbor, to itself and to its upper neighbor."""
 
 
 def codes_of(f: Format, values: F64) -> Codes:
-    """Returns the codes of the numbers nearest to finite values."""
+    """Returns the codes of a format's numbers nearest to finite values."""
     return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
@@ -128,7 +128,7 @@ def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64],
 
 
 def near_roundings(rule: Any, words: Words) -> Lines:
-    """Returns lines with an exact result near a rounding point of the result's format."""
+    """Returns test vectors with an exact result near a rounding point of the result's format."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         lines = _lines(rule, words)
         parts = [lines]
@@ -156,7 +156,7 @@ def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Code
 
 
 def _lines(rule: Any, words: Words) -> Lines:
-    """Returns lines in which the last operand solves operation(…) = target for random others."""
+    """Returns vectors in which the last operand solves operation(…) = target for random others."""
     goal = targets(rule.result, words)
     formats: Sequence[Format] = rule.formats
     operation = rule.operation
@@ -198,7 +198,7 @@ def _lines(rule: Any, words: Words) -> Lines:
 
 
 def _near_products(rule: Any, words: Words) -> Lines:
-    """Returns lines of fma in which the addend brings the result near a rounding point.
+    """Returns test vectors of fma in which the addend brings the result near a rounding point.
 
     The factors a and b are corner codes, random numbers, or the least number and a power of two.
     """
@@ -221,7 +221,7 @@ def _near_products(rule: Any, words: Words) -> Lines:
 
 
 def _near_addends(rule: Any, words: Words) -> Lines:
-    """Returns lines of fma with corner codes as c and products near a rounding point of c.
+    """Returns test vectors of fma with corner codes as c and products near a rounding point of c.
 
     The product is near 1/4, 1/2 or 1 ulp of the result at c.
     """

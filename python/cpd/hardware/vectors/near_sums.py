@@ -54,7 +54,7 @@ _NOT_FINITE = np.uint16(sum(1 << CORNERS.index(n) for n in ("infinity_in", "nan_
 
 
 class SumLines:
-    """Makes the directed lines of one sum."""
+    """Makes the directed test vectors of one sum."""
 
     def __init__(self, rule: Any, words: Words) -> None:
         self.rule = rule
@@ -71,7 +71,7 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Returns lines of these terms and c (None: 0), with scales of 1 and random integers."""
+        """Returns vectors of these terms and c (None: 0), with scales of 1 and random integers."""
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
@@ -94,12 +94,12 @@ class SumLines:
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Returns terms that are zero: n lines of each of the first `kinds` kinds of `zeros`."""
+        """Returns terms that are zero: n vectors of each of the first `kinds` kinds of `zeros`."""
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
 
     def zeros(self, kind: int, n: int) -> list[Codes]:
-        """Returns n lines of terms that are zero.
+        """Returns n test vectors of terms that are zero.
 
         The kinds are +0, -0, alternating signs and, for products, ±0 · ±x, ±x · ±0 and ±0 · ±0.
         """
@@ -165,7 +165,7 @@ class SumLines:
         return np.where(exact, generated.finite_codes(f, powers), random)
 
     def total(self, terms: list[Codes]) -> F64:
-        """Returns the sum of the terms of each line, in binary64."""
+        """Returns the sum of the terms of each test vector, in binary64."""
         products = precise(self.formats[0], terms[0])
         if len(terms) > 1:
             products = products * precise(self.formats[1], terms[1])
@@ -185,7 +185,7 @@ class SumLines:
         return masked
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
-        """Returns each line three times: with c and with the two neighbors of c."""
+        """Returns each test vector three times: with c and with the two neighbors of c."""
         terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
@@ -199,13 +199,13 @@ class SumLines:
     # ---- kinds of lines -------------------------------------------------------------------------
 
     def all_zero(self) -> Lines:
-        """Returns lines with every kind of zero terms and every special c."""
+        """Returns test vectors with every kind of zero terms and every special c."""
         c = self.specials()
         n = len(c) * self._ZEROS
         return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
 
     def scales_of_zero(self) -> Lines:
-        """Returns lines of zero terms with every corner code as a scale; NaN scales give NaN."""
+        """Returns vectors of zero terms with every corner code as a scale; NaN scales give NaN."""
         corners = generated.corner_codes(self.rule.scale)
         m, kinds = len(corners), 4
         n = 2 * m * kinds
@@ -220,7 +220,7 @@ class SumLines:
         return lines
 
     def padded(self) -> Lines:
-        """Returns lines with nonzero terms only at the beginning or at the end of the sum."""
+        """Returns vectors with nonzero terms only at the beginning or at the end of the sum."""
         k = self.length
         sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
         repeats = 2 * self._ZEROS
@@ -244,7 +244,7 @@ class SumLines:
         return self.line(terms, np.where(self.words.below(2, n) == 0, near, self.some_c(n)))
 
     def subnormal(self) -> Lines:
-        """Returns lines with subnormal sums, from c alone or from few terms."""
+        """Returns test vectors with subnormal sums, from c alone or from few terms."""
         n = 48
         f = self.rule.result
         if self.fixed is not None or is_integer(f) or f.encoding == "e8m0":
@@ -265,7 +265,7 @@ class SumLines:
         return generated.joined([alone, self.line(few, c)])
 
     def aligned(self) -> Lines:
-        """Returns lines in which one term is greater than all others by about 2^window.
+        """Returns test vectors in which one term is greater than all others by about 2^window.
 
         The window is the number of bits that the unit keeps below the greatest term, or the
         precision of the sum.
@@ -291,7 +291,7 @@ class SumLines:
         return self.line(terms, self.nearest_c(c))
 
     def ties(self) -> Lines:
-        """Returns lines with a large term, a term of half its ulp, and a tiny term."""
+        """Returns test vectors with a large term, a term of half its ulp, and a tiny term."""
         n, k = 96, self.length
         precision = self.sum.man + 1
         top = self._tops(n, np.full(n, precision + 2))
@@ -313,14 +313,14 @@ class SumLines:
         return self.line([np.take_along_axis(codes, order, axis=1) for codes in terms], c)
 
     def cancelled(self) -> Lines:
-        """Returns lines in which c is the negative of the sum of terms, or a neighbor of it."""
+        """Returns vectors in which c is the negative of the sum of terms, or a neighbor of it."""
         n, k = 24, self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
         return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
 
     def straddling(self) -> Lines:
-        """Returns lines in which c brings the sum near a rounding point of the result's format.
+        """Returns vectors in which c brings the sum near a rounding point of the result's format.
 
         The overflow threshold counts as a rounding point.
         """
@@ -363,7 +363,7 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """Yields lines with NaN and infinities in each term.
+        """Yields test vectors with NaN and infinities in each term.
 
         The special value is multiplied by 1, -1 or 0. It is alone, or with every special c, or in a
         pair with its opposite.
@@ -392,7 +392,7 @@ class SumLines:
         return terms
 
     def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
-        """Returns lines with a special code in one term, multiplied by 1, -1 and 0.
+        """Returns test vectors with a special code in one term, multiplied by 1, -1 and 0.
 
         c is 0 unless it is given.
         """
@@ -409,7 +409,7 @@ class SumLines:
         return self.line(terms, c)
 
     def _together(self, side: int, lane: I64, code: Codes) -> Lines:
-        """Returns lines with a special code in one term and a special c.
+        """Returns test vectors with a special code in one term and a special c.
 
         In some lines the code is multiplied by 0; in some lines another term has its opposite.
         """
@@ -427,7 +427,7 @@ class SumLines:
         return self.line(terms, self.some_c(n))
 
     def batches(self) -> Iterator[Lines]:
-        """Yields all kinds of directed lines that apply to the sum."""
+        """Yields all kinds of directed test vectors that apply to the sum."""
         yield self.all_zero()
         yield self.padded()
         yield self.subnormal()

@@ -103,12 +103,12 @@ class ElementRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """All fields of a line, in order."""
+        """All fields of a test vector, in order."""
         return self.inputs + self.outputs
 
     @property
     def stem(self) -> str:
-        """The default name of a file of such lines, without suffix."""
+        """The default name of a file of test vectors, without suffix."""
         names = list(dict.fromkeys([*(f.name for f in self.formats), self.result.name]))
         mode = ROUNDING_WORDS[self.to.rounding]
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
@@ -130,7 +130,7 @@ class ElementRule:
     has_integer_result = False
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Returns the lines with a NaN result that the format cannot encode."""
+        """Returns the test vectors with a NaN result that the format cannot encode."""
         missing: npt.NDArray[np.bool_] = results == NO_CODE
         return missing
 
@@ -138,19 +138,19 @@ class ElementRule:
     pool = 1 << 15
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        """Returns n random lines."""
+        """Returns n random test vectors."""
         return words.lines(self._oracle, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields lines with every combination of corner codes."""
+        """Yields test vectors with every combination of corner codes."""
         yield generated.crossed(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields lines near rounding points."""
+        """Yields test vectors near rounding points."""
         yield near_roundings(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns the outputs and corner cases of lines.
+        """Returns the outputs and corner cases of test vectors.
 
         Raises RuntimeError if oracle and kernels differ.
         """
@@ -186,7 +186,7 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """Returns the flag NV for lines with a NaN operand in a format without signaling NaNs."""
+    """Returns the flag NV for vectors with a NaN operand in a format without signaling NaNs."""
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
         if not has_signalling(f):

@@ -115,7 +115,7 @@ class SumRule:
 
     @functools.cached_property
     def draws(self) -> int:
-        """The number of random integers in a line, for stochastic rounding."""
+        """The number of random integers in a test vector, for stochastic rounding."""
         return int(self._core_rule.draws())
 
     @property
@@ -125,13 +125,13 @@ class SumRule:
 
     @property
     def scales(self) -> int:
-        """The number of scales of one operand in a line."""
+        """The number of scales of one operand in a test vector."""
         unit = self.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
     @property
     def operands(self) -> list[tuple[str, Format]]:
-        """The name and the format of each operand and of its scales, without an integer c."""
+        """The name and the format of each operand and its scales; an integer c is left out."""
         operands = list(zip("abc", self.formats, strict=False))
         if self.scale is not None:
             operands += [("a_scale", self.scale), ("b_scale", self.scale)]
@@ -160,7 +160,7 @@ class SumRule:
 
     @functools.cached_property
     def signals(self) -> tuple[Field, ...]:
-        """The fields of the inner signals."""
+        """The fields of the signals inside the unit, in order."""
         return tuple(
             Field(s.name, s.bits * s.count, s.count, "signal", s.signed)
             for s in self._core_rule.signals()
@@ -168,7 +168,7 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of the result and, with a trace, of the flags."""
+        """The fields of the result and, if `has_trace`, of the flags."""
         result = Field("result", self.result.bits, role="output")
         if self.fixed is not None and self.has_integer_result:
             result = _integer("result", self.fixed, "output")
@@ -176,12 +176,12 @@ class SumRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """All fields of a line, in order."""
+        """All fields of a test vector, in order."""
         return self.inputs + self.signals + self.outputs
 
     @property
     def stem(self) -> str:
-        """The default name of a file of such lines, without suffix."""
+        """The default name of a file of test vectors, without suffix."""
         names = list(dict.fromkeys(f.name for f in self.formats[:2]))
         mode = ROUNDING_WORDS[self.accumulator.rounding]
         label = self.label or str(self.accumulator)
@@ -203,24 +203,24 @@ class SumRule:
 
     @property
     def batch(self) -> int:
-        """The number of lines that are computed at a time."""
+        """The number of test vectors that are computed at a time."""
         numbers = sum(field.count for field in self.fields)
         return max(1, min(generated.BATCH, _BATCH_NUMBERS // numbers))
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        """Returns n random lines."""
+        """Returns n random test vectors."""
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields lines with every combination of extreme codes, equal for all terms."""
+        """Yields test vectors with every combination of extreme codes, equal for all terms."""
         yield generated.alike(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields the directed lines of sums."""
+        """Yields the directed test vectors of sums."""
         return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns the signals, outputs and corner cases of lines.
+        """Returns the signals, outputs and corner cases of test vectors.
 
         Raises RuntimeError if oracle and kernels differ.
         """

@@ -46,8 +46,10 @@ class Vectors:
     """
 
     fields: tuple[tuple[Any, ...], ...]
-    """The fields of a line, in order, as tuples (name, bits, count, role, signed). `count` elements
-    have `bits` / `count` bits each; the first one is least significant. The role is `input`,
+    """The fields of a line (test vector), in order, as tuples (name, bits, count, role, signed).
+
+    A field has `count` elements of `bits` / `count` bits each; the first element is least
+    significant. The role is `input`,
     `signal` (inside a unit) or `output`. Signed elements are in two's complement."""
 
     def __init__(
@@ -83,7 +85,7 @@ class Vectors:
         }
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Yields all lines, in batches, from the first line.
+        """Yields all test vectors, in batches, from the first line.
 
         Yields:
             A dict from each field's name to an array of shape (n,), or (n, count) for a field of
@@ -115,7 +117,7 @@ class Vectors:
             yield from inputs.in_batches(self.rule, self.random, self.seed)
 
     def name(self, kind: str) -> str:
-        """Returns the name of a file of these lines, such as e4m3_mul_rne.tv.
+        """Returns the default name of a file of these test vectors, such as e4m3_mul_rne.tv.
 
         Args:
             kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.
@@ -178,7 +180,7 @@ class Vectors:
 
     @property
     def planned(self) -> int | None:
-        """The number of lines, including lines that are left out later; None with directed lines.
+        """The number of vectors, including lines that are left out later; None with directed lines.
 
         The number of directed lines is only known after they are made.
         """

@@ -22,11 +22,11 @@ class Ranks(Protocol):
 
     @property
     def world(self) -> int:
-        """The number of nodes."""
+        """The number of nodes in all processes."""
 
     @property
     def mine(self) -> range:
-        """The numbers of the nodes in this process."""
+        """The numbers of the nodes that this process computes."""
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         """Returns the float32 tensors of all nodes, [node][tensor].
@@ -36,7 +36,7 @@ class Ranks(Protocol):
         ...
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns all nodes' bytes, from the bytes of this process's nodes."""
+        """Returns the bytes of all nodes; `data` has the bytes of this process's nodes."""
         ...
 
 

@@ -29,12 +29,12 @@ class RealRanks:
         self.mine = range(comm.rank, comm.rank + 1)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns all nodes' tensors, by the communicator."""
+        """Gathers the tensors of all nodes through the communicator."""
         everyone: list[Tensors] = self.comm.all_gather(tensors[0], "fp32")
         return everyone
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns all nodes' bytes, by the communicator."""
+        """Gathers the bytes of all nodes through the communicator."""
         return self.comm.all_gather_bytes(data[0])
 
 

@@ -70,12 +70,12 @@ class Cell:
 
     @cached_property
     def format(self) -> Format | Scaled:
-        """The format or the scaled format."""
+        """The format of the operands: a `Format` or a `Scaled`."""
         return format_or_scaled(self.operand)
 
     @property
     def element(self) -> Format:
-        """The format of the values, or of the elements of a scaled format."""
+        """The operands' format; for a scaled format, the format of its elements."""
         return element_format(self.format)
 
     @property
@@ -123,7 +123,7 @@ class Cell:
         return Recipe(self.to, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
-        """Returns the fields, for JSON."""
+        """Returns the cell's fields as a dict, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expands texts with sets of numbers in brackets, as `e[2-5]m[1-3]`."""
+"""Expands patterns with sets of numbers in brackets, such as `e[2-5]m[1-3]`, to texts."""
 
 from __future__ import annotations
 

@@ -77,8 +77,7 @@ class Sweep:
         left out.
 
         Args:
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -106,12 +105,13 @@ class Sweep:
     def best(
         self, error: str | None = None, within: float = math.inf, cost: str = "gates"
     ) -> SweepRow:
-        """Returns the row of least error with a cost up to `within`; among equals the cheapest.
+        """Returns the row with the least error at a cost up to `within`.
+
+        Of rows with equal errors, the cheapest row is returned.
 
         Args:
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
-            within: the largest cost of the row; default: any cost.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
+            within: the largest cost of the row; default: any cost is allowed.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -193,8 +193,7 @@ class Sweep:
 
         Args:
             path: the file; `-` is standard output.
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -221,8 +220,7 @@ class Sweep:
 
         Args:
             path: the picture, .png or .svg.
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 

@@ -56,14 +56,14 @@ class Matrix:
 
     @cached_property
     def squares(self) -> float:
-        """The sum of squares."""
+        """The sum of the squared values, in binary64."""
         flat = self.x.reshape(-1)
         parts = (flat[i : i + _PART].astype(np.float64) for i in range(0, flat.size, _PART))
         return math.fsum(map(square, parts))
 
     @property
     def zeros(self) -> int:
-        """The number of zeros."""
+        """The number of values that are zero."""
         return self.x.size - int(np.count_nonzero(self.x))
 
 
