@@ -125,8 +125,8 @@ class Codec:
 
     Compressors and their options:
 
-    - `qsgd` (Alistarh et al., NeurIPS 2017): each value is a multiple of a fraction of its bucket's
-      norm, rounded stochastically without bias. A bucket is a range of consecutive values.
+    - `qsgd` (Alistarh et al., NeurIPS 2017): each value is rounded stochastically, without bias, to
+      a level: a fraction of the norm of its bucket. A bucket is a range of consecutive values.
 
         - `bits`: the number of bits per value, default 4. With `levels=intervals`, `bits=1` sends
           one random sign for each value.

@@ -126,9 +126,9 @@ def recommend(
     `owner`. The first two exchanges sum in order `ring`, so `spec` must have that order. Of choices
     with equal error and time, the first is recommended.
 
-    The order of the ranks changes the error of a sum, and ranks have no natural order. So errors
-    are averaged (in the squares) over 8 random orders of the ranks, which do not depend on the
-    order in `ranks`. With `comm`, only the order of the communicator's ranks is used.
+    The order of the ranks changes the error of a sum, and ranks have no natural order. So the error
+    is the RMS error over 8 random orders of the ranks, which do not depend on the order in `ranks`.
+    With `comm`, only the order of the communicator's ranks is used.
 
     Chance decides between choices of similar error, so they are compared by a bootstrap. Each
     tensor is cut into 16 blocks. 1,000 resamples draw orders and blocks at random, and each

@@ -40,8 +40,8 @@ def cost(
 
     Only the bytes of encoded values count. Message headers do not count, nor messages that compare
     the ranks' calls, announce sizes, or agree on scales (the largest magnitudes for APS). Each
-    chunk of a tensor begins at a whole byte. So a format with codes of less or more than 8 bits
-    costs up to one more byte for each chunk.
+    chunk of a tensor begins at a whole byte. So if the bits of a format's codes are not a multiple
+    of 8, each chunk may cost one more byte.
 
     The result is exact for codecs with encoded sizes that depend on shapes alone. For other codecs,
     such as `top_k` and codecs with Elias or Huffman codes, the bytes are an upper bound, unless
