@@ -7,9 +7,9 @@
 >>> cpd.comm.local(3).run(step)
 [6.0, 6.0, 6.0]
 
-In a program of many processes, each rank makes its own communicator once: `cpd.comm.mpi()` under
-mpirun, `cpd.comm.distributed()` under torchrun, `cpd.comm.nccl(comm)` between GPUs. The
-transport of the messages never changes the bits.
+In a program of many processes, each rank makes one communicator. It calls `cpd.comm.mpi()` under
+mpirun or `cpd.comm.distributed()` under torchrun. `cpd.comm.nccl(comm)` makes a communicator
+between GPUs. The transport that carries the messages does not change the bits of results.
 """
 
 from __future__ import annotations
@@ -62,23 +62,27 @@ def mpi(
 ) -> Communicator:
     """Makes the communicator of all ranks of MPI_COMM_WORLD.
 
-    All ranks call this. Starts MPI if it is not started.
+    All ranks call this function. It starts MPI unless MPI is already started.
 
     Args:
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
-        timeout: seconds until a silent rank is lost, here too; default 300.
-        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
-            inputs and results is a small multiple of it. The same on all ranks.
+        timeout: the seconds after which a rank that does not answer is lost, in this call too;
+            default 300.
+        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
+            default 2^20. A call needs memory for its inputs, its results and a small multiple of
+            this number of values.
 
     Returns:
-        This process's communicator. Warns (RuntimeWarning) if a launcher has promised more ranks
-        than MPI has started, as under srun without PMIx, and names the launcher's variable. Each
-        process is then rank 0 of 1, and no sum leaves it.
+        This process's communicator. A RuntimeWarning is issued if a launcher's environment variable
+        promises more ranks than MPI has started, as under srun without PMIx. The warning names the
+        variable. If MPI has started a single rank, each process is rank 0 of 1, and its sums
+        contain its own values alone.
 
     Raises:
         RuntimeError: if MPI, or the library that was built with it, is missing.
-        RankLost: with the ranks that have not come within the timeout. Before MPI runs, ranks of
-            other hosts are not known by name. MPI cannot be used in this process after that.
+        RankLost: if some ranks do not make this call within the timeout; `ranks` lists them. Until
+            MPI has started, missing ranks of other hosts are not listed. After this error MPI
+            cannot be used in this process.
         ValueError: for a timeout or chunk out of range.
         TypeError: for an argument of another type.
     """
@@ -100,15 +104,18 @@ def nccl(
 ) -> Communicator:
     """Makes a communicator between GPUs, over NCCL, of the ranks of another communicator.
 
-    All ranks of `comm` call this. `comm` carries NCCL's name for the group, and remains open.
+    All ranks of `comm` call this function. `comm` sends NCCL's unique id from rank 0 to the other
+    ranks, and remains open.
 
     Args:
         comm: a communicator of the same ranks, such as `mpi()`.
         device: the index of the CUDA device; default: torch's current one.
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
-        timeout: seconds until a silent rank is lost, here too; default 300.
-        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
-            inputs and results is a small multiple of it. The same on all ranks.
+        timeout: the seconds after which a rank that does not answer is lost, in this call too;
+            default 300.
+        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
+            default 2^20. A call needs memory for its inputs, its results and a small multiple of
+            this number of values.
 
     Returns:
         This rank's communicator.
@@ -135,27 +142,31 @@ def distributed(
 ) -> Communicator:
     """Makes the communicator of the ranks of a process group of torch.distributed.
 
-    All ranks call this. Messages are sent by gloo or NCCL, as the group's. The connections are new,
-    not the group's own.
+    All ranks of the group call this function. The group's backend, gloo or NCCL, sends the
+    messages, over new connections that the group itself does not use.
 
-    After ranks were lost, `subgroup` works only while torch's store answers. torchrun keeps the
-    store in its agent; without torchrun it is in rank 0's process.
+    After a `RankLost`, `Communicator.subgroup` works only while the key-value store of
+    torch.distributed answers. torchrun keeps the store in its agent; without torchrun the store is
+    in the process of rank 0, and is lost with that rank.
 
     Args:
         group: the process group; default: the group of all ranks.
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
-        timeout: seconds until a silent rank is lost, here too; default 300.
-        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
-            inputs and results is a small multiple of it. The same on all ranks.
+        timeout: the seconds after which a rank that does not answer is lost, in this call too;
+            default 300.
+        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
+            default 2^20. A call needs memory for its inputs, its results and a small multiple of
+            this number of values.
 
     Returns:
         This process's communicator.
 
     Raises:
-        RankLost: on all ranks that have come, if the others do not within the timeout.
-        TransportError: if the ranks could not be connected and none is known to be lost.
-        ValueError: without a process group, for a group of another backend, and for an argument out
-            of range.
+        RankLost: on all ranks that have made this call, if other ranks do not make it within the
+            timeout.
+        TransportError: if the ranks could not be connected, but no rank is known to be lost.
+        ValueError: if torch.distributed has no process group, if this process is not in `group`, if
+            the backend is neither gloo nor NCCL, and for an argument out of range.
         TypeError: for an argument of another type.
     """
     from cpd.comm import torch_transport
@@ -170,16 +181,16 @@ def distributed(
 def local(
     size: int, *, seed: int = 0, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK
 ) -> LocalGroup:
-    """Makes `size` ranks as threads of this process: see `LocalGroup`.
+    """Makes a group of `size` ranks that are threads of this process.
 
     Args:
         size: the number of ranks, at least 1.
         seed: the seed of the communicators' reductions; default 0.
-        timeout: seconds until a silent rank is lost; default 300.
-        chunk: values that are processed at once, 1…2^31 - 1; default 2^20.
+        timeout: the seconds after which a rank that does not answer is lost; default 300.
+        chunk: the number of values that are processed at once, 1…2^31 - 1; default 2^20.
 
     Returns:
-        The ranks.
+        The group, a `LocalGroup`. Its `run` calls a function on every rank.
 
     Raises:
         ValueError: for an argument out of range.

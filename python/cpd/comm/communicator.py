@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Communicator`: one rank's end of a group of ranks."""
+"""`Communicator`: the object by which one rank communicates with the other ranks of its group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _give_up_all() -> None:
-    """Gives up if an exception ends the program, so that the other ranks do not wait."""
+    """Reports at exit, after an uncaught exception, to other ranks that this rank gave up."""
     if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
@@ -39,40 +39,41 @@ def _give_up_all() -> None:
 
 @refuses_old
 class Communicator:
-    """One rank's end of a group of ranks; functions of `cpd.comm` make it.
+    """The object by which one rank communicates with the other ranks of its group.
 
-    Every rank makes the same calls in the same order, with tensors of the same shapes. Ranks
-    compare their calls before anything is sent. Tensors are lists of NumPy arrays or torch tensors
-    of any shape and layout, all on one device. They are float32; float16 and bfloat16 are widened,
-    which is exact. Results are float32, of the same kinds and shapes. For every transport the bits
-    equal `cpd.simulate_all_reduce` over the ranks' tensors.
+    Functions of `cpd.comm` make communicators. Every rank makes the same calls in the same order,
+    with tensors of the same shapes. Ranks compare their calls before they send values. A call takes
+    a list of NumPy arrays or torch tensors of any shape and layout, all on one device. Tensors are
+    float32; float16 and bfloat16 are widened, which is exact. Results are float32 tensors of the
+    same kind. Sums have the bits of `cpd.simulate_all_reduce`.
 
-    **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`.
-    Each successful call adds one; `step=` of a call replaces the count for that call. Both enter
-    the random streams. Both may be set, for instance when a training continues. Ranks whose seeds
-    or steps differ raise a `Mismatch`.
+    **Seed and step.** The attributes `seed` and `step` select the random numbers of a call. `step`
+    counts the successful reductions and calls of `all_gather`; the argument `step=` of a call
+    replaces the count for that call. A program may set `seed` and `step`, for instance to continue
+    a training. If the seeds or steps of ranks differ, their calls raise `Mismatch`.
 
-    **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
-    remaining ranks if one does not answer within `timeout` seconds, and `TransportError` for a
-    damaged message. Inputs are then unchanged, unless they are `out`. After `RankLost` or
-    `TransportError` the communicator is broken: `broken` has the reason, and every further call
-    raises. `subgroup` then makes a communicator of the remaining ranks.
+    **Errors.** If the ranks' calls differ, all of them raise `Mismatch`. If a rank does not answer
+    within `timeout` seconds, all other ranks raise `RankLost`. A damaged message raises
+    `TransportError`. After an error, inputs are unchanged, except inputs that are also in `out`.
+    After `RankLost` or `TransportError` the communicator is broken: `broken` has the reason, and
+    every further call raises. `subgroup` then makes a communicator of the remaining ranks.
 
-    If a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch` with
-    its text. The rank raises once the others have made the call. The next call works.
+    If a rank refuses its own arguments (ValueError, TypeError), the other ranks raise a `Mismatch`
+    with the text of that error. The refusing rank raises its error once the other ranks have made
+    the call. The communicator keeps working.
 
     **Ctrl-C** ends a call with KeyboardInterrupt if Python's main thread made the call. The
     communicator is then broken, and `out` may be partly written. The other ranks raise `RankLost`
-    without waiting for the timeout. They also do so if any exception ends the `with` block (also
-    `sys.exit` with a status other than 0), or an uncaught one ends the program (not `sys.exit`).
-    Such a rank takes part in no further call; under MPI no communicator of all ranks can be made
-    again. SIGTERM ends Python without such a message: install `signal.signal(signal.SIGTERM,
-    lambda *_: sys.exit(143))` and use a `with` block, so that no rank waits for the timeout.
+    without waiting for the timeout. The same happens if an exception ends this rank's `with` block
+    (including `sys.exit` with a status other than 0), or if an uncaught exception other than
+    `sys.exit` ends its program. This rank then takes part in no further call; under MPI no
+    communicator of all ranks can be made again. SIGTERM ends Python without telling other ranks,
+    unless a handler (`lambda *_: sys.exit(143)`) ends a `with` block.
 
-    Calls release the GIL. A communicator is a context manager, which closes it.
+    Calls release the GIL. The end of a `with` block closes the communicator.
 
     Args:
-        native: the transport's end of this rank, which the functions of `cpd.comm` make.
+        native: the communicator's C++ object, which the functions of `cpd.comm` make.
         timeout: the seconds after which a rank that does not answer is lost.
         chunk: the number of values that are processed at once, 1…2^31 - 1.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
@@ -88,7 +89,7 @@ class Communicator:
 
     seed: int
     step: int
-    """The number of the next reduction or gather."""
+    """The number of the next reduction or `all_gather`, from 0."""
 
     def __init__(
         self, native: _core.Communicator, timeout: float, chunk: int, seed: int = 0
@@ -105,7 +106,7 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """This rank, 0…size - 1."""
+        """This process's rank in the communicator, 0…size - 1."""
         return self._rank
 
     @property
@@ -120,17 +121,17 @@ class Communicator:
 
     @property
     def timeout(self) -> float:
-        """Seconds until a silent rank is lost."""
+        """The seconds after which a rank that does not answer is lost."""
         return self._timeout
 
     @property
     def chunk(self) -> int:
-        """The number of values that are processed at once."""
+        """The number of values of a tensor that are processed at once."""
         return self._chunk
 
     @property
     def traffic(self) -> Traffic:
-        """The messages of this rank in all its reductions so far."""
+        """Totals of this rank's messages in all its reductions so far."""
         return self._traffic
 
     @property
@@ -181,22 +182,23 @@ class Communicator:
 
         Args:
             tensors: this rank's tensors.
-            spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
-                `Schedule`, which takes `names`.
-            step: the step, which enters the random streams, and on which a `Schedule` depends;
-                default None: the communicator's `step`, which counts its calls from 0.
-            names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
-            numbers: the tensors' numbers in random streams: distinct, below 2^16, the same on all
-                ranks; default 0, 1, ….
-            out: tensors that receive the result: float32, contiguous. Each is the input of the same
-                number, or overlaps no input. Default None: new ones.
-            states: the codec's states for this rank's tensors, updated when the call has succeeded;
-                default None: nothing is stored.
-            report: whether a `ReduceReport` is returned too, on all ranks; default False. With a
-                `Schedule` its traffic counts all calls together.
+            spec: the all-reduce: a `Reduce`, an argument of its constructor such as its text, or a
+                `Schedule`.
+            step: the number of the step, which selects the random numbers and the specs of a
+                `Schedule`; default None: the communicator's `step`.
+            names: the tensors' names, the same on all ranks, which a `Schedule` with exempt tensors
+                needs; default None.
+            numbers: the tensors' numbers, which select their random numbers: distinct, below 2^16,
+                the same on all ranks; default 0, 1, ….
+            out: tensors that receive the result: float32, contiguous. Each is the input with the
+                same index, or overlaps no input. Default None: new tensors.
+            states: the codec's states for this rank's tensors, updated if the call succeeds;
+                default None: no states are stored.
+            report: whether to return a `ReduceReport` too, the same choice on all ranks; default
+                False. With a `Schedule` its traffic is the total of all calls.
 
         Returns:
-            The tensors of the sum; with `report=True` these and a `ReduceReport`.
+            The summed tensors; with `report=True` a tuple of them and a `ReduceReport`.
 
         Raises:
             ValueError: for an invalid argument.
@@ -239,7 +241,7 @@ class Communicator:
         states: States | None,
         report: bool,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """Makes one call for each spec of a schedule. Raises before anything is sent."""
+        """Calls `all_reduce` once for each spec of a schedule, after checks of the arguments."""
         tensors = layer_list("tensors", tensors)
         sizes = [math.prod(tensor.shape) for tensor in tensors]
         at = self.step if step is None else number("step", step)
@@ -300,7 +302,7 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
-        """Sums all ranks' tensors on one rank alone. Needs exchange `owner`.
+        """Sums all ranks' tensors; rank `root` alone receives the sum. Needs exchange `owner`.
 
         Args:
             tensors: this rank's tensors.
@@ -312,8 +314,8 @@ class Communicator:
             report: as in `all_reduce`.
 
         Returns:
-            The tensors of the sum on rank `root`, None on the others; with `report=True` these and
-            a `ReduceReport`.
+            The summed tensors on rank `root`, None on other ranks; with `report=True` a tuple of
+            this result and a `ReduceReport`.
 
         Raises:
             ValueError: for an invalid argument.
@@ -384,24 +386,24 @@ class Communicator:
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """Sums all ranks' tensors; rank r receives slice r of each. Needs exchange `owner`.
 
-        Slices are 1-D, row-major. For a tensor of n values the first n mod W slices have one value
-        more.
+        A tensor of n values is cut, in row-major order, into W 1-D slices for the W ranks. The
+        first n mod W slices have one value more.
 
         Args:
             tensors: this rank's tensors.
             spec: the roundings and the order of the sum, as in `all_reduce`.
             step: as in `all_reduce`.
             numbers: as in `all_reduce`.
-            out: slices that receive the result, as in `all_reduce`.
+            out: 1-D tensors that receive this rank's slices, as in `all_reduce`.
             states: as in `all_reduce`.
             report: as in `all_reduce`.
 
         Returns:
-            This rank's slices; with `report=True` these and a `ReduceReport`.
+            This rank's slices; with `report=True` a tuple of them and a `ReduceReport`.
 
         Raises:
-            ValueError: for an invalid argument, and for a codec that encodes columns, whose values
-                are not consecutive in memory (`one_bit`, with tensors of two dimensions).
+            ValueError: for an invalid argument, and for a codec that encodes columns of a tensor,
+                such as `one_bit` with 2-D tensors: columns are not consecutive in memory.
             TypeError: for an argument of another type.
         """
         with self._telling():
@@ -435,18 +437,19 @@ class Communicator:
         step: int | None = None,
         report: bool = False,
     ) -> Any:
-        """Gathers every rank's tensors, rounded as in `cpd.cast` and sent packed.
+        """Gathers every rank's tensors, rounded as by `cpd.cast` and sent as packed codes.
 
         Args:
             tensors: this rank's tensors.
-            to: the cast of the messages: a `cpd.Cast` to a format without scales, its text, or a
+            to: the cast of the tensors: a `cpd.Cast` to a format without scales, its text, or a
                 format; default fp32.
-            step: as in `all_reduce`. A stochastic rounding of tensor l on rank r has the seed of
-                the communicator and the stream 2^60 + step · 2^36 + l · 2^20 + r.
-            report: whether a `Traffic` is returned too; default False.
+            step: as in `all_reduce`. Stochastic rounding of tensor l on rank r uses the
+                communicator's seed and the random stream 2^60 + step · 2^36 + l · 2^20 + r.
+            report: whether to return a `Traffic` too; default False.
 
         Returns:
-            The tensors, [rank][tensor]; with `report=True` these and a `Traffic`.
+            The tensors, indexed [rank][tensor], float32; with `report=True` a tuple of them and a
+            `Traffic`.
 
         Raises:
             ValueError: for an invalid argument.
@@ -468,16 +471,16 @@ class Communicator:
         return (gathered, traffic_of(native_traffic)) if counts else gathered
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Gathers every rank's bytes, unchanged, of any lengths.
+        """Gathers every rank's bytes unchanged; their lengths may differ.
 
         Args:
             data: this rank's bytes.
 
         Returns:
-            The bytes of each rank, rank ascending.
+            The bytes of each rank, in ascending order of ranks.
 
         Raises:
-            TypeError: for anything but bytes.
+            TypeError: if `data` is not bytes.
             Mismatch: if the ranks' calls differ.
             RankLost: if a rank does not answer within the timeout.
             TransportError: for a damaged message.
@@ -495,22 +498,22 @@ class Communicator:
         return gathered
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it."""
+        """Waits until all ranks have called this method."""
         with self._one_call:
             self._native.barrier()
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Makes a communicator of some of the ranks.
 
-        Only these ranks call it. The new communicator is independent of this one, and works even
-        after other ranks were lost.
+        Only `ranks` call this method. The new communicator is independent of this one. The method
+        works even after ranks that are not in `ranks` were lost.
 
         Args:
-            ranks: the ranks, ascending, this one among them.
+            ranks: the ranks of the new communicator, ascending, this rank among them.
 
         Returns:
-            The communicator, in which ranks are numbered from 0. It has the same seed, and its step
-            is 0.
+            The new communicator. Its ranks are numbered from 0 in the order of `ranks`. Its seed is
+            this communicator's, and its step is 0.
         """
         chosen = [int32("ranks", rank) for rank in ranks]
         with self._one_call:
@@ -518,7 +521,7 @@ class Communicator:
         return Communicator(native, self._timeout, self._chunk, self.seed)
 
     def close(self) -> None:
-        """Closes the connection; no call works after that."""
+        """Closes the communicator; every later call raises."""
         with self._one_call:
             self._native.close()
 
@@ -536,7 +539,7 @@ class Communicator:
         self.close()
 
     def _give_up(self) -> None:
-        """Reports to the other ranks that this one takes part no more, unless it is broken."""
+        """Reports to the other ranks that this rank has given up, unless it is broken already."""
         if not self.broken:
             self._native.give_up()
 
@@ -546,10 +549,7 @@ class Communicator:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Wraps the checks before a call.
-
-        If they raise, this rank refuses the call, and the others learn why.
-        """
+        """Reports an error of the checks in its block to the other ranks: the call is refused."""
         try:
             yield
         except Exception as error:
@@ -559,10 +559,7 @@ class Communicator:
 
     @contextmanager
     def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
-        """Yields `states` for one call of C++.
-
-        If they are not available, this rank refuses the call.
-        """
+        """Yields the C++ object of `states` for a call; refuses the call if it cannot use them."""
         with ExitStack() as stack:
             with self._telling():
                 owner = Owner(self._size, self._rank)
@@ -581,7 +578,7 @@ class Communicator:
     def _given(
         self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, Reduce, int, int | None]:
-        """Returns the tensors, the spec, the seed and the given step of a call, checked."""
+        """Checks a call's arguments. Returns its inputs, spec, seed and step (None: not given)."""
         of, seed = as_seeded(spec)
         inputs = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
@@ -589,12 +586,12 @@ class Communicator:
         return inputs, of, seed or self.seed, None if step is None else number("step", step)
 
     def _count(self, traffic: _core.Traffic) -> None:
-        """Counts a reduction that has succeeded, before another call begins."""
+        """Adds a successful reduction to `traffic` and `step`; its caller holds the lock."""
         self._traffic += traffic_of(traffic)
         self.step += 1
 
 
 def _is_success(error: BaseException) -> bool:
-    """Returns whether the exception that ends a `with` block leaves this rank successful."""
+    """Returns whether an exception that ends a `with` block is an exit without failure."""
     ends = isinstance(error, SystemExit) and error.code in (None, 0)
     return ends or isinstance(error, GeneratorExit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what ranks send in an all-reduce, without values: `counted`, `cost_of_step`."""
+"""Computes the bytes of an all-reduce from the shapes of its tensors: `counted`, `cost_of_step`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DEFAULT_CHUNK = 1 << 20
 """The default number of values that a communicator processes at once."""
 
 Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
-"""Each layer's shape, or the number of values of a vector."""
+"""The shape of each tensor; an integer is the number of values of a 1-D tensor."""
 Largest: TypeAlias = "float | Sequence[float] | None"
-"""The largest magnitude in all layers of all ranks, or in each layer; None: not known."""
+"""The largest magnitude in all tensors of all ranks, or one for each tensor; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class Cost:
     """The traffic of one rank in an all-reduce, as a communicator counts it.
 
     Attributes:
-        steps: the rounds of messages, of the rank with most: 2 (W - 1) for `owner` and `ring`, W -
-            1 for `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0
-            without values.
+        steps: the largest number of rounds of messages of any of the W ranks: 2 (W - 1) for the
+            exchanges `owner` and `ring`, W - 1 for `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for
+            `hierarchical` with groups of k ranks; 0 if there are no values.
         bytes_sent: the bytes of encoded values sent; an upper bound if `exact` is false.
         bytes_received: the bytes of encoded values received; an upper bound if `exact` is false.
-        exact: whether the bytes are the same for all values, as far as these are known; default
-            True. If not, `cpd.study.cost(…, ranks=…)` counts the bytes of actual values.
+        exact: True (default) if the byte counts hold for all values of the tensors; False if they
+            depend on the values. `cpd.study.cost(…, ranks=…)` then counts the bytes of actual
+            values.
     """
 
     steps: int
@@ -52,10 +53,10 @@ def counted(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """Counts what a rank sends and receives (`cpd.study.cost`).
+    """Returns the number of bytes that a rank sends and receives, as for `cpd.study.cost`.
 
-    `layers`: as `values_and_rows` returns them. `numbers`: the layers' numbers in the model; none:
-    0, 1, …
+    `layers` is the result of `values_and_rows`. `numbers` are the tensors' numbers in the model;
+    empty means 0, 1, …
     """
     values, rows = layers
     native = _core.cost(
@@ -74,10 +75,10 @@ def counted(
 def cost_of_step(
     schedule: Schedule, world: int, layers: Mapping[str, Sequence[int]], step: int
 ) -> Cost:
-    """Counts what rank 0 sends and receives in one step of a schedule.
+    """Returns the number of bytes that rank 0 sends and receives in one step of a schedule.
 
-    `layers` are the shapes by name. The cost is the sum of the step's all-reduces, exact if all of
-    them are.
+    `layers` maps the tensors' names to their shapes. The cost is the sum over the step's
+    all-reduces. It is exact if the cost of each all-reduce is exact.
     """
     shapes = list(layers.values())
     parts = schedule._parts(list(layers), step, [math.prod(shape) for shape in shapes])
@@ -94,7 +95,7 @@ def cost_of_step(
 
 
 def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """Returns each layer's number of values, and its row length if the codec works on rows."""
+    """Returns the numbers of values and the row lengths; no row lengths if no codec uses rows."""
     shapes = [_shape(size) for size in sizes]
     layouts = row_layouts(spec._compressor, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
@@ -110,7 +111,7 @@ def _shape(size: Any) -> tuple[int, ...]:
 
 
 def largest_of(largest: Largest, layers: int) -> list[float]:
-    """Returns the largest magnitude of each layer; empty if it is not known."""
+    """Returns the largest magnitude of each tensor as a list; an empty list if it is not known."""
     if largest is None:
         return []
     if isinstance(largest, (tuple, list)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors between ranks, with the names of the C++ exceptions."""
+"""The errors that communicators raise, named like the C++ exceptions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 
 class RankLost(RuntimeError):  # noqa: N818
-    """Ranks did not answer within the timeout.
+    """Raised if ranks did not answer within the timeout.
 
-    The communicator is then broken; its `subgroup` of the other ranks works.
+    The communicator is then broken: every further call raises, except `subgroup`, which makes a
+    communicator of the remaining ranks.
 
     Args:
         message: the text of the error.
-        ranks: the lost ranks, ascending; default (): they are not known.
+        ranks: the lost ranks, ascending; default (): the lost ranks are not known.
     """
 
     ranks: list[int]
-    """The lost ranks, ascending; empty if they are not known."""
+    """The lost ranks, ascending; an empty list if the lost ranks are not known."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message, list(ranks))
@@ -28,14 +29,14 @@ class RankLost(RuntimeError):  # noqa: N818
 
 
 class Mismatch(ValueError):  # noqa: N818
-    """The ranks' calls differed; the text is the same on all of them.
+    """Raised on all ranks, with the same text, if the ranks' calls differed.
 
-    Nothing was sent, and the communicator keeps working.
+    No values were sent, and the communicator keeps working.
     """
 
 
 class TransportError(RuntimeError):
-    """A transport failed without a known lost rank, or a message was damaged.
+    """Raised if a transport failed but no rank is known to be lost, or if a message was damaged.
 
     A damaged message has a wrong header, length or checksum.
 
@@ -45,7 +46,7 @@ class TransportError(RuntimeError):
     """
 
     peer: int
-    """The rank that the failure concerns, or -1 if it is not known."""
+    """The rank that the failure concerns, or -1 if that rank is not known."""
 
     def __init__(self, message: str, peer: int = -1) -> None:
         super().__init__(message, peer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the ranks that launchers promise in the environment with the ranks of MPI."""
+"""Compares the ranks that a launcher's environment variables promise with MPI's ranks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _SIZES = {
     "SLURM_NTASKS": _SRUN,
     "WORLD_SIZE": _TORCHRUN,
 }
-"""The variables in which launchers pass the number of processes, each with the advice for the case
-that MPI has started fewer."""
+"""The environment variables in which launchers pass the number of processes. Each has the advice
+that is given if MPI has started fewer processes."""
 
 
 def promised() -> dict[str, int]:
-    """Returns the variables of `_SIZES` that are set to a number, in that order."""
+    """Returns the variables of `_SIZES` that are set to a number, in the order of `_SIZES`."""
     settings = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
     return {name: int(text) for name, text in settings if text.isascii() and text.isdigit()}
 
 
 def broken_promise(size: int) -> str:
-    """Returns which variable promises more than the `size` ranks of MPI; "" if none.
+    """Returns a warning if a launcher's variable exceeds the `size` ranks of MPI; "" otherwise.
 
-    An allocation of Slurm may have more tasks than mpirun is asked for. So Slurm's variables count
-    only if MPI has started a single rank, and none counts if mpirun has promised `size`.
+    A Slurm allocation may have more tasks than the user starts with mpirun. So Slurm's variables
+    are used only if MPI has started a single rank. If a variable of mpirun equals `size`, no
+    variable causes a warning.
     """
     promises = promised()
     if size in (promises.get("OMPI_COMM_WORLD_SIZE"), promises.get("PMI_SIZE")):
@@ -42,7 +43,7 @@ def broken_promise(size: int) -> str:
 
 
 def no_launcher() -> str:
-    """Returns a text if no launcher has asked for a single rank; "" if one has."""
+    """Returns the reason for MPI's single rank if no launcher variable is set; "" otherwise."""
     if promised():
         return ""
     return (

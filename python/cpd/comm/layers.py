@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a call as C++ takes them, contiguous float32 values, and its results."""
+"""Converts a call's tensors (layers) to the contiguous float32 values that C++ takes, and back."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 Layer: TypeAlias = "Array | torch.Tensor"
 Layers: TypeAlias = Sequence[Layer]
 PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
-"""The contribution of each rank: its tensors, or a function that makes them."""
+"""Each rank's tensors, or a function that returns the rank's tensors."""
 Shapes = Sequence[tuple[int, ...]]
 
 
 class Inputs:
-    """Layers of one device."""
+    """The input tensors (layers) of a call, all on one device."""
 
     layers: list[Any]
     plain: list[Any]
-    """The layers' values, float32, row-major: the layers themselves where they are contiguous and
-    aligned, else copies."""
+    """Each tensor's values, float32, row-major. They share the tensor's memory if the tensor is
+    contiguous and aligned; else they are a copy."""
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """`plain` as C++ takes it; `plain` keeps the memory alive."""
+    """The arguments for C++ that refer to the memory of `plain`; they do not keep it alive."""
 
     numbers: list[int]
-    """The layers' numbers in random streams and in errors."""
+    """The tensors' numbers, which select random streams and appear in error messages."""
     layouts: list[RowLayout]
-    """The layouts that a codec of rows wants; empty: the layers' own."""
+    """Each tensor's layout for a codec that encodes rows; empty if the codec does not."""
 
     def __init__(
         self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
@@ -66,21 +66,21 @@ class Inputs:
 
     @property
     def rows(self) -> list[int]:
-        """The length of each layer's rows, for C++; empty where no codec works by rows."""
+        """The row length of each tensor, for C++; empty if the codec does not encode rows."""
         return [layout.row for layout in self.layouts]
 
     @property
     def dimensions(self) -> list[int]:
-        """Each layer's number of dimensions, then its dimensions, for C++; ranks compare them."""
+        """Each tensor's number of dimensions, then its dimensions; ranks compare this list."""
         return [n for shape in self.shapes for n in (len(shape), *shape)]
 
 
 class Outputs:
-    """The results of a call: new layers of the inputs' kinds, or `out`."""
+    """The result tensors of a call: new tensors of the inputs' kinds, or the argument `out`."""
 
     layers: list[Any]
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """Memory for the results as C++ takes it. This object keeps it alive."""
+    """The arguments for C++ that refer to the results' memory, which this object keeps alive."""
 
     def __init__(self, inputs: Inputs, shapes: Shapes, out: Any | None = None) -> None:
         if out is None:
@@ -97,12 +97,12 @@ class Outputs:
         self.values = [native_values(array) for array in plain]
 
     def put_back(self) -> None:
-        """Copies results into their layers if a codec's rows have another layout."""
+        """Copies results into their tensors if the codec's rows have another memory layout."""
         for layout, layer, values in self._moved:
             layer[...] = layout.back(values)
 
     def _memory_of(self, layer: Any, layout: RowLayout | None) -> Any:
-        """Returns memory for a result: the layer's own if it has the layout."""
+        """Returns memory for a result: the tensor's, or a new array in the codec's layout."""
         if layout is None or layout.axis is None:
             return layer
         values = _new(tuple(layout.move(layer).shape), layer)
@@ -111,7 +111,7 @@ class Outputs:
 
 
 def layer_list(what: str, layers: Any) -> list[Any]:
-    """`layers` as a new list."""
+    """Returns `layers` as a new list. Raises TypeError if `layers` is not a sequence of tensors."""
     if is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
         raise TypeError(f"{what} must be a list of tensors, got {type(layers).__name__}")
     try:
@@ -121,7 +121,7 @@ def layer_list(what: str, layers: Any) -> list[Any]:
 
 
 def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
-    """Returns `numbers` of `count` layers, as a new list; None means 0, 1, …."""
+    """Returns `numbers` as a new list of `count` integers; None means 0, 1, …."""
     if numbers is None:
         return list(range(count))
     checked = [integer("numbers", number) for number in numbers]
@@ -131,9 +131,10 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def check_in_place(given: Inputs, codec: Codec) -> None:
-    """Raises ValueError if the codec encodes a layer along an axis.
+    """Raises ValueError if the codec encodes a tensor along an axis other than the last.
 
-    A rank's slice of consecutive values would then not be a slice of the encoded rows.
+    A rank's slice consists of consecutive values of the tensor. Along another axis these values do
+    not form encoded rows.
     """
     for tensor, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
@@ -149,9 +150,10 @@ def row_layouts(
     numbers: Sequence[int],
     names: Sequence[str] | None = None,
 ) -> list[RowLayout]:
-    """Returns each layer's layout for a codec that works by rows; empty for others and formats.
+    """Returns each tensor's layout if the codec encodes rows; an empty list otherwise.
 
-    Warns of layers that take no fewer bytes than in float32, and of layers that never change.
+    Warns of tensors that take at least as many bytes as in float32, and of parameters that would
+    never change because the codec makes zero of each single value.
     """
     if wire is not None:
         _warn_of_frozen(wire, shapes, numbers if names is None else names)
@@ -207,9 +209,9 @@ def _warn_of_short_rows(
 
 @functools.lru_cache(maxsize=256)
 def _bits_a_value(wire: Codec, row: int) -> float:
-    """Returns the bits that a value takes in rows of `row` values.
+    """Returns the average number of encoded bits per value in rows of `row` values.
 
-    Rows of more than 64 values are counted as rows of 64.
+    Rows of more than 64 values are measured as rows of 64.
     """
     row = min(row, 64)
     layer = np.zeros((64, row), np.float32)
@@ -218,7 +220,7 @@ def _bits_a_value(wire: Codec, row: int) -> float:
 
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:
-    """Returns the name of the layers' device; `cpu` without layers."""
+    """Returns the name of the device of all tensors; `cpu` if there are no tensors."""
     if all(type(layer) is np.ndarray for layer in layers):
         return "cpu"
     devices = [str(layer.device) if is_torch(layer) else "cpu" for layer in layers]
@@ -238,9 +240,9 @@ def _device_values(layer: Any) -> Any:
 
 
 def _memory(layer: Any) -> Any:
-    """Returns an array over the memory of a contiguous layer on the CPU.
+    """Returns a NumPy array over the memory of a contiguous tensor on the CPU.
 
-    The tensor itself on a GPU.
+    Returns a tensor on a GPU as a torch tensor over the same memory.
     """
     if not is_torch(layer):
         return layer
@@ -249,19 +251,19 @@ def _memory(layer: Any) -> Any:
 
 
 def plain_values(layer: Any) -> Any:
-    """Returns the values of a layer, float32, row-major: 1-D on the CPU, a tensor on a GPU."""
+    """Returns a tensor's values as float32, row-major: 1-D on the CPU, a torch tensor on a GPU."""
     on_gpu = type(layer) is not np.ndarray and is_torch(layer) and layer.device.type != "cpu"
     return _device_values(layer) if on_gpu else host_values(layer)
 
 
 def shares_memory(plain: Any, layer: Any) -> bool:
-    """Returns whether tensor `plain` has the values of tensor `layer` in its memory."""
+    """Returns whether the torch tensors `plain` and `layer` start at the same address."""
     same: bool = plain.data_ptr() == layer.data_ptr()
     return same
 
 
 def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
-    """Returns the result of `plain_values` as C++ takes it; `plain` keeps the memory alive."""
+    """Returns the argument for C++ that refers to the memory of `plain`, and needs it alive."""
     if type(plain) is np.ndarray or not is_torch(plain):
         values: npt.NDArray[np.float32] = plain if plain.ndim == 1 else plain.reshape(-1)
         return values
@@ -304,13 +306,13 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
 
 
 def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequence[int]) -> None:
-    """Raises if an output overlaps another output, or an input other than its own."""
+    """Raises if an output overlaps another output, or an input that is not exactly its memory."""
     spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
         if not (index < len(outputs) and _span(x) == _span(outputs[index])):
             spans.append((*_span(x), index, False))
-    reach, owner = 0, -1  # where the outputs that have been seen end
-    in_reach, in_owner = 0, -1  # and the inputs
+    reach, owner = 0, -1  # the largest end address of the outputs so far, and its output
+    in_reach, in_owner = 0, -1  # the largest end address of the inputs so far, and its input
     for low, high, index, is_out in sorted(span for span in spans if span[0] < span[1]):
         if low < reach:
             pair = (index, owner) if is_out else (owner, index)
@@ -331,7 +333,7 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
 
 
 def _span(plain: Any) -> tuple[int, int]:
-    """Returns the addresses of the first byte and of the one after the last."""
+    """Returns the address of the first byte and the address after the last byte."""
     if is_torch(plain):
         address = int(plain.data_ptr())
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a communicator on a reduction: `ReduceReport` and `Traffic`."""
+"""`ReduceReport`, a communicator's report of one reduction, and `Traffic`, its messages."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from cpd.comm.virtual import TensorReport, tensor_report
 
 @dataclass(frozen=True)
 class Traffic:
-    """The messages of this rank in one call.
+    """Counts of the messages that one rank sent and received, in one call or several.
 
     Attributes:
-        steps: the rounds of the exchange for one chunk, each with one message in each direction.
-        messages: the messages sent, in all phases.
+        steps: the number of rounds of messages for one chunk of values. In a round a rank sends and
+            receives up to one message.
+        messages: the number of messages sent, including checks of the call and exponents.
         bytes_sent: the bytes of encoded values sent.
         bytes_received: the bytes of encoded values received.
-        header_bytes: other bytes sent: message headers, sizes of messages, the handshake,
-            exponents, reports.
-        seconds: the seconds in calls that reduce; 0 (default) if not measured.
-        exact: False if `bytes_sent` is an upper bound; default True.
+        header_bytes: the other bytes sent: message headers, sizes of messages, the comparison of
+            calls, exponents of scales, and reports.
+        seconds: the time in calls that reduce, in seconds; 0 (default) if it is not measured.
+        exact: False if `bytes_sent` is only an upper bound; default True.
     """
 
     steps: int
@@ -47,11 +48,12 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ReduceReport:
-    """The report of a reduction.
+    """The report of one reduction.
 
     Attributes:
-        tensors: a report of each tensor, over all ranks together, the same on each rank.
-        traffic: the messages of this rank.
+        tensors: one report for each tensor. It counts values of all ranks and is the same on each
+            rank.
+        traffic: the counts of this rank's messages.
     """
 
     tensors: list[TensorReport]
@@ -59,19 +61,19 @@ class ReduceReport:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if "layers" in state:  # of 0.7
+        if "layers" in state:  # in a pickle of version 0.7
             self.__dict__["tensors"] = self.__dict__.pop("layers")
 
 
 def reduce_report(native: _core.ReduceReport) -> ReduceReport:
-    """Returns the report of a reduction from its native object."""
+    """Returns the Python report of a reduction from the C++ report."""
     return ReduceReport(
         [tensor_report(report) for report in native.layers], traffic_of(native.traffic)
     )
 
 
 def traffic_of(native: _core.Traffic) -> Traffic:
-    """Returns the messages of a call from their native object."""
+    """Returns the Python `Traffic` of a call from the C++ object."""
     return Traffic(
         native.steps,
         native.messages,

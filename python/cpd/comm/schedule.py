@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: the spec of each tensor at each step.
+"""`Schedule`: which all-reduce sums each tensor at each step.
 
-They define hybrid precision and exempt tensors.
+A schedule defines hybrid precision (full precision in the first steps) and exempt tensors.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from cpd.numeric.shown import shown
 class Schedule:
     """A `Reduce` for every tensor at every step.
 
-    `cpd.simulate_all_reduce` and `Communicator.all_reduce` take it, with `names=`. A tensor's
-    number in random streams is its index among all names. Exemptions and the division of tensors
-    into calls do not change it. Immutable, hashable, picklable.
+    `cpd.simulate_all_reduce` and `Communicator.all_reduce` accept a `Schedule` as their spec. Their
+    argument `names=` then names the tensors. A tensor's index among all names selects its random
+    numbers, whichever tensors are exempt. Immutable, hashable, picklable.
 
     Args:
-        spec: the spec of all tensors but the exempt ones, from step `first_steps` on: a `Reduce`,
-            or what it is constructed from, such as its text.
+        spec: the spec of all tensors that are not exempt, from step `first_steps` on: a `Reduce`,
+            or an argument of its constructor, such as its text.
         exempt: names of tensors that are reduced by `exempt_spec` at all steps, or patterns of such
             names: `*`, `?` and `[…]` as in a shell, case-sensitive (`"*.bias"`, `"output.*"`).
-            Default none.
-        exempt_spec: the spec of exempt tensors. Default None: fp32, summed in fp32 to nearest-even,
-            with `spec`'s order, exchange, group size and average.
+            Default (): no names.
+        exempt_spec: the spec of exempt tensors. Default None: contributions and sums in fp32,
+            rounded to nearest-even, with the order, exchange, group size and average of `spec`.
         first_steps: the number of steps, from step 0 on, that are reduced by `first_spec` instead
             of `spec`; default 0. The APS paper's hybrid precision (Table 7) is `first_steps=30 *
             steps_per_epoch`.
-        first_spec: the spec of the first steps; default as for `exempt_spec`.
-        min_size: tensors of fewer values are exempt, too; default 0. QSGD keeps layers below 10,000
-            values in full precision. TernGrad keeps a network's last layer in full precision;
-            `exempt` can name it.
+        first_spec: the spec of the first steps; default None: the default of `exempt_spec`.
+        min_size: tensors of fewer values are exempt, too; default 0. The QSGD paper keeps tensors
+            of fewer than 10,000 values in full precision. The TernGrad paper keeps a network's last
+            layer in full precision; `exempt` can name that layer.
 
     Raises:
         ValueError: for an invalid argument.
@@ -94,7 +94,7 @@ class Schedule:
         return f"Schedule({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def _is_exempt(self, name: str, size: int | None = None) -> bool:
-        """Returns whether a tensor is exempt. Raises ValueError if that needs a `size` of None.
+        """Returns whether a tensor is exempt. Raises ValueError if `size` is needed but None.
 
         A tensor is exempt if a pattern of `exempt` matches its name, or if it has fewer values than
         `min_size`.
@@ -111,13 +111,13 @@ class Schedule:
         Args:
             name: the tensor's name.
             step: the step, from 0.
-            size: the tensor's number of values; default None: not known.
+            size: the tensor's number of values, which `min_size` needs; default None: not known.
 
         Returns:
             The spec.
 
         Raises:
-            ValueError: if `min_size` is set and `size` is None.
+            ValueError: if `min_size` is set, `size` is None and no pattern of `exempt` matches.
         """
         return self._spec_at(self._is_exempt(name, size), step)
 
@@ -145,10 +145,11 @@ class Schedule:
     def _parts(
         self, names: Sequence[str], step: int, sizes: Sequence[int] | None = None
     ) -> list[tuple[Reduce, list[int]]]:
-        """Returns the calls of one step: each distinct spec with the numbers of its tensors.
+        """Returns each distinct spec of one step with the indices of its tensors.
 
-        Calls are in the order of their first tensors; numbers ascend. `sizes`: the numbers of
-        values. Raises ValueError as `_check_names`, and if `min_size` needs sizes.
+        Specs are in the order of their first tensors; indices ascend. `sizes` are the tensors'
+        numbers of values. Raises ValueError if a pattern of `exempt` matches no name, or if
+        `min_size` needs sizes.
         """
         self._check_names(names)
         if sizes is not None:
@@ -166,11 +167,11 @@ class Schedule:
 
 
 ScheduleLike: TypeAlias = "Schedule | ReduceLike"
-"""A `Schedule`, or the all-reduce of every tensor at every step."""
+"""A `Schedule`, or a spec that sums every tensor at every step."""
 
 
 def as_schedule(spec: ScheduleLike) -> Schedule:
-    """Returns the schedule itself, or the one that always reduces every tensor by `spec`."""
+    """Returns a `Schedule` unchanged. Otherwise makes one that reduces every tensor by `spec`."""
     return spec if isinstance(spec, Schedule) else Schedule(spec)
 
 
@@ -183,9 +184,9 @@ def specs_in_use(schedule: Schedule) -> list[Reduce]:
 
 
 def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
-    """Returns the schedule of averages.
+    """Returns a copy of a schedule in which every spec averages instead of sums.
 
-    `divide`: when they divide; None: as each spec defines.
+    `divide` replaces the `divide` of every spec; None preserves it.
     """
     options = {} if divide is None else {"divide": divide}
     specs = {
@@ -196,9 +197,10 @@ def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
 
 
 def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
-    """Returns a schedule with a trainer's arguments `average` and `divide`.
+    """Returns a schedule to which a trainer's arguments `average` and `divide` are applied.
 
-    Raises ValueError for `divide` without `average`, which would have no effect.
+    With `average` false, returns the schedule unchanged; raises ValueError if `divide` is given,
+    because `divide` would then have no effect.
     """
     if flag("average", average):
         return averaging(schedule, divide)
@@ -213,10 +215,11 @@ def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
 def tensors_by_spec(
     schedule: Schedule, names: Sequence[str] | None, sizes: Sequence[int] | None, step: int
 ) -> list[tuple[Reduce, list[int]]]:
-    """Returns the calls of one step, each a spec with the indices of its tensors.
+    """Returns each distinct spec of one step with the indices of its tensors.
 
-    `sizes`: the tensors' numbers of values; needed without names, and for `min_size`. Raises
-    ValueError for names that do not fit the tensors, or are missing.
+    `sizes` are the tensors' numbers of values. They are needed if `names` is None, and for
+    `min_size`. Raises ValueError if the schedule has exempt names but `names` is None, or if
+    `names` and `sizes` differ in length.
     """
     if names is None and schedule.exempt:
         raise ValueError("a Schedule with exempt tensors needs names=, the names of all tensors")

@@ -45,99 +45,108 @@ KINDS["aps"] = Kind(_aps)
 class Reduce(Spec, native=_core.Reduce):
     """The definition of an all-reduce: each rounding, and the order in which ranks are summed.
 
-    Each contribution is cast to a format, or encoded by a codec, and summed in `accumulator`.
-    Immutable, hashable, picklable. The arguments are attributes of the same names, with defaults
-    filled in. A keyword that is None (default) leaves the text's value.
+    Each rank's tensor (its contribution) is cast to a format or encoded by a codec. `accumulator`
+    defines how contributions are summed. Each argument is an attribute of the same name, with its
+    default filled in. A keyword that is None (default) does not change the value in the text.
+    Immutable, hashable, picklable.
 
     **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums: res =
-    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). It is `Reduce("fp32",
-    accumulator="e4m3", result="e4m3")`. `Reduce("e4m3")` also rounds each contribution, because
-    messages hold rounded values: res = Q(res + Q(g)).
+    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). CPD 2020's form is
+    `Reduce("fp32", accumulator="e4m3", result="e4m3")`. `Reduce("e4m3")` also rounds each
+    contribution, because messages hold rounded values: res = Q(res + Q(g)).
 
     Args:
-        format: the text of an all-reduce, a `Reduce`, or the form of the contributions. Keywords
-            replace the keys of a text and of a `Reduce`. A text is the form of the contributions,
-            then keys as name=value: `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of
-            several words are in quotes. `aps` or `average` without a value means True. The form of
-            the contributions is one of:
+        format: the text of an all-reduce, a `Reduce`, or the form of the contributions. A text
+            begins with the form of the contributions. Keys as name=value follow: `e4m3 aps
+            accumulator='e5m10 kahan' group_size=16`. A value of several words is in quotes. `aps`
+            or `average` without a value means True. Keyword arguments replace the values in a text
+            or a `Reduce`. The form of the contributions is one of:
 
-            - A format (what `cpd.Format` takes).
+            - A format (a `cpd.Format`, or an argument of its constructor, such as `e4m3`).
             - A scaled format (a `cpd.Scaled`, or its text `mxfp8`). Each rank's tensor is cast as
               by `cpd.cast`, as one flat array of values; the division into messages has no effect
               on the blocks. A block is N values or the tensor (`block="tensor"`), not rows or R x
-              C. `aps` is refused. A `loss_scale` is first applied in binary32.
+              C. `aps` raises ValueError. A `loss_scale` is applied before the cast, in binary32.
             - A compressor (a `cpd.Codec`, or its text `qsgd bits=4 bucket=512`). It encodes each
-              rank's tensor in a message. With `gather`, every rank decodes and sums the messages.
-              With `owner`, sums travel as the codec defines: encoded again, or without loss.
-              Refused are the exchanges `ring` and `hierarchical`, the keys of a cast except
-              `random_bits`, and `aps` except with `top_k F FORMAT`.
+              rank's tensor in a message. With the exchange `gather`, every rank decodes and sums
+              the messages. With `owner`, the codec defines how sums are sent: encoded again, or
+              without loss. A ValueError is raised for the exchanges `ring` and `hierarchical`, for
+              the keys of a cast except `random_bits`, and for `aps` except with `top_k F FORMAT`.
 
             A `cpd.Codec` of a format means that format.
         accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
-            Default: a sequential sum in the format, rounded to nearest-even; in fp32 for a scaled
-            format or a compressor.
-        order: the order in which the ranks' terms are added. It determines the result.
+            Default: a sequential sum in the format of the contributions, rounded to nearest-even.
+            For a scaled format or a compressor, the default sum is in fp32.
+        order: the order in which the ranks' contributions are added. It determines the result's
+            bits.
 
             - `sequential` (default): in ascending order of ranks.
             - `ring`: each tensor of n values is cut into W slices for W ranks; the first n mod W
-              slices are one value longer. Slice s is summed from rank s + 1 on, around to rank s.
-            - `tree`: neighbors are added first, an odd one passes up. Each sum is rounded. It needs
-              a sequential accumulator.
+              slices are one value longer. The sum of slice s starts at rank s + 1, continues in
+              ascending order modulo W, and ends at rank s.
+            - `tree`: neighboring ranks are added in pairs, then neighboring sums, up to one sum. If
+              a level has an odd number of terms, the last term moves up unchanged. Each sum is
+              rounded. `tree` needs a sequential accumulator.
 
-        exchange: the messages that a communicator of `cpd.comm` sends. They do not change the bits,
-            which `order` and `group_size` determine.
+        exchange: the messages that a communicator of `cpd.comm` sends. The exchange does not change
+            the result's bits, unless a compressor encodes sums again (`owner` only).
 
-            - `owner` (default): each slice has an owner, which gathers and sums it. Then all ranks
-              gather the sums. The first owner is another rank for each tensor, except in order
-              `ring`.
-            - `gather`: every rank gathers and sums everything.
+            - `owner` (default): a reduce-scatter and an all-gather. Each slice of a tensor has an
+              owner: the rank that receives and sums the slice's contributions. Then all ranks
+              gather the sums. The owner of a tensor's first slice changes from tensor to tensor,
+              except in order `ring`.
+            - `gather`: an all-gather of the contributions; every rank sums all of them.
             - `ring`: partial sums travel around a ring (order `ring`, no groups).
-            - `hierarchical`: members send to their group's first rank. The first ranks form a ring
-              and send the sums back (order `ring`, with `group_size`).
+            - `hierarchical`: all ranks of a group send to the group's first rank. These first ranks
+              sum around a ring, then send the sums to their groups (order `ring`, with
+              `group_size`).
 
-        group_size: the number of ranks of a group, up to the number of ranks (checked if that is
-            known). Each group is summed in rank order to its first rank, then the groups' sums in
-            `order`. The last group may be smaller. One group of all ranks has no second level: the
-            bits are the same as without groups in order `sequential`. Default: no groups.
-        aps: whether to scale each tensor by a power of two, which is undone at the end; default
-            False. Each tensor's largest magnitude is sent first, in four bytes. With `top_k` that
-            is the largest magnitude of the values sent, after error feedback. Sums that are rounded
-            up, down or at random may leave the range of a coarse format.
+        group_size: the number of ranks in a group, at most the number of all ranks. Each group is
+            summed in ascending order of ranks. Then the groups' sums are added in `order`. The last
+            group may be smaller. One group of all ranks gives the bits of order `sequential`
+            without groups. Default: no groups.
+        aps: whether to multiply each tensor by a power of two, which the result is divided by;
+            default False. Ranks first send each tensor's largest magnitude, in four bytes. With
+            `top_k` this is the largest magnitude of the values that are sent, after error feedback.
+            With directed or stochastic rounding, sums may still overflow a format of few mantissa
+            bits.
 
-            - `True`: the largest scale at which the format holds each contribution, and the
-              accumulator and the result hold the sum of W largest contributions. The scale is half
-              as large if a rounding can go outward. If sums are wide, as in fp32, contributions
-              alone determine it.
-            - `"paper"`: the paper's scale. The format, too, holds the sum of W largest
-              contributions; a 4-bit format then keeps nothing of many ranks. It equals the scale of
-              `True` if format, accumulator and result are one format and rounding is to nearest.
+            - `True`: the largest scale at which no contribution overflows the format, and W times
+              the largest contribution overflows neither the accumulator nor the result. The scale
+              is half as large if a rounding can increase magnitudes. If sums have a wide range, as
+              in fp32, the contributions alone determine the scale.
+            - `"paper"`: the scale of the APS paper, at which W times the largest contribution does
+              not overflow the format either. In a 4-bit format with many ranks, all contributions
+              then become zero. This scale equals the scale of `True` if format, accumulator and
+              result are one format and rounding is to nearest.
 
-        loss_scale: a constant power of two for all tensors, undone at the end; not with `aps`.
-            Default 1.
-        average: whether to divide by the number of ranks W, in the way of `divide`; default False.
+        loss_scale: a constant power of two that multiplies all tensors, and divides the result; not
+            with `aps`. Default 1.
+        average: whether to divide by the number of ranks W, at the time that `divide` names;
+            default False.
         divide: when to divide if `average` is True; without `average` it has no effect. Each
             division is rounded once, in binary32.
 
-            - `"after"` (default): the sum is divided at the end, so a sum beyond the format stays
-              infinite. It is better if quotients would fall below the format's least value, and
-              with APS, whose scales keep sums in range.
-            - `"before"`: each contribution is divided before its scale is measured and it is cast,
-              as in torch's DDP. It is better if sums would leave the format's range. (e4m3 summed
-              in fp32 to e4m3, 64 ranks, normal values with σ = 60: six sums of ten are infinite
-              with `"after"`, none with `"before"`.)
+            - `"after"` (default): the sum is divided at the end. A sum that has overflowed stays
+              infinite. Use it if contributions divided by W would underflow, and with APS, because
+              the scales of APS prevent sums from overflowing.
+            - `"before"`: each contribution is divided before APS measures it and before its cast,
+              as in torch's DDP. Use it if sums would overflow. Example: 64 ranks, normally
+              distributed values with σ = 60, cast to e4m3, summed in fp32, result in e4m3. Six sums
+              of ten are infinite with `"after"`, no sum with `"before"`.
 
         rounding: the rounding of the cast to the format, as in `cpd.cast`; default `nearest_even`.
-            The sum has the accumulator's own options.
+            The accumulator defines the rounding of sums.
         overflow: the overflow of the cast to the format, as in `cpd.cast`; default `ieee`, for a
             scaled format `saturate`.
         random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
         variant: the variant of stochastic rounding, `A` (default), `B` or `C`, as in `cpd.cast`.
-        result: the format in which sums travel. At each level the sum of a wider accumulator is
-            rounded to it once more. Default: the format, or fp32 for a scaled format or a
-            compressor.
+        result: the format in which sums are sent. If the accumulator is wider, the sums of groups
+            and the final sum are rounded once more to `result`. Default: the format of the
+            contributions, or fp32 for a scaled format or a compressor.
 
     Attributes:
-        format: the `Format` or `Scaled` of the contributions; None if they are compressed.
+        format: the `Format` or `Scaled` of the contributions; None for a compressor.
 
     Raises:
         ValueError: for an invalid argument, and for arguments that exclude each other.
@@ -168,7 +177,7 @@ class Reduce(Spec, native=_core.Reduce):
     variant: str
     result: Format
     codec: Codec
-    """The codec of the contributions. If they are cast, the codec of `format`."""
+    """The codec of the contributions. Without a compressor, it is the codec that packs `format`."""
     _held: _core.Reduce
     _reads: ClassVar[dict[str, Any]] = {"codec": _codec_of, "format": format_or_scaled}
 
@@ -200,15 +209,15 @@ class Reduce(Spec, native=_core.Reduce):
 
     @property
     def _compressor(self) -> Codec | None:
-        """The codec of the contributions, or None if they are cast to a format."""
+        """The codec of the contributions, or None if the contributions are cast to a format."""
         return self.codec if self.format is None else None
 
     def replace(self, **keys: Any) -> Reduce:
-        """Returns a copy with these keys changed.
+        """Returns a copy in which some keys are replaced.
 
         Args:
-            keys: keywords of the constructor, where None stands for the default; and `codec`, the
-                form of the contributions, as the constructor's first argument.
+            keys: keywords of the constructor; None restores a default. The key `codec` replaces the
+                form of the contributions, the constructor's first argument.
 
         Returns:
             The copy.
@@ -236,19 +245,19 @@ class Reduce(Spec, native=_core.Reduce):
 
 
 ReduceLike: TypeAlias = "Reduce | Codec | FormatLike | ScaledLike"
-"""A `Reduce`, or what it is constructed from."""
+"""A `Reduce`, or an argument of its constructor."""
 
 ReduceSpec = Reduce
 """The name of `Reduce` in pickles of version 0.7."""
 
 
 def as_reduce(given: ReduceLike) -> Reduce:
-    """Returns the all-reduce of a text, a format or a codec. Returns a `Reduce` unchanged."""
+    """Returns the `Reduce` of a text, a format or a codec. Returns a `Reduce` unchanged."""
     return given if isinstance(given, Reduce) else Reduce(given)
 
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a pickle of version 0.7."""
+    """Converts the state in a pickle of version 0.7 to arguments of the constructor."""
     state = {name: value for name, value in state.items() if name not in ("seed", "step")}
     wire, format = state.pop("wire", None), state.pop("format", None)
     if wire is None and state["rounding"] != "stochastic":
@@ -263,19 +272,19 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Seeded(NamedTuple):
-    """A spec with the seed of a hook or a study. A communicator may have another seed."""
+    """A spec with the seed of a hook or a study, which replaces the communicator's seed."""
 
     spec: Reduce
     seed: int
 
 
 def seeded(spec: Reduce, seed: int) -> Any:
-    """Returns a communicator's spec with another seed. For 0, the communicator's seed holds."""
+    """Returns the argument of a communicator's call that replaces its seed; 0 replaces nothing."""
     return Seeded(spec, seed)
 
 
 def as_seeded(given: Any) -> Seeded:
-    """Returns the spec and the seed of a communicator's argument."""
+    """Returns the spec and the seed of a communicator's argument `spec`; seed 0 if it has none."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
 
 
@@ -285,15 +294,15 @@ def check_world(spec: Reduce, world: int) -> None:
 
 
 def may_stall(spec: Reduce, world: int) -> bool:
-    """Returns whether `warn_of_stall` would warn."""
+    """Returns whether `warn_of_stall` would warn for this spec and number of ranks."""
     return spec._held.may_stall(world)
 
 
 def warn_of_stall(spec: Reduce, world: int) -> None:
-    """Warns if a sequential sum has more than 2^precision terms.
+    """Warns if a sequential sum has more than 2^p terms in an accumulator of precision p.
 
-    In such a sum of equal values, the last terms may change nothing: each is at most half an ulp of
-    the sum.
+    In such a sum of equal values, the last terms may not change the sum, because each is at most
+    half an ulp of it.
     """
     if not may_stall(spec, world):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as threads of one process."""
+"""`LocalGroup`: ranks that are threads of one process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from cpd.numeric.numbers import int32
 T = TypeVar("T")
 
 _PATIENCE = 1.0, 3.0
-"""Seconds for the threads of an interrupted run to end: in CPD's calls, then in Python."""
+"""Seconds to wait for the threads of an interrupted run to end: first for threads in calls of CPD,
+then, after an interrupt, for threads that run Python code."""
 
 
 @checked
 class LocalGroup:
-    """W ranks as threads of this process.
+    """A group of ranks that are threads of this process.
 
-    `ranks[r]` is rank r's communicator. Each must be used from its own thread. A group is a context
-    manager, which closes the communicators. `cpd.comm.local` makes it.
+    `cpd.comm.local` makes the group. `ranks[r]` is the communicator of rank r. Use each
+    communicator in a thread of its own, as `run` does. The end of a `with` block closes all
+    communicators.
 
     Args:
         size: the number of ranks.
@@ -40,7 +42,7 @@ class LocalGroup:
     """
 
     ranks: Sequence[Communicator]
-    """Rank r's communicator is `ranks[r]`."""
+    """The communicators of all ranks; `ranks[r]` is the communicator of rank r."""
 
     def __init__(self, size: int, timeout: float, chunk: int, seed: int = 0) -> None:
         self.ranks = [
@@ -54,27 +56,28 @@ class LocalGroup:
         return len(self.ranks)
 
     def run(self, function: Callable[[Communicator], T]) -> list[T]:
-        """Calls a function on each rank, in a thread of its own.
+        """Calls a function once for each rank, each call in a thread of its own.
 
-        If one call raises, the other ranks give up instead of waiting for it. The first exception
-        is raised again, and all communicators are closed.
+        If the function raises on one rank, the other ranks' calls of CPD raise `RankLost` instead
+        of waiting. This method then closes all communicators and raises the first exception again.
 
-        Ctrl-C also ends the ranks: ranks in a call of CPD at once, others as soon as they run
-        Python code. A rank that waits for something else is abandoned after some seconds; the
+        Ctrl-C also ends the ranks. A rank in a call of CPD ends at once, another rank as soon as it
+        runs Python code. A rank that is blocked elsewhere is abandoned after four seconds; the
         program can still end.
 
         Args:
             function: `function(comm)`, where `comm` is the rank's communicator.
 
         Returns:
-            The results, rank ascending.
+            The function's results, in ascending order of ranks.
         """
         stop = _core.Stop()
         ranks = [_Rank(comm, function, stop) for comm in self.ranks]
         try:
             for rank in ranks:
                 rank.start()
-            # not by join, which in Python 3.11 Ctrl-C ends as if the thread had ended
+            # join() would not do: in Python 3.11 it returns after Ctrl-C as if the thread had
+            # ended.
             for rank in ranks:
                 rank.ended.wait()
         except BaseException:  # Ctrl-C, or any exception of a signal's handler
@@ -141,7 +144,7 @@ class _Rank(threading.Thread):
         self._stop_flag.enter()
         try:
             self._call()
-        except KeyboardInterrupt:  # a second one, while the first was handled
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first was handled
             pass
         finally:
             self.ended.set()
@@ -156,6 +159,6 @@ class _Rank(threading.Thread):
 
 
 def _wait(ranks: Sequence[_Rank], seconds: float) -> bool:
-    """Returns whether all ranks end within `seconds`."""
+    """Returns whether the threads of all ranks end within `seconds`."""
     end = time.monotonic() + seconds
     return all(rank.ended.wait(max(0.0, end - time.monotonic())) for rank in ranks)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed as a transport: it moves bytes, which only C++ interprets.
+"""Transports that send a communicator's messages by torch.distributed (gloo or NCCL).
 
-C++ calls the transports here through bindings/torch_distributed.cpp. Its header documents what they
-must provide.
+A transport moves bytes; only C++ interprets them. C++ calls the transports of this module through
+bindings/torch_distributed.cpp. bindings/torch_distributed.h lists the attributes and methods that a
+transport must have.
 
 A gloo operation cannot be polled: its is_completed() only reports what a wait() has seen. So one
-daemon thread per peer waits, in the order in which messages were started. This shows which peer has
-answered. gloo's own timeout must not expire while its context is in use, because it ends all
-operations of the context: C++ keeps the deadlines. If a transport closes while a thread still waits
-for a lost peer, the thread continues to wait. So do all such threads when the process ends: a
-thread that returned from torch while Python finalizes would end the process by a signal.
+daemon thread per peer waits for the operations in the order in which they were started. This shows
+which peer has answered.
+
+A gloo wait whose timeout expires ends all operations of its context. So threads wait with a timeout
+of ten years, and C++ checks the deadlines.
+
+If a transport closes while a thread still waits for a lost peer, the thread continues to wait, even
+when the process ends. A thread that returned from torch while Python finalizes would end the
+process by a signal.
 """
 
 from __future__ import annotations
@@ -41,25 +46,27 @@ from cpd import _core
 from cpd.comm.errors import RankLost, TransportError
 
 Message: TypeAlias = tuple[int, int, int]
-"""Peer, address, bytes."""
+"""A message: the peer's rank, the address of the memory, the number of bytes."""
 T = TypeVar("T")
 
 FOREVER = timedelta(days=3650)
-_TAGS = 1 << 15  # C++ uses those below
+_TAGS = 1 << 15  # C++ uses only tags below this number
 
 _abandoned: list[object] = []
-"""Operations that never came to an end, whose memory torch may still use."""
+"""Operations that never ended. The list keeps their memory alive, because torch may still use
+it."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
-"""Includes objects whose transport is gone while their thread still waits for torch's store."""
+"""All alarms whose thread may run, even if their transport is deleted while the thread waits for
+torch's store."""
 _made: dict[tuple[int, ...], int] = {}
-"""The number of transports that this process has made between some ranks."""
+"""For each tuple of ranks, the number of transports between them that this process has made."""
 
 
 def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
-    """Returns a transport between the ranks of a torch group, by the group's backend.
+    """Returns a transport between the ranks of a torch group, over the group's backend.
 
-    All ranks call this.
+    All ranks of the group call this function.
     """
     if not dist.is_initialized():
         raise ValueError(
@@ -72,7 +79,7 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
     ranks = dist.get_process_group_ranks(whole)
     backend = str(dist.get_backend(whole))
     makers: dict[str, type[Transport]] = {"gloo": GlooTransport, "nccl": NcclGroupTransport}
-    if "cpu:gloo" in backend:  # a group of both kinds
+    if "cpu:gloo" in backend:  # a group with gloo for the CPU and NCCL for GPUs
         backend = "gloo"
     if backend not in makers:
         raise ValueError(f"the group's backend must be gloo or nccl, got {backend}")
@@ -80,11 +87,12 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
 
 
 def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
-    """Returns `transport` when all its ranks are connected.
+    """Connects `transport`, and returns it when all its ranks are connected.
 
-    A rank that waits in vain, or hears that another gave up, gives up and listens for a moment
-    which others do. It raises RankLost with the rest, by their `numbers` in a group of `size`, or
-    TransportError if there are none.
+    A rank gives up after `timeout` seconds, or if another rank has given up. It then waits up to a
+    second for the other ranks to report that they gave up, too. It raises RankLost with the ranks
+    that have not reported, or TransportError if all have reported. The error has the ranks'
+    `numbers` in a group of `size` ranks.
     """
     outcome = _started(lambda: transport.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
@@ -100,7 +108,7 @@ def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: 
 
 
 def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
-    """Returns why the ranks were not connected; empty if they are."""
+    """Returns the reason why the ranks were not connected; an empty string if they are."""
     deadline = time.monotonic() + patience
     why = ""
     while not why:
@@ -119,7 +127,7 @@ def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience
 def _lost(
     transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """Gives up, and returns the error for ranks that were not connected."""
+    """Gives up, and returns the error that reports the ranks that did not connect."""
     transport.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:
@@ -167,7 +175,7 @@ def _bounded(function: Callable[[], None], timeout: float) -> None:
 
 
 class Transport(ABC):
-    """Messages between some ranks of torch's world, over connections of its own."""
+    """Sends messages between some ranks of torch's default group, over separate connections."""
 
     name = ""
     device_index = -1  # messages are in host memory
@@ -185,7 +193,7 @@ class Transport(ABC):
         _open.add(self)
 
     def connect(self, timeout: float) -> None:
-        """Returns when all ranks are connected with one another, and know that they are."""
+        """Connects all ranks, and waits until every rank has reported that it is connected."""
         self._alarms = _Alarms(self._own_store(timeout), self.rank, self.size)
         self._store = self._own_store(timeout)
         self.ranks_on_host = self._count_host()
@@ -195,10 +203,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _connect(self, timeout: float) -> None:
-        """Connects the messages' channels."""
+        """Opens the connections that carry messages."""
 
     def _own_store(self, timeout: float) -> Store:
-        """Returns a separate connection to torch's store: another call may wait on a shared one."""
+        """Returns a new connection to torch's store: on a shared one, another call may block."""
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -206,10 +214,10 @@ class Transport(ABC):
 
     @property
     def alarm_keeper(self) -> int:
-        """The number of the rank whose process holds torch's store.
+        """The rank of this transport whose process holds torch's store, or -1.
 
-        It is 0, unless the program has passed its own store or torchrun's agent holds it. The
-        number is -1 if the rank is unknown or not in this group.
+        This is torch's rank 0, unless torchrun's agent or the program itself provides the store.
+        The value is -1 if the rank is unknown or not in this transport.
         """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -217,7 +225,7 @@ class Transport(ABC):
         return self._ranks.index(0) if in_rank_0 and 0 in self._ranks else -1
 
     def _count_host(self) -> int:
-        """Returns the number of ranks with this one's host name; waits for all of them."""
+        """Returns the number of ranks whose host name is this rank's; waits for all ranks."""
         own = socket.gethostname()
         self._store.set(f"host/{self.rank}", own)
         hosts = self._store.multi_get([f"host/{rank}" for rank in range(self.size)])
@@ -225,30 +233,30 @@ class Transport(ABC):
 
     @abstractmethod
     def start(self, out: list[Message], in_: list[Message], tag: int) -> Any:
-        """Starts messages; the transfer has poll(), waiting() and abandon()."""
+        """Starts sends and receives; returns a transfer with poll(), waiting() and abandon()."""
 
     def raise_alarm(self) -> None:
-        """Reports to the other ranks that this one has given up."""
+        """Reports to the other ranks that this rank has given up."""
         if self._alarms is not None:
             self._alarms.set()
 
     def alarms(self) -> list[bool]:
-        """Returns which ranks have given up; empty before the ranks are connected."""
+        """Returns for each rank whether it has given up; empty if torch's store does not answer."""
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
-        """Returns a transport between some of the ranks, by their numbers here."""
+        """Returns a transport between some ranks, which are given by their ranks in this one."""
         chosen = [self._ranks[rank] for rank in ranks]
         return _joined(type(self)(chosen), timeout, ranks, self.size)
 
     def abort(self, reason: str) -> None:
-        """Ends this process; torchrun then ends the others."""
+        """Prints `reason`, ends this process with status 1; torchrun then ends other ranks."""
         with contextlib.suppress(Exception):
             print(reason, file=sys.stderr, flush=True)
         os._exit(1)
 
     def close(self) -> None:
-        """Ends the transport's threads: it sends no more messages."""
+        """Ends the transport's threads; the transport must not be used after that."""
         if self._alarms is not None and os.getpid() == self._process:
             self._alarms.end()  # a forked child has no thread
 
@@ -263,16 +271,16 @@ def _close_all() -> None:
 
 
 class _Alarms:
-    """The ranks that have given up, as keys of the group's store.
+    """Reports which ranks have given up (raised their alarm), through keys of torch's store.
 
-    A thread asks the store; while the store does not answer, nothing is known.
+    A thread queries the store. While the store does not answer, `seen` returns an empty list.
     """
 
-    _PAUSE = 0.01  # seconds between two questions
-    _FRESH = 0.5  # an answer is good for so long
-    _FIRST = 0.25  # the first one is waited for so long
-    _ASKED = 2.0  # without a caller for so long the thread ends
-    LAST = 5.0  # when the program ends, an answer is waited for so long
+    _PAUSE = 0.01  # seconds between two queries of the store
+    _FRESH = 0.5  # seconds for which an answer of the store is valid
+    _FIRST = 0.25  # seconds that `seen` waits for the first answer
+    _ASKED = 2.0  # the thread ends if `seen` was not called for this many seconds
+    LAST = 5.0  # seconds that the end of the program waits for the thread
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store = store
@@ -287,7 +295,7 @@ class _Alarms:
         _asking.add(self)
 
     def set(self) -> None:
-        """Raises this rank's alarm; waits at most `_FRESH` seconds for the store to have it."""
+        """Raises this rank's alarm; waits up to `_FRESH` seconds until the store has its key."""
         self._raised[self._rank] = True
         _bounded(self._tell, self._FRESH)
 
@@ -304,7 +312,7 @@ class _Alarms:
         return list(self._raised) if fresh else []
 
     def end(self, patience: float = _FRESH) -> None:
-        """Ends the thread; waits for that no longer than `patience`, in seconds."""
+        """Ends the thread; waits up to `patience` seconds for its end."""
         self._ended.set()
         thread = self._thread
         if thread is not None:
@@ -324,7 +332,7 @@ class _Alarms:
                     if time.monotonic() - self._asked_time > self._ASKED:
                         self._thread = None
                         return
-        except Exception:  # the store is gone; `_thread` stays, so that none asks it again
+        except Exception:  # the store is gone; `_thread` stays set, so no new thread starts
             self._answer_time = 0.0
             self._answered.set()
 
@@ -340,7 +348,7 @@ class _Alarms:
 
 
 class GlooTransport(Transport):
-    """Over a gloo context of its own; messages are in host memory."""
+    """A transport over a gloo context of its own; messages are in host memory."""
 
     name = "gloo"
 
@@ -355,7 +363,7 @@ class GlooTransport(Transport):
         )
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> GlooTransfer:
-        """Starts messages."""
+        """Starts sends and receives; see `Transport.start`."""
         transfer = GlooTransfer(self._gloo)
         for messages, move in ((in_, self._gloo.recv), (out, self._gloo.send)):
             for peer, address, size in messages:
@@ -378,7 +386,7 @@ class GlooTransport(Transport):
             waiter.join()
 
     def _break_off(self) -> None:
-        """Ends all operations of the context, by a timeout that runs out."""
+        """Ends all operations of the gloo context, by an operation that times out."""
         nothing = torch.empty(1, dtype=torch.uint8)
         for peer in range(self.size):
             with contextlib.suppress(RuntimeError):
@@ -392,7 +400,7 @@ class GlooTransport(Transport):
 
 
 class GlooTransfer:
-    """Messages under way."""
+    """One transfer of messages by gloo: sends and receives that were started together."""
 
     def __init__(self, gloo: object) -> None:
         self._gloo = gloo
@@ -402,16 +410,16 @@ class GlooTransfer:
         self._works: list[object] = []
 
     def add(self, peer: int) -> None:
-        """Counts a message with a peer as open."""
+        """Counts one more message to or from a peer as not yet done."""
         with self._lock:
             self._open[peer] = self._open.get(peer, 0) + 1
 
     def keep(self, work: object) -> None:
-        """Keeps an operation alive."""
+        """Keeps a reference to a torch operation while this transfer exists."""
         self._works.append(work)
 
     def done(self, peer: int, error: TransportError | None) -> None:
-        """Counts a message with a peer as done, or stores its error."""
+        """Counts a message to or from a peer as done, or stores the error with which it failed."""
         with self._lock:
             if error is not None:
                 self._error = self._error or error
@@ -421,18 +429,18 @@ class GlooTransfer:
                 self._open[peer] -= 1
 
     def poll(self) -> bool:
-        """Returns whether all messages are done; raises the first error."""
+        """Returns whether all messages of the transfer are done; raises the first error."""
         if self._error is not None:
             raise self._error
         return not self._open
 
     def waiting(self) -> list[int]:
-        """Returns the peers with open messages."""
+        """Returns the peers with messages that are not done."""
         with self._lock:
             return sorted(self._open)
 
     def abandon(self) -> None:
-        """Keeps the memory of messages that never end, which torch may still use."""
+        """Keeps the messages' memory alive for good, because torch may still use it."""
         _abandoned.append(self)
 
 
@@ -448,7 +456,7 @@ class _Waiter:
         self._thread.start()
 
     def put(self, start: Callable[[], Any], transfer: GlooTransfer) -> None:
-        """Starts an operation and queues it up."""
+        """Starts a torch operation, and queues it for the thread, which waits for its end."""
         try:
             work = start()
         except RuntimeError as error:
@@ -458,7 +466,7 @@ class _Waiter:
         self._queue.put((work, transfer))
 
     def end(self) -> None:
-        """Ends the thread after the queued work."""
+        """Lets the thread end after it has waited for the queued operations."""
         self._queue.put(None)
 
     def join(self) -> None:
@@ -483,7 +491,7 @@ class _Waiter:
 
 
 def _host_bytes(address: int, size: int) -> torch.Tensor:
-    """Memory of C++ as a tensor, which does not keep it alive."""
+    """Returns a tensor over memory of C++; the tensor does not keep the memory alive."""
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
 
 
@@ -491,9 +499,10 @@ def _host_bytes(address: int, size: int) -> torch.Tensor:
 
 
 class NcclGroupTransport(Transport):
-    """A transport over a torch group of its own with NCCL.
+    """A transport over a torch group of its own with the backend NCCL.
 
-    Messages are in this device's memory, and are written before `start` is called.
+    Messages are in the memory of torch's current GPU. Their bytes are complete before `start` is
+    called.
     """
 
     name = "nccl"
@@ -505,12 +514,12 @@ class NcclGroupTransport(Transport):
             backend="nccl",
             use_local_synchronization=True,
         )
-        c10d._set_pg_timeout(FOREVER, group)  # or torch's watchdog ends the process
+        c10d._set_pg_timeout(FOREVER, group)  # a shorter one may end the process
         self._group = group
         self.device_index = torch.cuda.current_device()
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> NcclTransfer:
-        """Starts messages."""
+        """Starts sends and receives; see `Transport.start`."""
         del tag  # NCCL matches messages in the order in which they were started
         operations = []
         for messages, move in ((in_, dist.irecv), (out, dist.isend)):
@@ -524,7 +533,7 @@ class NcclGroupTransport(Transport):
 
 
 class NcclTransfer:
-    """Messages under way, all together: NCCL does not report which of them has arrived."""
+    """One transfer of messages by NCCL, which does not report which message has arrived."""
 
     def __init__(self, operations: Sequence[object], works: list[Any], peers: list[int]) -> None:
         self._operations = operations
@@ -532,21 +541,21 @@ class NcclTransfer:
         self._peers = peers
 
     def poll(self) -> bool:
-        """Returns whether all messages are done."""
+        """Returns whether all messages of the transfer are done."""
         self._works = [work for work in self._works if not work.is_completed()]
         return not self._works
 
     def waiting(self) -> list[int]:
-        """Returns the peers with open messages."""
+        """Returns the peers with messages that are not done."""
         return self._peers if self._works else []
 
     def abandon(self) -> None:
-        """Keeps the memory of messages that never end, which torch may still use."""
+        """Keeps the messages' memory alive for good, because torch may still use it."""
         _abandoned.append(self)
 
 
 class _DeviceMemory:
-    """A range of device memory, for torch.as_tensor."""
+    """A range of GPU memory with the attribute that torch.as_tensor needs."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {

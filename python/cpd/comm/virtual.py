@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduce in a customized precision, over virtual ranks in one process."""
+"""`simulate_all_reduce`: an all-reduce in a customized precision over virtual ranks."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ from cpd.ops.flat import check_layer
 
 @dataclass(frozen=True)
 class TensorReport:
-    """The report of one tensor of an all-reduce, over all ranks together.
+    """Counts for one tensor of an all-reduce, summed over all ranks.
+
+    A contribution is one value of one rank's tensor.
 
     Attributes:
-        shift: APS scaled the tensor by 2^shift.
+        shift: the exponent of the scale: APS multiplied the tensor by 2^shift; 0 without APS.
         non_finite: the number of NaN and Inf among the contributions.
-        overflowed: the number of results that are not finite though no contribution was.
-        underflowed: the number of nonzero contributions that the cast turned into zero.
+        overflowed: the number of results that are not finite although all their contributions are.
+        underflowed: the number of nonzero contributions that the cast rounded to zero.
         values: the number of contributions; default 0.
         zeros: the number of contributions that are zero after the cast, including zeros before it;
             default 0.
-        bytes: the bytes of the encoded contributions, each rank's tensor on its own, as
-            `Codec.encode` cuts it and without headers; default 0. A call's `Traffic` has the bytes
-            of its messages, which include results.
-        bits: the bits a value that a codec chose for the tensor on each rank, by rank, before any
-            entropy coding: N of `uniform`, 0 if all values are equal. Empty (default) for codecs
-            that choose none.
-        staged_bytes: the bytes that this process copied between a GPU and the host, if a codec
-            computes on the host for tensors of a GPU; default 0. These are codecs without kernels,
-            and `top_k` between real ranks.
+        bytes: the bytes of the encoded contributions; default 0. Each rank's tensor counts as one
+            result of `Codec.encode`, without headers. For the bytes of actual messages, including
+            results, see a call's `Traffic`.
+        bits: the number of bits per value that the codec `uniform` chose on each rank, before
+            Huffman coding: its N, or 0 if all values are equal. Empty (default) for codecs that do
+            not choose a number of bits.
+        staged_bytes: the bytes that this process copied between a GPU and the host because a codec
+            computes on the host; default 0. Such codecs are those without CUDA kernels, and `top_k`
+            between real ranks.
 
     >>> ranks = [[np.float32([0.0, 1e-6, 0.5, -2.0])], [np.float32([0.25, 0.5, 0.75, 1.0])]]
     >>> _, [report] = simulate_all_reduce(ranks, "uniform c=2 fraction=1", report=True)
@@ -73,12 +75,12 @@ class TensorReport:
 
     @property
     def bits_a_value(self) -> float:
-        """The bits per value of the encoded contributions; 0 without values."""
+        """The bits per value of the encoded contributions; 0 if there are no values."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     @property
     def zeros_share(self) -> float:
-        """The fraction of the contributions that are zero after the cast; 0 without values."""
+        """The fraction of the contributions that are zero after the cast; 0 if there are none."""
         return self.zeros / self.values if self.values else 0.0
 
 
@@ -124,42 +126,47 @@ def simulate_all_reduce(
 ) -> list[Any] | tuple[list[Any], list[TensorReport]]:
     """Sums the tensors of virtual ranks in this process, as `spec` defines.
 
-    `Reduce` defines the roundings, and the order of the sum over the W = len(ranks) ranks. Each
-    operation is exact and rounded once. The result is the same for any number of threads.
+    `spec` defines every rounding and the order of the sum over the W = len(ranks) ranks. Each
+    addition is computed exactly and rounded once. The result does not depend on the number of
+    threads.
 
-    Tensors on a GPU are cast and summed there, on its current stream. If a codec rounds on the
-    host, its tensors are copied there and back (`TensorReport.staged_bytes`). The host waits for
-    such copies, with APS, for a codec that measures or stores errors, for `top_k` of a codec, and
-    for the report. Otherwise the host waits for nothing.
+    Tensors on a GPU are cast and summed on that GPU, on its current stream. If a codec has no CUDA
+    kernels, its tensors are copied to the host and back (`TensorReport.staged_bytes`). The host
+    waits for the GPU with APS, for these copies, for a codec that measures tensors or stores
+    errors, for `top_k` with a codec, and for the report. Otherwise the call returns without waiting
+    for the GPU.
 
-    Ranks are processed one at a time. (Tensors of lists on a GPU are summed up to sixteen at a
-    time.) A function's tensors are dropped before the next function is called, so memory holds one
-    rank's values and the running sums. Each function is called once; with APS or a codec that
-    measures once more; for `ring` once more. A `Schedule` repeats these calls for each spec. A
-    function must return the same values each time.
+    Ranks are processed one at a time. (If `ranks` has lists of GPU tensors, up to sixteen ranks are
+    summed at a time.) A function's tensors are released before the next function is called. So
+    memory holds one rank's values and the running sums. Each function is called once, once more
+    with APS or a codec that measures tensors, and once more for the order `ring`. With a `Schedule`
+    these calls are repeated for each spec. A function must return the same values each time.
 
     Args:
-        ranks: `ranks[r]` is rank r's list of tensors, or a function that makes it. Tensors are
-            torch tensors or NumPy arrays, float32; bfloat16 and float16 are widened, which is
+        ranks: `ranks[r]` is rank r's list of tensors, or a function that returns this list. Tensors
+            are torch tensors or NumPy arrays, float32; bfloat16 and float16 are widened, which is
             exact. Every rank has the same number of tensors, of the same shapes, all on the CPU or
             all on one GPU.
-        spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
-            `Schedule`, which takes `names`.
+        spec: the all-reduce: a `Reduce`, an argument of its constructor such as its text, or a
+            `Schedule`.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
-        step: the number of the training step, which enters the random streams, and on which a
-            `Schedule` depends. Default 0.
-        names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
-        numbers: the tensors' numbers in random streams: distinct, below 2^16; default 0, 1, ….
-        states: the codec's states for all ranks' tensors, updated when the call has succeeded;
-            default None: nothing is stored.
-        report: whether a `TensorReport` of each tensor is returned too; default False.
+        step: the number of the training step, which selects the random numbers and the specs of a
+            `Schedule`; default 0.
+        names: the tensors' names, the same on all ranks, which a `Schedule` with exempt tensors
+            needs; default None.
+        numbers: the tensors' numbers, which select their random numbers: distinct, below 2^16;
+            default 0, 1, ….
+        states: the codec's states for all ranks' tensors, updated if the call succeeds; default
+            None: no states are stored.
+        report: whether to return a `TensorReport` of each tensor too; default False.
 
     Returns:
-        The tensors of the sum, float32, of rank 0's kind and shapes; with `report=True` these and a
-        list of `TensorReport`.
+        The summed tensors, float32, with the kind (torch or NumPy), device and shapes of rank 0's
+        tensors. With `report=True` a tuple of them and a list of `TensorReport`.
 
     Raises:
-        ValueError: for an invalid argument; names rank and tensor if shapes differ.
+        ValueError: for an invalid argument. If shapes differ, the text names the rank and the
+            tensor.
         TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
@@ -212,7 +219,7 @@ def _simulate(
     states: States | None,
     report: bool,
 ) -> tuple[list[Any], list[TensorReport]]:
-    """Returns the sums and, if asked for, the reports."""
+    """Returns the sums and, if `report`, the reports (else an empty list)."""
     source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
@@ -245,7 +252,7 @@ def _simulate(
 
 
 def tensor_report(native: _core.TensorReport) -> TensorReport:
-    """Returns the report of a tensor from its native object."""
+    """Returns the Python report of a tensor from the C++ report."""
     counts = native.non_finite, native.overflowed, native.underflowed
     encoded = native.values, native.zeros, native.bytes
     return TensorReport(native.shift, *counts, *encoded, tuple(native.bits), native.staged_bytes)
@@ -253,7 +260,7 @@ def tensor_report(native: _core.TensorReport) -> TensorReport:
 
 @_checked
 def world_of(per_rank: PerRank) -> int:
-    """Returns the number of ranks; raises TypeError or ValueError unless there are some."""
+    """Returns the number of ranks. Raises TypeError or ValueError unless there is at least one."""
     is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
     if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
         raise TypeError(f"ranks must be a sequence of ranks, got {type(per_rank).__name__}")
@@ -263,18 +270,18 @@ def world_of(per_rank: PerRank) -> int:
 
 
 class Source:
-    """Passes on the layers of one rank at a time as float32 arrays, and stores none.
+    """Passes the tensors (layers) of one rank at a time to C++ as float32 values.
 
-    `world` is the number of ranks, `shapes` are the layers' shapes and `sizes` their numbers of
-    values.
+    The attribute `world` is the number of ranks. `shapes` has the layers' shapes, `sizes` their
+    numbers of values.
 
     Args:
         per_rank: the contributions of each rank, as for `simulate_all_reduce`.
         numbers: the layers' numbers in random streams; default 0, 1, ….
-        wire: the codec of the contributions; default None: a format.
+        wire: the codec of the contributions; default None: contributions are cast to a format.
 
     Raises:
-        ValueError: for no ranks, or numbers that do not fit the layers.
+        ValueError: if there are no ranks, or if there are not as many `numbers` as layers.
         TypeError: for an argument of another type.
     """
 
@@ -299,7 +306,7 @@ class Source:
         self.rows = [layout.row for layout in self._layouts]
 
     def note(self, spec: Reduce) -> None:
-        """Checks the layers of all ranks and notes what the all-reduce would run.
+        """Checks the layers of all ranks, and records the all-reduce for `cpd.explain`.
 
         Args:
             spec: the all-reduce.
@@ -317,30 +324,31 @@ class Source:
 
         Args:
             rank: the rank.
-            use: `use(index, values)`, with the layer's index and its values as C++ takes them.
+            use: `use(index, values)`, with the layer's index and the argument for C++ that refers
+                to its values.
 
         Raises:
-            ValueError: for layers of other shapes than rank 0's.
+            ValueError: if a layer of rank 0 has another shape.
             TypeError: for layers of an unsupported type.
         """
         for index, plain, _ in self._values(rank):
             use(index, native_values(plain))
 
     def contribute(self, rank: int, to: _core.VirtualReduce) -> None:
-        """Contributes the layers of a rank to a reduction.
+        """Passes the layers of a rank to a reduction as its contribution.
 
         Args:
             rank: the rank.
-            to: the reduction of C++.
+            to: the C++ object of the reduction.
         """
         for index, plain, stays in self._values(rank):
             to.contribute(index, native_values(plain), stays)
 
     def _values(self, rank: int) -> Iterator[tuple[int, Any, bool]]:
-        """Yields each layer's index, its plain values, and whether these outlive the call.
+        """Yields each layer's index, its values, and whether the values' memory outlives the call.
 
-        They live as long as `per_rank` if `per_rank` is a list of tensors, which needs no copy.
-        Copies, and the results of a function or a lazy sequence, do not.
+        The memory outlives the call if a torch tensor in the caller's list holds the values.
+        Copies, and tensors that a function or a lazy sequence returns, do not outlive the call.
         """
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
@@ -359,7 +367,7 @@ class Source:
 
         Args:
             index: the layer's index.
-            fill: `fill(index, values)`, which writes the layer's values.
+            fill: `fill(index, values)`, which writes the layer's results to `values`.
 
         Returns:
             The layer.
@@ -380,7 +388,7 @@ class Source:
         return torch.from_numpy(values)
 
     def _shaped(self, index: int, values: Any) -> Any:
-        """Returns values in the codec's order, in the layer's shape."""
+        """Returns values that are in the codec's order as a tensor of the layer's shape."""
         layout = self._layouts[index] if self._layouts else RowLayout()
         return layout.restored(values, self.shapes[index])
 
@@ -389,7 +397,7 @@ class Source:
         return layer_list(f"rank {rank}", layers() if callable(layers) else layers)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
-        """Raises unless the rank has rank 0's number of layers, all of supported types."""
+        """Raises unless the rank has as many layers as rank 0, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
                 f"rank {rank} has {len(layers)} tensors, rank 0 has {len(self.numbers)}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressors: codecs of an all-reduce's messages, also for use on their own.
+"""Compressors: codecs that encode the messages of an all-reduce, or single tensors.
 
-`cpd.Codec` documents their texts and options. A codec is an argument of `cpd.Reduce`; it also
-encodes and decodes single layers. `States` stores its state between calls.
+`cpd.Codec` documents the names and options of codecs. A codec is an argument of `cpd.Reduce`. Its
+methods `encode` and `decode` convert single tensors. `States` stores the codec's state, such as
+residuals, between calls.
 
 >>> import numpy as np
 >>> from cpd.compress.codecs import Codec

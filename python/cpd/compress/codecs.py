@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs: `Codec`, made from a text, encodes a tensor into bytes and decodes it."""
+"""`Codec`: encodes a tensor into bytes and decodes the bytes, as a text such as `qsgd` defines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ else:
 
     ValuesT = TypeVar("ValuesT")
 Stream: TypeAlias = bytes
-"""The self-describing bytes of one layer."""
+"""The bytes of one encoded tensor, which begin with the codec's name and options."""
 
 
 _AS_IT_IS = RowLayout()
@@ -42,12 +42,14 @@ _AS_IT_IS = RowLayout()
 
 @dataclass(frozen=True)
 class Packet(Generic[ValuesT]):
-    """An encoded layer.
+    """An encoded tensor.
 
     Attributes:
-        data: the stream, for `Packet.from_bytes`.
-        bytes: the size of the codec's part of `data`, which a message holds.
-        shape: the layer's shape.
+        data: the encoded bytes, after a header that names the codec; `Packet.from_bytes` reads
+            them.
+        bytes: the number of encoded bytes without the header, as a message of an all-reduce has
+            them.
+        shape: the tensor's shape.
     """
 
     data: Stream
@@ -58,18 +60,21 @@ class Packet(Generic[ValuesT]):
 
     @classmethod
     def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet[Array]:
-        """Reads a stream that `Codec.encode` or `cpd compress` made; it names its codec.
+        """Reads the bytes that `Codec.encode` or `cpd compress` wrote.
+
+        The bytes begin with a header that names the codec.
 
         Args:
-            data: the stream.
-            shape: the shape of the values, with the stream's number of values; default None: 1-D,
-                in the codec's order.
+            data: the bytes.
+            shape: the tensor's shape, which must have as many values as `data`; default None: 1-D,
+                in the order in which the codec stored the values.
 
         Returns:
-            The packet, whose `values` are NumPy arrays.
+            The packet. Its `values` are a NumPy array.
 
         Raises:
-            ValueError: for bytes that are not such a stream, and for a shape of another size.
+            ValueError: if `data` is not an encoded tensor, or if `shape` has another number of
+                values.
             TypeError: for an argument of another type.
 
         >>> packet = Packet.from_bytes(Codec("e4m3").encode(np.float32([0.3, 17.0])).data)
@@ -83,7 +88,7 @@ class Packet(Generic[ValuesT]):
 
     @functools.cached_property
     def values(self) -> ValuesT:
-        """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
+        """The decoded values, float32, with the tensor's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
         values: Any = self._layout.restored(flat, self.shape)
         if self._device is not None:
@@ -94,103 +99,117 @@ class Packet(Generic[ValuesT]):
 
     @property
     def size(self) -> int:
-        """The number of values."""
+        """The number of values of the tensor."""
         return math.prod(self.shape)
 
     @property
     def bits_a_value(self) -> float:
-        """Bits per value of the codec's part of the stream; 0 without values."""
+        """Encoded bits per value, without the header; 0 if there are no values."""
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
 @functools.partial(checked, own=("codec", "states"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
-    """An encoding of a tensor's values into the bytes of a message, and back.
+    """An encoding of a tensor's values into bytes, and the decoding of these bytes.
 
     Args:
         codec: a `Codec`, or the text of a codec: the name of a format (`cpd.Format`), of a scaled
             format (`cpd.Scaled`), or of a compressor (`Codec.named()`), with its options.
         random_bits: the number of random bits of each rounding, 1 to 24. Only variant A of
-            stochastic rounding (`cpd.cast`) is supported. Default: the given `Codec`'s, or 24.
-        options: options of the compressor, which replace the text's: `Codec("qsgd", bits=4)` is
-            `Codec("qsgd bits=4")`. True and False are `on` and `off`. None selects the option's
-            default.
+            stochastic rounding (`cpd.cast`) is supported. Default None: the number of the `Codec`
+            that is given, or 24.
+        options: options of the compressor, which replace options in the text: `Codec("qsgd",
+            bits=4)` is `Codec("qsgd bits=4")`. True means `on`, False means `off`. None keeps the
+            option of the text.
 
     Compressors and their options:
 
-    - `qsgd` (Alistarh et al., NeurIPS 2017): fractions of buckets' norms, rounded without bias.
+    - `qsgd` (Alistarh et al., NeurIPS 2017): each value is rounded stochastically, without bias, to
+      a level: a fraction of the norm of its bucket. A bucket is a range of consecutive values.
 
-        - `bits`: bits of a value, default 4. With `levels=intervals`, 1 is a random sign.
-        - `s`: instead of `bits`, the paper's number of levels above zero, 1 to 32767. A value takes
-          ⌈log2(2 s + 1)⌉ bits of fixed width.
-        - `bucket`: the number of consecutive values that share a norm, default 512, or `tensor`.
+        - `bits`: the number of bits per value, default 4. With `levels=intervals`, `bits=1` sends
+          one random sign for each value.
+        - `s`: the paper's number of levels above zero, 1 to 32767, instead of `bits`. With
+          `coding=fixed` a value takes ⌈log2(2 s + 1)⌉ bits.
+        - `bucket`: the number of consecutive values that share a norm, default 512, or `tensor` for
+          one norm of all values.
         - `norm`: `max` (default), the largest magnitude, or 2.
         - `levels`: `signed` (default), a sign and 2^(bits - 1) - 1 levels; or `intervals`, 2^bits -
           1 intervals over [-norm, norm].
-        - `coding`: the coding of levels: `fixed` width (default) or one of Elias' codes.
+        - `coding`: the code of levels: `fixed` width (default) or an Elias code.
         - `spacing`: the spacing of signed levels: `uniform` (default), or `optimal`, which
           minimizes the layer's variance (Grubic et al., section 2.3).
-        - `axis`: the axis along which a layer's columns run. Consecutive values of a column then
-          form buckets. Default: row-major order.
-        - `whole`: N: a bucket is shortened to whole groups of N values, such as the 9 values of a 3
-          × 3 kernel; default 1.
-    - `terngrad` (Wen et al., NeurIPS 2017): -1, 0 and 1 times a scaler, rounded without bias. A
-      layer of one value, or of equal values, has no deviation and becomes 0 if values are clipped.
-      The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
+        - `axis`: the axis along which consecutive values form buckets. Default: buckets are cut in
+          row-major order.
+        - `whole`: a number N; the size of buckets is rounded down to a multiple of N, such as the 9
+          values of a 3 × 3 kernel. Default 1.
+    - `terngrad` (Wen et al., NeurIPS 2017): each value becomes -1, 0 or 1 times a scaler, rounded
+      stochastically without bias. The scaler is the largest magnitude. The standard deviation of a
+      tensor of one value, or of equal values, is 0, so clipping makes all its values 0. The paper
+      keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
 
         - `clip`: values are first clipped to ± this number of standard deviations, default 2.5, or
           `none`.
-        - `share`: whether ranks agree on the largest scaler; default `on` for whole tensors.
+        - `share`: whether all ranks use the largest of their scalers; default `on` with
+          `bucket=tensor`, else `off`.
         - `bucket`: the number of consecutive values that share a scaler, default `tensor`.
         - `whole`: as in `qsgd`.
         - `clip_at`: the clipping limit if ranks share a scaler. `scaler` (default, as in the
-          authors' code): the shared, largest limit. `workers`: each rank's own limit, before
-          sharing (§ 3.3).
-        - `coding`: `fixed` (default), two bits a value, or `trits`, five values in a byte. `trits`
-          has no code for NaN: an all-reduce that may have a NaN then sends the same values in fp32,
-          and `encode` raises ValueError.
-    - `one_bit` (Seide et al., Interspeech 2014): one bit a value, two means a column, and error
-      feedback.
+          authors' code): all ranks clip at the largest limit of all ranks. `workers`: each rank
+          clips at its own limit before ranks share the scaler (§ 3.3).
+        - `coding`: `fixed` (default), two bits per value, or `trits`, five values per byte. `trits`
+          cannot encode NaN. For a tensor that may have a NaN, an all-reduce sends the values in
+          fp32 instead, and `encode` raises ValueError.
+    - `one_bit` (Seide et al., Interspeech 2014): each value is sent as one bit, which selects one
+      of two means of its column. The codec uses error feedback: its errors are added to the next
+      call's values.
 
-        - `bucket`: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with 64).
-        - `axis`: the axis along which columns run. Default: the first of two dimensions, the last
-          of more.
+        - `bucket`: the number of consecutive values that take the place of a column (1bitSGD* of
+          Grubic et al. uses 64).
+        - `axis`: the axis along which columns run. Default: the first axis of a 2-D tensor, the
+          last axis of a tensor of more dimensions.
         - `whole`: as in `qsgd`.
-    - `top_k F CODEC`: sends the share F of the values, those with the largest magnitudes, at least
-      one. The others are 0. CODEC, default `fp32`, encodes the values sent.
+    - `top_k F CODEC`: sends the fraction F of the values, at least one value: the values with the
+      largest magnitudes. All other values are decoded as 0. CODEC, default `fp32`, encodes the
+      values that are sent.
 
         - `feedback`: the unsent values are added to the next call's values; default `on`.
-    - `uniform` (Øland and Raj, ICASSP 2015): bins of equal width from a layer's least value to its
-      greatest, for weights.
+    - `uniform` (Øland and Raj, ICASSP 2015): rounds values to bins of equal width between the
+      tensor's least and greatest value; meant for weights.
 
         - `bits`: N = log2 of the number of bins, or the quantity from which N is computed.
           `entropy` (default): the entropy H of a sample, N = H + c, with the options `c`, `sample`
-          and `fraction`. `gradient`: the root mean square G of the layer's gradient
+          and `fraction`. `gradient`: the root mean square G of the tensor's gradient
           (`States.set_gradient`), N = log2(G + c0) + c1.
         - `coding`: `huffman` (default) or `fixed`.
-        - `results`: the form of sums that return with `exchange="owner"`. `exact` (default): the
-          spec's `result`. `encoded`: bins again, for each 65,536 values of a layer, with their own
-          range and bits (§ 2 there); not with `bits=gradient`.
-    - `fp8_rows`: 8-bit floats (e4m3fn) times max/448 of each row, as in torchft. `int8_rows`: 8-bit
-      integers times max/127 of each row.
+        - `results`: the form in which sums are sent with `exchange="owner"`. `exact` (default): the
+          format that the argument `result` of `cpd.Reduce` names. `encoded`: rounded to bins again;
+          each 65,536 values of a tensor have a separate range and number of bits (§ 2 of the
+          paper). Not with `bits=gradient`.
+    - `fp8_rows`: 8-bit floats (e4m3fn) with one scale per row, as in torchft: the row's largest
+      magnitude / 448. `int8_rows`: 8-bit integers with one scale per row: the row's largest
+      magnitude / 127.
 
-        - `row`: the number of values of a row. Default: the values of one index of the layer's
-          first dimension; a vector is one row.
-        - `stochastic` (int8_rows): rounds without bias.
-    - `int4`: 4-bit integers times max/7 of each bucket (ZeRO++, arXiv 2306.10209).
+        - `row`: the number of values in a row. Default: a row has all values with the same index
+          along the first axis; a 1-D tensor is one row.
+        - `stochastic` (`int8_rows` only): rounds stochastically without bias.
+    - `int4`: 4-bit integers with one scale per bucket: the bucket's largest magnitude / 7 (ZeRO++,
+      arXiv 2306.10209).
 
         - `bucket`: the number of consecutive values that share a scale, default 32.
         - `stochastic`: rounds without bias.
-    - `quantized FORMAT`: a scaled format whose sums are encoded again by their owners.
-      `stochastic`: as above.
-    - `blockwise CODEC`: applies a codec of whole layers to each 4096 values separately. Owners
-      encode the sums again. If CODEC has no code for NaN, as `nvfp4`, a NaN or an infinity makes
-      its 4096 values NaN.
-    - `feedback CODEC`: any codec, whose errors are added to the next call's values (Seide et al.;
-      LoCo).
+    - `quantized FORMAT`: casts to a scaled format. In an all-reduce with `exchange="owner"`, the
+      sums are cast to FORMAT again before they are sent. `stochastic`: rounds stochastically
+      without bias.
+    - `blockwise CODEC`: applies a codec of whole tensors to each 4096 values separately. With
+      `exchange="owner"`, sums are encoded again before they are sent. If CODEC cannot encode NaN,
+      as `nvfp4`, a NaN or an infinity makes all of its 4096 values NaN.
+    - `feedback CODEC`: applies any codec, and adds its errors to the next call's values (Seide et
+      al.; LoCo).
 
-    The attribute `text` is the canonical text. Immutable, hashable and picklable.
+    The attribute `text` is the codec's canonical text: equal codecs have equal texts. Immutable,
+    hashable and picklable.
 
     Raises:
         ValueError: the text or an option is invalid or out of range.
@@ -223,7 +242,7 @@ class Codec:
         self.__dict__.update(text=native.name, random_bits=bits, _held=native)
 
     def replace(self, **keys: Any) -> Codec:
-        """Returns a copy with these keys changed.
+        """Returns a copy of the codec in which some options are replaced.
 
         Args:
             **keys: options of the compressor, as in the constructor.
@@ -242,12 +261,13 @@ class Codec:
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
-        """Returns the compressors.
+        """Returns a description of each compressor.
 
         Returns:
-            A mapping for each name: `summary`, the rule in words; `source`, the paper and section
-            or the implementation that defines the rule; `evidence`, which is `literature`; and
-            `options`, as written after the name.
+            A dict that maps each compressor's name to a mapping with four keys: `summary`, the rule
+            in words; `source`, the paper and section, or the implementation, that defines the rule;
+            `evidence`, always `literature`; and `options`, the options as they are written after
+            the name.
 
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'
@@ -260,7 +280,7 @@ class Codec:
 
     @property
     def _is_fixed(self) -> bool:
-        """True if tensors of equal size always take equally many bytes."""
+        """True if the number of encoded bytes depends on a tensor's size alone."""
         return self._held.is_fixed
 
     @property
@@ -271,28 +291,29 @@ class Codec:
     def _layout(self, shape: Sequence[int]) -> RowLayout:
         """Returns the layout that the codec needs of a tensor, and the length of its rows.
 
-        A row has the values of one index of the first dimension; a vector is one row. The columns
-        of one_bit run along the first dimension of two (matrices of outputs × inputs), along the
-        last of three and more (kernels of convolutions), or along `axis`. A vector is one column.
-        With `axis`, buckets are values of a column too (`qsgd axis=0`).
+        A row has all values with the same index along the first axis; a 1-D tensor is one row. The
+        columns of `one_bit` run along the first axis of a 2-D tensor (a matrix of outputs ×
+        inputs). They run along the last axis of a tensor of more dimensions (a kernel of a
+        convolution), or along `axis`. A 1-D tensor is one column. With `axis`, as in `qsgd axis=0`,
+        buckets also consist of values along that axis.
 
-        Raises ValueError for an axis that the shape does not have.
+        Raises ValueError if the tensor has no axis `axis`.
         """
         return _layout_of(self._held, shape)
 
     @property
     def _needs_gradient(self) -> bool:
-        """True if `States.set_gradient` must have set the gradient's root mean square."""
+        """True if a call needs the root mean square that `States.set_gradient` stores."""
         return self._held.needs_gradient
 
     @property
     def _bucket(self) -> int:
-        """The number of values that share something that costs bytes, such as a norm."""
+        """The number of consecutive values that share a scale, a norm or a mean."""
         return self._held.bucket
 
     @property
     def format(self) -> Format:
-        """A format that has every decoded value; `fp32` if nothing more is known."""
+        """A format that can represent every decoded value; `fp32` if no smaller format is known."""
         return Format._of(self._held.format)
 
     def encode(
@@ -307,27 +328,28 @@ class Codec:
         scale: float | None = None,
         random: ArrayT | None = None,
     ) -> Packet[ArrayT]:
-        """Encodes a layer as a rank's message holds it.
+        """Encodes a tensor, as a rank of an all-reduce encodes its contribution.
 
         Args:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
-                which are converted to float32. A GPU's tensor is copied to the host and encoded
+                which are converted to float32. A tensor on a GPU is copied to the host and encoded
                 there.
-            states: the memory of codecs with error feedback, for layer `number`. Default None:
-                nothing was stored, and nothing is.
-            number: the index of the layer in `states`; default 0.
-            seed: the seed of the random bits, for codecs that round at random; default 0.
-            stream: the stream of random bits; default 0. Element i has counter i (in row-major
-                order).
+            states: the object that stores the codec's state, such as residuals, between calls; this
+                call reads and updates the state of tensor `number`. Default None: there is no
+                earlier state, and no state is stored.
+            number: the number of the tensor in `states`; default 0.
+            seed: the seed of the random bits, for codecs that round stochastically; default 0.
+            stream: the number of the random stream; default 0. Element i, in row-major order, uses
+                the random number with counter i.
             shift: encodes x · 2^shift, rounded once to binary32, and divides the decoded values by
                 2^shift; default 0.
-            scale: replaces the number that the codec measures of the whole layer, if ranks have
-                agreed on one (TernGrad's scaler); default None.
-            random: integers below 2^random_bits that replace the generated ones, of x's shape, on
-                the CPU; default None.
+            scale: replaces the number that the codec would measure from the tensor: the scaler of
+                `terngrad`, on which ranks agree. Default None: the codec measures.
+            random: integers from 0 to 2^random_bits - 1 that replace the generated random numbers,
+                with the shape of `x`, on the CPU; default None.
 
         Returns:
-            The stream, and its values.
+            The packet: the encoded bytes, and their decoded `values`.
 
         Raises:
             ValueError: for an invalid argument; `states` are then unchanged.
@@ -357,18 +379,19 @@ class Codec:
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-        """Decodes a stream that this codec made.
+        """Decodes bytes that this codec wrote.
 
         Args:
-            data: the stream.
-            shape: the shape of the values, with the stream's number of values; default: 1-D, in the
-                codec's order.
+            data: the bytes, such as a packet's `data`.
+            shape: the tensor's shape, which must have as many values as `data`; default None: 1-D,
+                in the order in which the codec stored the values.
 
         Returns:
             The values, float32.
 
         Raises:
-            ValueError: for any other bytes, and for a shape of another size.
+            ValueError: for bytes that this codec did not write, and if `shape` has another number
+                of values.
             TypeError: for an argument of another type.
         """
         return _decoded(data, shape, self)[0]
@@ -407,12 +430,12 @@ def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
 
 
 def codec(text: Codec | str) -> Codec:
-    """Returns the codec of a text. Returns a `Codec` unchanged."""
+    """Returns the `Codec` of a text. Returns a `Codec` unchanged."""
     return text if isinstance(text, Codec) else Codec(text)
 
 
 def _option_text(name: str, value: Any) -> str:
-    """Returns an option as a text has it."""
+    """Returns the value of an option as it is written in a codec's text."""
     if isinstance(value, bool):
         words = ("false", "true") if name == "stochastic" else ("off", "on")
         return words[value]

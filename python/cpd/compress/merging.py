@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges the states that codecs stored for a job's ranks, for another number of ranks."""
+"""Converts the codec states of a job's ranks to states for another number of ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from cpd.numeric.shown import shown
 
 _RESIDUALS = ("feedback", "one_bit", "top_k")
-"""The codecs that keep errors of a layer's values, which later sums make good."""
+"""The codecs with error feedback: they store errors, which are added to later values."""
 
 
 class Kept(NamedTuple):
-    """The state of one layer, as the native object returns it."""
+    """The state that a codec stored for one tensor, as the C++ object returns it."""
 
     rank: int
     number: int
@@ -25,15 +25,16 @@ class Kept(NamedTuple):
     codec: str
     size: int
     begin: int | None
-    """The first value's index in the layer; None: version 0.7 stored the slice of this rank."""
+    """The index in the tensor of the first stored value. None: version 0.7 stored the state, and
+    its values are slice `rank` of the tensor."""
     values: npt.NDArray[np.float32]
 
 
 def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterator[Kept]:
-    """Yields the contributions' residuals of `world` ranks, from all that `old` ranks stored.
+    """Yields the residuals for `world` ranks, from the states of all `old` ranks.
 
-    They are the sums that `States.merge` describes. Raises ValueError if something stored is not an
-    error of a sum.
+    `States.merge` defines which residuals are summed. Raises ValueError for a state that is not a
+    residual of error feedback, and for states of one tensor that do not fit together.
     """
     factor = world / old if average else 1.0
     by_layer: dict[int, list[Kept]] = defaultdict(list)
@@ -56,7 +57,7 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
 
 
 def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
-    """Returns the size and the codec of a layer on all ranks."""
+    """Returns a tensor's size and codec. Raises ValueError unless all ranks agree on them."""
     for state in layers:
         if state.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
@@ -75,9 +76,10 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
 
 
 def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.float32]:
-    """Returns the errors of a layer's results, from its owners' slices.
+    """Returns the residual of a tensor's results, joined from the slices that the ranks store.
 
-    Virtual ranks store one slice.
+    Virtual ranks store all results as one slice. Raises ValueError unless the slices cover the
+    tensor exactly once.
     """
     stored = {state.begin is not None for state in slices}
     if len(stored) != 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of a layer for a codec of rows or columns."""
+"""`RowLayout`: the memory layout of a tensor for a codec that encodes rows or columns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cpd.numeric.numbers import is_torch
 
 
 class RowLayout(NamedTuple):
-    """The layout of a layer for a codec that works on rows. A row's values are contiguous.
+    """The memory layout of a tensor (layer) in which the values of each row are contiguous.
 
     Attributes:
-        axis: the axis that is moved last; default None: no axis is moved.
-        row: the number of values of a row after the move; default 0: the codec does not work on
+        axis: the axis that becomes the last axis; default None: no axis is moved.
+        row: the number of values of a row after the move; default 0: the codec does not encode
             rows.
     """
 
@@ -24,13 +24,13 @@ class RowLayout(NamedTuple):
     row: int = 0
 
     def move(self, layer: Any) -> Any:
-        """Returns the layer in the codec's order, as a view.
+        """Moves axis `axis` to the end, into the order in which the codec takes values.
 
         Args:
             layer: an array or a tensor.
 
         Returns:
-            A view.
+            A view, or `layer` itself if no axis is moved.
         """
         if self.axis is None:
             return layer
@@ -42,10 +42,10 @@ class RowLayout(NamedTuple):
         """Undoes `move`.
 
         Args:
-            layer: an array or a tensor in the codec's order.
+            layer: an array or a tensor that `move` returned, or one of its shape.
 
         Returns:
-            A view.
+            A view, or `layer` itself if no axis is moved.
         """
         if self.axis is None:
             return layer
@@ -54,10 +54,10 @@ class RowLayout(NamedTuple):
         )
 
     def restored(self, values: Any, shape: Sequence[int]) -> Any:
-        """Returns values in the codec's order as an array or tensor of the layer's shape.
+        """Returns values in the codec's order as an array or a tensor of the original shape.
 
         Args:
-            values: the values, 1-D.
+            values: the values in the codec's order, 1-D.
             shape: the layer's shape.
 
         Returns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`States`: the residuals and other numbers that codecs keep of layers between calls."""
+"""`States`: the residuals and other numbers that codecs store for tensors between calls."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Owner(NamedTuple):
     world: int
     """The number of ranks."""
     rank: int | None
-    """None: all of them, as virtual ranks."""
+    """The rank that owns the states; None: all ranks, as virtual ranks of one process."""
 
     @classmethod
     def checked(cls, world: Any, rank: Any) -> Owner:
-        """Returns the owner; raises ValueError if there is no such rank."""
+        """Returns the owner. Raises ValueError unless `rank` is None or one of `world` ranks."""
         if type(world) is not int or world < 1:
             raise ValueError(f"world must be an integer of at least 1, got {shown(world)}")
         if rank is not None and (type(rank) is not int or not 0 <= rank < world):
@@ -44,18 +44,19 @@ class Owner(NamedTuple):
 
 @checked
 class States:
-    """The residuals and other numbers that codecs keep of layers between calls.
+    """The residuals and other numbers that codecs store for tensors (layers) between calls.
 
-    A call with `states=` finds what the last one stored: for each rank and layer, and for each
-    owner and slice of results. A layer is identified by its number in random streams, so layers of
-    one model keep their states between calls. A call that raises leaves the object unchanged. One
-    object serves one rank, or all virtual ranks of a process; calls take turns.
+    A call with `states=` uses the numbers that the last call stored, and replaces them. There is
+    one state for each rank and tensor, and one for each slice of results that a rank encodes. A
+    tensor is identified by its number (the argument `numbers` of the calls). A call that raises
+    leaves the object unchanged. One object serves one rank, or all virtual ranks of a process. A
+    call raises RuntimeError while another call uses the object.
 
-    The first call that stores something ties the object to its number of ranks, and to its rank. A
-    call of another rank, or of another number of ranks, is refused (ValueError) while anything but
-    zeros is stored. `reset()` removes the owner, `merge` changes the number of ranks.
+    The first call that stores a state makes its rank and number of ranks the owner of the object.
+    Calls of another rank, or with another number of ranks, raise ValueError while any stored value
+    is nonzero. `reset()` removes the owner; `merge` changes the number of ranks.
 
-    `state_dict` is used for pickles and copies. A checkpoint holds each rank's own states.
+    Pickles and copies use `state_dict`. A checkpoint must hold the states of each rank.
 
     >>> import numpy as np
     >>> from cpd import compress
@@ -74,13 +75,13 @@ class States:
         return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
-        """Forgets a layer, on all ranks, or everything.
+        """Removes the states of one tensor, of all ranks in this object, or all states.
 
         Args:
-            number: the number of the layer; default None: all layers, and the owner.
+            number: the number of the tensor; default None: all tensors, and the owner.
 
         Raises:
-            RuntimeError: while a call uses the object, as from the other methods.
+            RuntimeError: if a call uses the object at this time. All methods raise this error.
             TypeError: for an argument of another type.
         """
         checked = None if number is None else int64("number", number)
@@ -88,17 +89,17 @@ class States:
             native.reset(checked)
 
     def set_gradient(self, number: int, rms: float, rank: int | None = None) -> None:
-        """Sets the root mean square of a layer's gradient for later calls.
+        """Sets the root mean square of a tensor's gradient for later calls.
 
-        `uniform bits=gradient` chooses its bits by this number. It is used until another is set or
-        the layer is `reset`, and is part of `state_dict`. `cpd.optim.WeightAverage` sets it by
-        itself.
+        The codec `uniform bits=gradient` computes its number of bits from this root mean square.
+        The value is used until another value is set or the tensor is `reset`. It is part of
+        `state_dict`. `cpd.optim.WeightAverage` sets the value itself.
 
         Args:
-            number: the number of the layer, as in the call's `numbers`.
+            number: the number of the tensor, as in the call's `numbers`.
             rms: the root mean square, finite and not negative.
-            rank: the virtual rank of the gradient; default None: all ranks here. It replaces
-                numbers that were set for single ranks.
+            rank: the virtual rank of the gradient; default None: all ranks of this object. None
+                also replaces values that were set for single ranks.
 
         Raises:
             ValueError: for an invalid number.
@@ -128,31 +129,36 @@ class States:
         others: Iterable[States] = (),
         average: bool = False,
     ) -> None:
-        """Moves these states to a rank of a job with another number of ranks.
+        """Converts the states of a job's ranks to the states of one rank of another job.
 
-        The new job then sends the errors that the old job's ranks stored. Error feedback
-        (`feedback`, `top_k`, `one_bit`) stores errors that later sums of all ranks make good.
+        Use this method when a job continues with another number of ranks. Codecs with error
+        feedback (`feedback`, `top_k`, `one_bit`) store residuals: errors that they add to later
+        values. The method distributes the residuals of the old ranks to the new ranks.
 
-        New rank r gets the sum of the errors of the old ranks r, r + world, r + 2 · world, …. It
-        gets nothing if there are none. What owners stored of results is added to rank 0's. Sums are
-        in binary64, ranks ascending, and rounded once to binary32. All ranks together store the
-        same total, but for that rounding. Gradients (`set_gradient`) are forgotten.
+        New rank r receives the sum of the residuals of the old ranks r, r + world, r + 2 · world,
+        …, or no residual if none of these ranks exists. The residuals of results are added to the
+        residuals of new rank 0. Sums are computed in binary64, in ascending order of ranks, and
+        rounded once to binary32. Apart from this rounding, the total over all ranks is unchanged.
+        Gradients (`set_gradient`) are removed.
 
-        States that version 0.7 stored are merged as that version meant them: rank r owned slice r.
+        States of version 0.7 do not store where a slice of results begins. Slice r is taken as the
+        slice of rank r, as in that version.
 
         Args:
             world: the new number of ranks.
-            rank: the new owner; default None: all ranks, as virtual ranks.
-            others: the states of the old job's other ranks, from their checkpoints; default none,
-                as for virtual ranks. They are not changed.
-            average: whether calls divide the sum by the number of ranks after it (`average=True,
-                divide="after"`); default False. Sums are then multiplied by world / old world
-                before they are rounded, so that the new average makes good the old one's errors.
+            rank: the new rank, which owns these states afterwards; default None: all new ranks, as
+                virtual ranks.
+            others: the states of the old job's other ranks, from their checkpoints, which are not
+                changed; default (): this object has the states of all old ranks (virtual ranks).
+            average: whether calls divide sums by the number of ranks at the end (`average=True,
+                divide="after"`); default False. If so, residuals are multiplied by world / (old
+                number of ranks) before they are rounded, because later sums are divided by `world`.
 
         Raises:
-            ValueError: unless the states of every old rank are given once, all stored with slices
-                or all by version 0.7. A layer must have one codec and one size on all ranks. Also
-                for states of other codecs: `reset` those layers. Nothing is then changed.
+            ValueError: unless the states of every old rank are given exactly once, all with the
+                begins of slices or all by version 0.7. All ranks must have the same codec and size
+                for a tensor. Also raised for codecs without error feedback: `reset` these tensors
+                first. All states are then unchanged.
             TypeError: for an argument of another type.
 
         >>> import numpy as np, cpd
@@ -173,7 +179,7 @@ class States:
             native[0].load([state for state in merged_states if rank in (None, state.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything stored, as a new dict of numbers, texts and bytes."""
+        """Returns all states, the owner and the gradients: a dict of numbers, texts and bytes."""
         with self._used() as native:
             rows, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
@@ -187,17 +193,17 @@ class States:
         return whose | {"layers": layers} | of_gradients
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stores what `state_dict` returned, and nothing else.
+        """Replaces all states by the states in a dict that `state_dict` returned.
 
-        A call that uses a layer compares its codec, its size and, for results, the slice. Version
-        0.7 stored no slice and meant that rank r owns slice r of each layer, as `order="ring"`
-        still does.
+        A later call raises an error if a tensor's codec, size or slice of results differs from the
+        loaded state. Version 0.7 did not store the slice. In that version rank r encoded slice r of
+        each tensor, as it still does with `order="ring"`.
 
         Args:
-            state: the state; it is not changed.
+            state: the result of `state_dict`; it is not changed.
 
         Raises:
-            ValueError: for anything else.
+            ValueError: if `state` is not a result of `state_dict`.
         """
         try:
             rows = [
@@ -220,10 +226,10 @@ class States:
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Yields the native object, for one call of `owner`, the ranks of a call of ranks.
+        """Yields the C++ object for one call, and makes `owner` its owner unless it is None.
 
-        Raises ValueError for states of another owner, and RuntimeError while another call uses the
-        object.
+        Raises ValueError if another owner's nonzero states are stored, and RuntimeError while
+        another call uses the object.
         """
         if not self._one_call.acquire(blocking=False):
             raise RuntimeError(
@@ -245,9 +251,9 @@ class States:
 
 
 def _all_ranks(all_states: list[States]) -> int:
-    """Returns the number of ranks of these states; each rank must be given once.
+    """Returns the number of ranks whose states are given.
 
-    Raises ValueError otherwise.
+    Raises ValueError unless the states of each rank are given exactly once.
     """
     for states in all_states:
         if not isinstance(states, States):
@@ -270,10 +276,10 @@ def _all_ranks(all_states: list[States]) -> int:
 def native_states(
     states: States | None, *, wanted: bool = True, owner: Owner | None = None
 ) -> Iterator[_core.CodecStates | None]:
-    """Yields the native object of `states=`, for one call of `owner`.
+    """Yields the C++ object of the argument `states` for one call of `owner`.
 
-    Yields None if it is not `wanted`, as by formats. Raises TypeError for other objects, ValueError
-    for another owner's states.
+    Yields None if `states` is None or not `wanted`: formats have no states. Raises TypeError if
+    `states` is not a `States`, and ValueError if it has nonzero states of another owner.
     """
     if states is not None and not isinstance(states, States):
         raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of compressors."""
+"""`compressors`: the names of all compressors, with rule, source and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpd import _core
 
 @functools.cache
 def compressors() -> dict[str, Mapping[str, str]]:
-    """Returns what `Codec.named` returns."""
+    """Returns the dict that `Codec.named` documents."""
     return {
         name: {"summary": summary, "source": source, "evidence": "literature", "options": options}
         for name, options, source, summary in _core.compressors()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tools for hardware design: vectors, test benches, rules of adders, and gate counts.
 
-`probe` finds the rule by which a unit adds products, and `replay` compares a unit's published
-results with an accumulator. `gates` estimates the gates of a format and an accumulator.
-`make_vectors` makes vectors for RTL, and `write_testbench` writes test benches that read them.
+`probe` finds the rule by which a hardware unit adds products: the order, formats and roundings.
+`replay` compares a unit's published results with an accumulator. `gates` estimates the gates of a
+multiply-accumulate. `make_vectors` makes test vectors for RTL, and `write_testbench` writes a test
+bench that reads them.
 """
 
 from cpd._lazy import attach

@@ -1,40 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hardware cost of a multiply-accumulate, by the model `cpd-2026`.
 
-The model counts bits, from the descriptors alone, and sums them in gates. Its numbers compare
-formats and accumulators with each other.
+The model counts the bits of each part of a unit and converts them to two-input gates. It uses only
+the parameters of the formats and the accumulator. Use its numbers only to compare formats and
+accumulators with each other.
 
-Operands a and b have significands of p = man + 1 bits (sm8 has 7 bits, an int8 in two's complement
-8). Their product has pp = pa + pb bits, the sum ps bits. A shifter of w bits has s(w) = ceil(log2(w
-+ 1)) stages. For one product and its addition:
+Operands a and b have significands of pa and pb bits: man + 1 bits (sm8 has 7 bits, an int8 in two's
+complement 8). Their product has pp = pa + pb bits. The significand of the sum has ps bits. A
+shifter of w bits has s(w) = ceil(log2(w + 1)) stages. For one product and its addition:
 
-- multiplier: pa pb partial products.
-- aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it. w is the adder's
-  window: ps + 3 (guard, round, sticky) for rounded products, max(pp, ps) + 3 for exact ones.
-- adder: 2 w, the sum and its negation.
+- multiplier: pa · pb partial products.
+- aligner: w (s(w) + 2) multiplexers, for the shifter and for the swap of the addends before it. w
+  is the width of the adder: ps + 3 (guard, round, sticky) if products are rounded, max(pp, ps) + 3
+  if products are exact.
+- adder: 2 w bits, for the sum and its negation.
 - normalizer: w to count zeros; w s(w) to shift up; another w s(w) to shift down if the format has
   subnormals; and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
-  its random bits. A rounded product costs the same again, with pp and the product's format.
-  its random bits. A rounded product adds the same again, with pp and the product's format.
-- exponent: e + 1 for the sum of the operands' exponents, 3 (e + 2) for a rounding, 2 (e + 1) for an
-  alignment. An int has no exponent.
-- scales: for blocks of N values, 1/N of the sum of two scales' exponents and of its addition to the
-  result's. If a scale has a mantissa, also 1/N of two products: of both scales, and with the sum.
+  its random bits. A rounded product needs a second normalizer and the exponent bits of a rounding,
+  with pp and the product's format.
+- exponent, with e exponent bits: e + 1 bits for the sum of the operands' exponents, 3 (e + 2) for a
+  rounding, 2 (e + 1) for an alignment. An integer has no exponent.
+- scales: for blocks of N values, 1/N of the bits that add the exponents of two scales and add their
+  sum to the result's exponent. If a scale has a mantissa, also 1/N of the bits of two multipliers:
+  for the product of the scales, and for its product with the sum.
 
-A matrix unit of N products and F fraction bits shifts each product within F + 2 bits. It adds F + 2
-+ s(N) bits per term and twice that number at the end. It compares and subtracts exponents, 3 (e +
-2), and has one normalizer for N products.
+A matrix unit that adds N products with F fraction bits shifts each product within F + 2 bits. Its
+adders have F + 2 + s(N) bits for each term, and twice that number for the final sum. It has 3 (e +
+2) bits to compare and subtract exponents, and one normalizer for N products.
 
-An integer accumulator of w bits has an adder of 3 w: the sum and the carries ahead of it. It shifts
-products that have exponents. It has no normalizer, but w / 2 bits to saturate.
+An integer accumulator of w bits has an adder of 3 w bits, for the sum and its carry-lookahead. It
+has shifters only if products have exponents. Instead of a normalizer it has w / 2 bits to saturate.
+A `kahan` accumulator has four adders with all their parts. A `chunked` accumulator has one, and a
+second one that counts as 1 / chunk.
 
-kahan has four adders with all their parts; chunked has one and 1/chunk.
-
-A partial product counts as 6 two-input gates (an AND and a full adder). A bit of an adder counts as
-5, a bit of an aligner or a normalizer as 3. Compared with the modules in tests/rtl as yosys
-synthesizes them, the model gives 0.8 to 1.6 of the gates. For integers it gives 0.9 to 1.3, and for
-4-bit formats, whose logic is a small table, twice as many. Wires, registers and timing are left
-out.
+A partial product counts as 6 two-input gates (an AND and a full adder), a bit of an adder as 5, a
+bit of any other part as 3. For the modules in tests/rtl, the model gives 0.8 to 1.6 times the gates
+that yosys synthesizes. For integers it gives 0.9 to 1.3 times, and for 4-bit formats, which yosys
+reduces to a small table, twice the gates. Wires, registers and timing are not modeled.
 """
 
 from __future__ import annotations
@@ -62,23 +64,23 @@ from cpd.numeric.scaled import Scaled, ScaledLike, element_format, format_or_sca
 MODEL = "cpd-2026"
 Parts: TypeAlias = npt.NDArray[np.float64]
 GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normalizer": 3, "exponent": 5, "scales": 6}
-"""Two-input gates per bit."""
+"""The number of two-input gates per bit of each part."""
 
 
 @refuses_old
 @dataclass(frozen=True)
 class Gates:
-    """The bits of each part of a unit, for one multiply-accumulate.
+    """The bits of each part of a hardware unit, for one multiply-accumulate.
 
-    The bits of a part that several multiply-accumulates share are divided among them.
+    If several multiply-accumulates share a part, each counts an equal fraction of its bits.
 
     Attributes:
         multiplier: partial products.
         aligner: multiplexers that align the addends.
-        adder: bits of the sum and of its negation or carries.
+        adder: bits of the sum, and of its negation or carry logic.
         normalizer: bits to normalize, round or saturate the sum.
-        exponent: bits of the exponents' arithmetic.
-        scales: bits of the block scales' arithmetic; default 0.
+        exponent: bits of the arithmetic with exponents.
+        scales: bits of the arithmetic with block scales; default 0.
 
     >>> gates("e4m3fn", "fp32").multiplier
     16.0
@@ -97,7 +99,7 @@ class Gates:
 
     @property
     def total(self) -> float:
-        """The cost in two-input gates: the sum of all parts, each part's bits times `GATES`."""
+        """The cost in two-input gates: the sum over all parts of bits times `GATES`."""
         return math.fsum(getattr(self, name) * weight for name, weight in GATES.items())
 
     def json(self) -> dict[str, Any]:
@@ -112,18 +114,18 @@ def gates(
     accumulator: AccumulatorLike = "fp32",
     b: FormatLike | ScaledLike | None = None,
 ) -> Gates:
-    """Estimates the cost of a multiply-accumulate in hardware, by the model `cpd-2026`.
+    """Estimates the hardware cost of a multiply-accumulate, by the model `cpd-2026`.
 
-    The unit multiplies a value of format `a` by one of format `b` and adds the product in
+    The unit multiplies a value of format `a` by a value of format `b` and adds the product in
     `accumulator`. `help(cpd.hardware.gate_counts)` defines the model: it counts the bits of each
     part. A bit of the multiplier is 6 two-input gates, one of an adder 5, one of another part 3.
 
     Args:
         a: the format of the first operand, plain or scaled (`"e4m3fn"`, `"mxfp8"`). If
-            `accumulator` is a matrix unit, the unit's own operand formats replace the elements of a
-            and b. Block scales still count.
+            `accumulator` is a matrix unit, the unit's own operand formats are used instead of the
+            element formats of a and b. The block scales of a and b count in any case.
         accumulator: the accumulator that adds the products; default fp32.
-        b: the format of the second operand; default the format of a.
+        b: the format of the second operand; default None: the format of a.
 
     Returns:
         The bits of each part; the property `total` is their sum in two-input gates.
@@ -153,12 +155,12 @@ def gates(
 
 
 def _precision(f: Format) -> int:
-    """Bits of the significand; in two's complement with the sign."""
+    """Returns the bits of the significand; in two's complement, including the sign."""
     return f.man + (2 if f.encoding in ("int", "int_full") else 1)
 
 
 def _exponent(*formats: Format) -> int:
-    """Bits of the widest exponent; 0 for integers."""
+    """Returns the largest number of exponent bits of the formats; 0 for integers."""
     return max(f.exp if f.exp > 1 else 0 for f in formats)
 
 
@@ -166,7 +168,7 @@ def _stages(width: int) -> int:
     return math.ceil(math.log2(width + 1))
 
 
-# Functions below return the bits of aligner, adder, normalizer and exponent.
+# The functions below return the bits of the aligner, adder, normalizer and exponent.
 
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
@@ -205,9 +207,9 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
-    """Returns the parts for one of the unit's products.
+    """Returns the parts of a matrix unit, for one of its products.
 
-    A dot product that is formed before the alignment is aligned once, as a sum.
+    A unit that forms short dot products before the alignment aligns each dot product once.
     """
     term_bits = unit.fraction_bits + 2
     width = term_bits + _stages(unit.block)
@@ -225,9 +227,9 @@ def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:
-    """Returns the bits for both operands' scales, divided by the values of a block.
+    """Returns the bits for the block scales of both operands, divided by the values of a block.
 
-    The scale of a tensor or of a row is applied at the end of a sum and not counted.
+    The scale of a tensor or of a row is applied once at the end of a sum, so it is not counted.
     """
     blocks = [q for q in (a, b) if isinstance(q, Scaled) and q.block not in ("tensor", "row")]
     if not blocks:
@@ -240,7 +242,7 @@ def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float
 
 
 def _run(q: Scaled) -> int:
-    """Returns the number of values of the sum that share a scale."""
+    """Returns the number of values along a sum that share a scale."""
     return int(q.block.rpartition("x")[2])
 
 

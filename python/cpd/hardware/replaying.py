@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays published dot products of a matrix unit with an accumulator."""
+"""`replay`: compares published dot products of a matrix unit with an accumulator's."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ F32 = npt.NDArray[np.float32]
 
 _SHOWN = 5
 _KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
-"""The operands' formats by the names of a file's arrays."""
+"""The formats of operands, by the names that a file's arrays begin with."""
 _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
-"""GPUs whose units equal another GPU's."""
+"""GPUs with the matrix unit of another GPU."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of one set of a file's dot products; NaN matches any NaN.
+    """The comparison of one set of dot products in a file. Any NaN equals any other NaN.
 
     Attributes:
-        name: the set, by the formats of its operands and results, such as `fp16 fp32`.
+        name: the formats of the set's operands and results, such as `fp16 fp32`.
         accumulator: the accumulator that was compared.
-        adds_c: whether the addends were added.
-        matches: the number of results that are equal.
+        adds_c: whether the accumulator added the addends.
+        matches: the number of results in which file and accumulator are equal.
         total: the number of results.
         first: the first results that differ, at most five: the index of the dot product in its
             set, the published result, and the accumulator's.
-        mutations: the number of results that differ from the published ones, by the name of a
-            changed rule. Empty unless asked for.
+        mutations: a dict from each changed rule to the number of results that then differ from the
+            published results. Empty unless requested.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of n dot products of k terms: operands n x k, addends and results n."""
+    """A set of n dot products of k terms. Operands have shape (n, k), addends and results (n,)."""
 
     name: str
     operands: tuple[Format, Format]
@@ -71,7 +71,7 @@ class _Set:
     c: F32
     results: F32
     unit: Accumulator | None
-    """The unit, from the file's name or head."""
+    """The name of the accumulator that computed the results, from the file's name or head."""
     adds_c: bool = True
 
 
@@ -85,30 +85,33 @@ def replay(
     adds_c: bool | None = None,
     mutations: bool = False,
 ) -> list[Replay]:
-    """Compares a file's dot products with an accumulator's, bit by bit.
+    """Compares the dot products in a file with an accumulator's, bit by bit.
 
-    Nothing in a file is executed.
+    Code in a file is never executed.
 
     Args:
         path: the file, in one of two forms. `.npz` has arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`,
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
-            bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` are as `cpd.hardware.Vectors` writes them,
-            of operation dot or block_fma.
-        accumulator: an accumulator. A preset's name means the unit with each set's operands.
-            Default: the preset for the file's name (`H100.npz`), or the accumulator in its head.
-        operands: replays only sets with these operands (`E4M3` or `e4m3fn`); default: all sets.
-        result: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
-        adds_c: whether the results include the addends. Default: True, except for fp32 results of
-            FP8 on H100 and H200, which are a * b alone.
-        mutations: also counts the results that differ under changed rules. The changes are one
-            fraction bit more and less, twice and half the block, and the other rounding; default
-            False.
+            bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` files are those that
+            `cpd.hardware.Vectors` writes, for the operations `dot` and `block_fma`.
+        accumulator: the accumulator. The name of a GPU's unit means this unit with the operands of
+            each set. Default None: the unit that the file's name gives (`H100.npz`), or the
+            accumulator in the file's head.
+        operands: the format of the operands of the sets to compare (`E4M3` or `e4m3fn`); default
+            None: all sets.
+        result: the format of the results of the sets to compare (`fp32` or `fp16`); default None:
+            all sets.
+        adds_c: whether the results include the addends. Default None: True, except for FP8 operands
+            with fp32 results of H100 and H200, which are products without addends.
+        mutations: whether to count also the results that differ under changed rules: one fraction
+            bit more or less, a block of twice or half the size, the other rounding. Default False.
 
     Returns:
         One `Replay` for each set.
 
     Raises:
-        ValueError: if the file holds no such sets, or no set that fits the arguments.
+        ValueError: if the file does not have dot products in one of these forms, or no set that
+            fits the arguments.
         OSError: if the file cannot be read.
 
     >>> import tempfile
@@ -156,7 +159,7 @@ def _replayed(batch: _Set, unit: Accumulator, adds_c: bool | None, mutations: bo
 
 
 def _run(batch: _Set, c: F32, unit: Accumulator) -> F32:
-    """Returns the results of a batch of products, 1 x k by k x 1."""
+    """Returns n dot products, computed as a batch of matrix products 1 × k by k × 1."""
     result: F32 = gemm(batch.a[:, None, :], batch.b[:, :, None], unit, c[:, None, None])
     return result[:, 0, 0]
 
@@ -168,7 +171,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 
 def _changed(unit: Unit) -> Iterator[tuple[str, Accumulator]]:
-    """Yields the valid rules that differ from the unit's in one thing."""
+    """Yields valid rules that differ from the unit's rule in one property, with their names."""
     other_rounding = "toward_zero" if unit.sum_rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},
@@ -210,7 +213,7 @@ def _accumulator(batch: _Set, acc: AccumulatorLike | None) -> Accumulator:
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:
-    """Returns the name of the preset for a GPU's results, which may not exist."""
+    """Returns the name of an accumulator for a GPU's results; the accumulator may not exist."""
     gpu = _LIKE.get(gpu, gpu)
     if kind in ("E4M3", "E5M2"):
         return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"
@@ -267,7 +270,7 @@ def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32
 
 
 def _of_vectors(path: Path) -> _Set:
-    """Returns the set in a file that `cpd vectors` wrote."""
+    """Returns the set of dot products in a file that `cpd vectors` has written."""
     from cpd.hardware.vectors.files import File
     from cpd.hardware.vectors.making import rule_of
     from cpd.hardware.vectors.sums import SumRule, as_binary32

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over several nodes: hooks of torch's data parallelism, and nodes."""
+"""Training over several nodes: hooks for DDP and FSDP2, virtual nodes, DiLoCo workers."""

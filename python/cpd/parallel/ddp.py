@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook for torch's DistributedDataParallel: CPD's all-reduce sums gradients."""
+"""A hook with which torch's DistributedDataParallel sums gradients by CPD's all-reduce."""
 
-# No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
+# This file must not import annotations from __future__: DDP compares the hook's annotations with
+# types, not with strings.
 
 import contextlib
 import functools
@@ -30,9 +31,9 @@ from cpd.parallel.traffic import Meter, StepTraffic
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""The types of gradients that are reduced."""
+"""The dtypes of gradients that the hook accepts."""
 _PATIENCE = 5.0
-"""Seconds to wait for the end of a reduction after Ctrl-C."""
+"""The seconds that the backward pass waits after Ctrl-C for the end of a reduction."""
 
 
 @functools.partial(checked, own=("comm",))
@@ -45,47 +46,48 @@ def ddp_hook(
     divide: Literal["after", "before"] | None = None,
     seed: int = 0,
 ) -> tuple["HookState", Hook]:
-    """Returns state and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
+    """Returns the two arguments of torch's `DistributedDataParallel.register_comm_hook`.
 
-    Each parameter's gradient is a tensor of the all-reduce, with its own exponent, whatever bucket
-    DDP puts it in. Its number in random streams is its index among the model's parameters. So the
-    gradients equal, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
+    Use: `model.register_comm_hook(*cpd.ddp_hook(spec))`. CPD's all-reduce then sums the gradients.
+    Each parameter's gradient is one tensor of the all-reduce, with its own scale, in whichever
+    bucket DDP puts the gradient. The parameter's index in the model selects its random numbers. So
+    the gradients have the bits of `simulate_all_reduce` over all ranks' gradients, in the order of
     `model.parameters()`, at step `state.step`. The state counts one step for each backward pass
-    that reduces. bfloat16 and float16 gradients are widened first, and the result is rounded to
-    nearest.
+    that reduces gradients. bfloat16 and float16 gradients are widened before the sum, and the
+    result is rounded to nearest.
 
-    Buckets are reduced in DDP's order on a separate thread, while backward continues. In the very
-    first pass, the order of the parameters is unknown until the last bucket. The other buckets wait
-    for it, unless `model` is given.
+    Buckets are reduced in DDP's order on a separate thread, while the backward pass continues.
+    Without `model`, the order of the parameters is unknown until the last bucket of the first
+    backward pass. All buckets of that pass then wait for its last bucket.
 
     Args:
-        spec: a `Reduce`, its text, or a `Schedule` that uses the names of the module's
-            `named_parameters()` and the state's steps.
-        comm: a communicator of the ranks of DDP, which nothing else uses. Default:
-            `cpd.comm.distributed()`, which has its own connections; every rank makes it at the same
-            point. If DDP has a `process_group`, give `cpd.comm.distributed(process_group)`.
-        model: the model, as it is or in DDP. Needed for a `Schedule` with exempt tensors, and if
-            parameters are of several types or devices (DDP's buckets do not show their order then).
-            Default None.
-        average: whether to divide by the number of ranks; default True. False: the spec's choice.
-        divide: when the average divides: `"after"` divides the sum, `"before"` each contribution,
-            as DDP does without a hook; see `Reduce`. None: the spec's choice, by default `"after"`.
+        spec: a `Reduce`, its text, or a `Schedule`. The schedule's names are those in the module's
+            `named_parameters()`, and its steps are the state's steps.
+        comm: a communicator of the ranks of DDP, which the program must not use for anything else.
+            Default None: the hook calls `cpd.comm.distributed()`, so all ranks must call
+            `ddp_hook`. If DDP has a `process_group`, pass `cpd.comm.distributed(process_group)`.
+        model: the model, with or without its DDP wrapper. Needed for a `Schedule` with exempt
+            tensors, and for parameters of several dtypes or devices, because DDP's buckets then do
+            not show the order of the parameters. Default None.
+        average: whether to divide by the number of ranks; default True. False: `spec` decides.
+        divide: when to divide: `"after"` divides the sum, `"before"` divides each contribution, as
+            DDP does without a hook; see `Reduce`. Default None: `spec` decides.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
     Returns:
-        The state and the hook.
+        The hook's state, and the hook.
 
     Raises:
-        ValueError: for an invalid argument, or a group of the spec that is larger than the number
-            of ranks.
+        ValueError: for an invalid argument, for `divide` with `average=False`, or if `group_size`
+            of `spec` exceeds the number of ranks.
         TypeError: for an argument of another type.
         RuntimeError: if torch.distributed is not initialized.
 
-    If a rank fails, for instance by a lost rank, the backward pass ends with a RuntimeError that
-    has the error's text; `state.error` is the error itself. Ctrl-C ends the pass with
-    KeyboardInterrupt if it runs on Python's main thread (not on a GPU's thread, where torch waits).
-    The communicator is then broken. `state` can be pickled: see `HookState`.
+    If the all-reduce raises an error, for instance `RankLost`, the backward pass raises a
+    RuntimeError with the error's text. `state.error` is the error itself. Ctrl-C ends a backward
+    pass with KeyboardInterrupt if torch waits for it on Python's main thread, which is not so on a
+    GPU. The communicator is then broken. `state` can be pickled: see `HookState`.
     """
     if isinstance(spec, nn.Module):
         raise TypeError(
@@ -112,17 +114,17 @@ def _all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Ten
 
 @functools.partial(checked, own=("comm",))
 class HookState:
-    """The state of the hook from step to step.
+    """The state that the DDP hook carries from step to step.
 
-    A checkpoint holds `state_dict()`, plain data that `torch.load` takes with `weights_only=True`.
-    A new hook of the same schedule continues from it (`load_state_dict`).
+    Store `state_dict()` in a checkpoint: it is plain data, which `torch.load` reads with
+    `weights_only=True`. `load_state_dict` lets a new hook with the same schedule continue from it.
 
-    A pickle holds the schedule, the step, the names and the states, not the communicator. At its
-    first bucket, an unpickled state makes a new communicator of the default process group, unless
-    `attach` has set one.
+    A pickle of this object has the schedule, the step, the seed, the names and the codec's states,
+    but not the communicator. At its first bucket, an unpickled object makes a communicator of the
+    default process group, unless `attach` has set one.
 
     Args:
-        schedule: the schedule.
+        schedule: the all-reduce of each parameter at each step.
         step: the number of the next step; default 0.
         seed: the seed of the random bits; default 0.
     """
@@ -131,13 +133,13 @@ class HookState:
     seed: int
     """The seed of the random bits of casts, codecs and sums."""
     step: int
-    """Number of the next backward pass that reduces; enters the random streams."""
+    """The number of the next backward pass that reduces; it selects the random numbers."""
     names: list[str] | None
-    """The parameters' names in their order, if the model was given."""
+    """The parameters' names, in the model's order; None if no model was given."""
     states: States
-    """A codec's state for this rank's tensors; each rank's checkpoint has its own."""
+    """The codec's states for this rank's tensors. Each rank must store its own in a checkpoint."""
     error: BaseException | None
-    """The first error of the thread that reduces."""
+    """The first error on the thread that reduces; None if it had no error."""
 
     def __init__(self, schedule: Schedule, step: int = 0, seed: int = 0) -> None:
         self.__setstate__({"schedule": schedule, "step": step, "seed": seed, "names": None})
@@ -149,7 +151,7 @@ class HookState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.schedule = state["schedule"]
         self.step = state["step"]
-        self.seed = state.get("seed", 0)  # of 0.7 in the schedule's specs
+        self.seed = state.get("seed", 0)  # version 0.7 had it in the schedule's specs
         self.names = state["names"]
         self.states = state.get("states") or States()
         self.error = None
@@ -163,19 +165,21 @@ class HookState:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """The all-reduce of the last ended backward pass on this rank; None before the first.
+        """Bytes and time of the all-reduce in the last complete backward pass; None before it.
 
-        It has the `step`; `bytes_sent`, the encoded values (None if the communicator does not count
-        them); and the `seconds` in calls that reduce, including waiting for other ranks.
+        The numbers are this rank's: `step`; `bytes_sent`, the bytes of encoded values (None if the
+        communicator does not count them); and `seconds`, the time in calls that reduce, including
+        the time of waiting for other ranks.
         """
         return self._meter.last
 
     def attach(self, comm: Communicator | None = None, model: nn.Module | None = None) -> None:
-        """Uses this communicator and this model's parameters from now on.
+        """Sets the communicator and the model for all later buckets.
 
         Args:
-            comm: the communicator; default None: unchanged.
-            model: the model, as it is or in DDP; default None: unchanged.
+            comm: the communicator; default None: the communicator stays as it is.
+            model: the model, with or without its DDP wrapper; default None: the model stays as it
+                is.
         """
         _check_model(model)
         _check_comm(comm, self.schedule)
@@ -192,22 +196,24 @@ class HookState:
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the step, the seed, the parameters' names, and the states that a codec stores.
+        """Returns the step, the seed, the parameters' names and the codec's states.
 
-        It is a new dict of numbers, texts and bytes. Each rank's checkpoint has its own.
+        The result is a new dict of numbers, texts and bytes. It differs between ranks, so each rank
+        must store its own in a checkpoint.
         """
         names = None if self.names is None else list(self.names)
         numbers = {"step": self.step, "seed": self.seed}
         return {**numbers, "names": names, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`.
+        """Restores the step, the seed, the names and the codec's states from a `state_dict`.
 
         Args:
             state: the result of `state_dict`, for the same parameters in the same order.
 
-        Raises ValueError for anything else, or for parameters of other names; the state is then
-        unchanged.
+        Raises:
+            ValueError: if `state` is not a result of `state_dict`, or if its parameters have other
+                names. This object is then unchanged.
         """
         check_keys("state", state, "names", "states", "step")
         step, names = integer("step", state["step"]), state["names"]
@@ -222,7 +228,7 @@ class HookState:
             self.names = list(names)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets the states that codecs store for a parameter.
+        """Removes the codec's states of a parameter, such as its residual.
 
         Args:
             name: the parameter's name, if the model was given; default None: all parameters.
@@ -233,13 +239,13 @@ class HookState:
         self.states.reset(None if name is None else number_of(name, self.names or []))
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Reduces a bucket's gradients, as DDP's communication hook.
+        """Starts the all-reduce of a bucket of gradients; DDP calls this method as its hook.
 
         Args:
-            bucket: the bucket, whose buffer the call takes over.
+            bucket: DDP's bucket. The result is written into its buffer.
 
         Returns:
-            A future of the buffer, with the reduced gradients.
+            A future; its value is the buffer with the reduced gradients.
         """
         if self._comm is None:
             self._comm, self._owns_comm = _own_communicator(), True
@@ -259,13 +265,13 @@ class HookState:
         return taken.result
 
     def _await_in_backward(self, last: "_Bucket") -> None:
-        """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own.
+        """Adds a wait that Ctrl-C interrupts to the end of the backward pass.
 
-        Ctrl-C does not end torch's wait. Only Python's main thread receives it: on a GPU's thread,
-        torch waits as before.
+        Ctrl-C does not interrupt torch's own wait, which comes after it. Only Python's main thread
+        receives Ctrl-C, so no wait is added if the pass runs on a thread of a GPU.
         """
         if threading.current_thread() is threading.main_thread():
-            with contextlib.suppress(RuntimeError):  # DDP reduces after the pass (static graphs)
+            with contextlib.suppress(RuntimeError):  # static graphs: DDP reduces after the pass
                 torch.autograd.Variable._execution_engine.queue_callback(
                     functools.partial(self._await, last)
                 )
@@ -279,16 +285,16 @@ class HookState:
             raise
 
     def close(self) -> None:
-        """Ends the thread when its work is done, and closes a communicator that the state has made.
+        """Waits for buckets in progress, then ends the thread. Later buckets raise RuntimeError.
 
-        No more buckets are taken.
+        Also closes the communicator if this object has made it.
         """
         self._worker.end()
         if self._owns_comm and self._comm is not None:
             self._comm.close()
 
     def _number_by_buckets(self) -> None:
-        """Numbers the parameters: DDP's first buckets hold them from the last one to the first."""
+        """Numbers the parameters from the order of the first pass's buckets: last ones first."""
         ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
         if self.names is not None and len(self.names) != len(ordered):
             raise ValueError(
@@ -297,7 +303,7 @@ class HookState:
         self._numbers = {parameter: number for number, parameter in enumerate(ordered)}
 
     def _layers(self, taken: "_Bucket") -> dict[int, torch.Tensor]:
-        """Returns the bucket's gradients by their numbers."""
+        """Returns the bucket's gradients, with the parameters' numbers as keys."""
         layers = {}
         for parameter, gradient in zip(taken.parameters, taken.gradients, strict=True):
             if parameter not in self._numbers:
@@ -315,9 +321,9 @@ class HookState:
     def _run(
         self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
     ) -> None:
-        """Runs on the thread: reduces the bucket in place and fulfills its future.
+        """Reduces a bucket in place, on the worker thread, and sets the result of its future.
 
-        `ends`: whether it is the last bucket of its step.
+        `ends` is True for the last bucket of a step.
         """
         try:
             if taken.ready is None:
@@ -375,9 +381,9 @@ class HookState:
 
 
 class _Worker:
-    """A thread that runs the functions put into it, in that order.
+    """A thread that calls the submitted functions in their order.
 
-    A program that ends does not wait for it.
+    It is a daemon thread: the end of the program does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -395,11 +401,11 @@ class _Worker:
         self._queue.put(work)
 
     def interrupt(self) -> None:
-        """Ends its present call of CPD, and every further one, with KeyboardInterrupt."""
+        """Ends the thread's call of CPD, and each later call, with KeyboardInterrupt."""
         self._stop.set()
 
     def end(self) -> None:
-        """Waits for the work in progress, and takes no more."""
+        """Waits for the submitted functions, then ends the thread; later submits raise."""
         self._ended = True
         if self._thread is not None:
             self._queue.put(None)
@@ -412,7 +418,7 @@ class _Worker:
 
 
 class _Bucket(NamedTuple):
-    """A bucket in progress. DDP's own object does not outlive the hook."""
+    """Copies of a DDP bucket's references, because DDP deletes its bucket after the hook."""
 
     buffer: torch.Tensor
     parameters: list[torch.Tensor]
@@ -440,14 +446,14 @@ class _Bucket(NamedTuple):
         cuda = buffer.is_cuda
         ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
         done: Future[torch.Tensor] = Future(devices=[buffer.device] if cuda else None)
-        # An exception set on a future is visible to Python alone. One that a callback raises is
-        # visible to DDP, too.
+        # DDP does not see an exception that is set on a future. It sees an exception that a
+        # callback of the future raises, so `result` passes the value on by a callback.
         result = done.then(lambda finished: finished.value())
         return cls(buffer, parameters, gradients, ready, done, result, threading.Event())
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Returns the bucket's part in the parameter's own layout, which DDP keeps if that is dense."""
+    """Returns a bucket's gradient with the strides of its parameter, if these are dense."""
     if parameter.is_contiguous():
         return gradient
     strides = parameter.stride()
@@ -457,7 +463,7 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
 
 
 def _check_comm(comm: Any, schedule: Schedule) -> None:
-    """Raises unless `comm` reduces, and has enough ranks for the groups of the schedule."""
+    """Raises unless `comm` is None, or has `all_reduce` and as many ranks as a group needs."""
     if comm is None:
         return
     if not callable(getattr(comm, "all_reduce", None)):
@@ -478,7 +484,7 @@ def _check_model(model: Any) -> None:
 
 
 def _own_communicator() -> Communicator:
-    """Returns a communicator of the default group, with connections of its own."""
+    """Makes a communicator of torch's default process group, with separate connections."""
     if not dist.is_initialized():
         raise RuntimeError(
             "torch.distributed has no process group: call torch.distributed.init_process_group "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 (`torch.distributed.fsdp.fully_shard`): gradients are sharded by CPD's reduce-scatter."""
+"""Hooks for FSDP2 (`torch.distributed.fsdp.fully_shard`): CPD reduces and scatters gradients."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def fsdp_hook(
     divide: Literal["after", "before"] | None = None,
     seed: int = 0,
 ) -> dict[str, ReduceScatter]:
-    """Gives every FSDP module of `model`, itself included, its own `ReduceScatter`.
+    """Sets a `ReduceScatter` in every FSDP module of `model`, and in `model` itself.
 
-    A tensor of the reduction is one FSDP module. FSDP passes the gradients of all its parameters as
-    one flat tensor, so they share one APS exponent. The tensor's number in random streams is its
-    index among the FSDP modules of `model.named_modules()`. A `Schedule` uses its name there (`""`
-    for `model` itself).
+    FSDP passes the gradients of all parameters of an FSDP module as one flat tensor. This tensor is
+    one tensor of the reduction, so the module's parameters share one APS scale. The module's index
+    among the FSDP modules in `model.named_modules()` selects its random numbers. A `Schedule` uses
+    the module's name in `named_modules()` (`""` for `model` itself).
 
     Args:
-        model: a model with FSDP modules.
+        model: a model to which `fully_shard` was applied.
         spec: as in `ReduceScatter`.
         comm: one communicator for all modules, as in `ReduceScatter`; default None.
         divide: as in `ReduceScatter`; default None.
         seed: as in `ReduceScatter`; default 0.
 
     Returns:
-        The reduce-scatter of each module, by name.
+        A dict from the name of each FSDP module to its `ReduceScatter`.
 
     Raises:
-        ValueError: if nothing is sharded, or an exempt name of the schedule matches no FSDP module.
+        ValueError: if the model has no FSDP module, or if a pattern in `exempt` of the schedule
+            matches no FSDP module.
     """
     modules = {name: m for name, m in model.named_modules() if isinstance(m, FSDPModule)}
     if not modules:
@@ -68,44 +69,47 @@ def fsdp_hook(
 
 @checked
 class ReduceScatter:
-    """For `FSDPModule.set_custom_reduce_scatter`: every rank receives its slice of the sum.
+    """A reduce-scatter of gradients for torch's `FSDPModule.set_custom_reduce_scatter`.
 
-    The result is, bit for bit, this rank's slice of `simulate_all_reduce` of all ranks' flat
-    gradients as one tensor. It is ready when the call returns.
+    Every rank receives its slice of the sum. The slice has the bits of `simulate_all_reduce` over
+    all ranks' flat gradients, taken as one tensor. The result is ready when the call returns.
 
     Args:
-        spec: a `Reduce` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
-            the sum is averaged (SUM or AVG), not `spec.average`.
-        comm: a communicator of the ranks among which parameters are sharded, which nothing else
-            uses. It has at least as many ranks as a group of `spec`. Default: one is made in the
-            first backward pass.
-        name: the module's name, for the schedule. Default: none.
-        number: the module's number in random streams; each module has its own. Default 0.
-        divide: when an average divides: `"after"` divides the sum, `"before"` each contribution;
-            see `Reduce`. None: the spec's choice, by default `"after"`.
+        spec: a `Reduce` with the exchange `"owner"`, or a `Schedule` of such specs. FSDP's argument
+            SUM or AVG decides whether the sum is averaged; `spec.average` is ignored.
+        comm: a communicator of the ranks among which FSDP shards the parameters. The program must
+            not use it for anything else. It must have at least `group_size` ranks. Default None:
+            the first backward pass makes a communicator.
+        name: the module's name, which a schedule uses; default "".
+        number: the module's number, which selects its random numbers and must differ between
+            modules; default 0.
+        divide: when an average divides: `"after"` divides the sum, `"before"` divides each
+            contribution; see `Reduce`. Default None: `spec` decides.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
-    `step` is the number of the next call; every backward pass makes one call. The number enters the
-    random streams. `states` is the codec's state for this rank's tensor. Save both in checkpoints
-    (`state_dict`) if rounding is stochastic or a codec feeds errors back. A codec treats the flat
-    gradients as one row, or one column.
+    The attribute `step` is the number of the next call; every backward pass makes one call. The
+    number selects the random numbers. The attribute `states` has the codec's state for this rank's
+    tensor. If rounding is stochastic or a codec uses error feedback, store `state_dict()` in
+    checkpoints. A codec that encodes rows or columns treats the flat gradients as a single row or
+    column.
 
-    With `set_gradient_divide_factor`, also call `set_force_sum_reduction_for_comms(True)`: the
-    reduce-scatter then returns the sum, and FSDP divides it. On a two-dimensional mesh, torch
-    computes the further sum over replicas.
+    If you call FSDP's `set_gradient_divide_factor`, also call
+    `set_force_sum_reduction_for_comms(True)`. The reduce-scatter then returns the sum, and FSDP
+    divides the sum by the factor. On a two-dimensional device mesh, torch (not CPD) sums over the
+    replicas.
     """
 
     schedule: Schedule
-    """The spec or schedule of the reduction."""
+    """The schedule of the reduction: the spec at each step."""
     seed: int
     """The seed of the random bits of casts, codecs and sums."""
     step: int
-    """The number of the next call; enters the random streams."""
+    """The number of the next call, which selects the random numbers."""
     name: str
     """The module's name."""
     states: States
-    """The state that a codec stores for this rank's tensor."""
+    """The codec's state for this rank's tensor."""
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class ReduceScatter:
         if comm is not None:
             self.schedule._check_world(comm.size)
         if divide is not None:
-            averaging(self.schedule, divide)  # raises ValueError for another word
+            averaging(self.schedule, divide)  # raises ValueError for an invalid word
         self._divide = divide
         self.seed = whole_number("seed", seed)
         self.name = name
@@ -134,18 +138,18 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """The reductions of the last ended backward pass on this rank, as `HookState.traffic`."""
+        """Bytes and time of the last reduce-scatter on this rank, as in `HookState.traffic`."""
         return self._meter.last
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Returns memory for FSDP's flat tensors.
+        """Allocates a flat tensor for FSDP.
 
         Args:
-            size: the shape.
-            dtype: the type.
-            device: the device.
+            size: the shape of the tensor.
+            dtype: its type.
+            device: its device.
 
         Returns:
             An uninitialized tensor.
@@ -160,9 +164,10 @@ class ReduceScatter:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """output_tensor = this rank's slice of the sum over ranks of input_tensor.
+        """Sets `output_tensor` to this rank's slice of the sum of all ranks' `input_tensor`.
 
-        Raises ValueError for sizes that do not fit, another op than SUM and AVG, or async_op.
+        Raises ValueError if `input_tensor` has not W times as many values as `output_tensor` for W
+        ranks, if `op` is neither SUM nor AVG, or if `async_op` is True.
         """
         comm = self._communicator(group)
         if async_op:
@@ -188,21 +193,21 @@ class ReduceScatter:
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the step, and the state that a codec stores."""
+        """Returns the step, the seed and the codec's state, as a dict of plain data."""
         return {"step": self.step, "seed": self.seed, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`.
+        """Restores the step, the seed and the codec's state from a `state_dict`.
 
         Args:
-            state: the state.
+            state: the result of `state_dict`.
         """
         check_keys("state", state, "states", "step")
         self.states.load_state_dict(state["states"])
         self.step, self.seed = state["step"], state.get("seed", self.seed)
 
     def reset(self) -> None:
-        """Forgets the state that a codec stores."""
+        """Removes the codec's state, such as the residual."""
         self.states.reset()
 
     def _communicator(self, group: dist.ProcessGroup) -> Communicator:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables that torch's launcher sets for its processes. Imports no torch."""
+"""Checks the environment variables that torchrun sets. This module does not import torch."""
 
 import os
 
@@ -7,7 +7,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def check_launched() -> None:
-    """Raises ValueError where torchrun did not start this process."""
+    """Raises ValueError unless the variables that torchrun sets are in the environment."""
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise ValueError(

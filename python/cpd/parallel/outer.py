@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that train alone and meet every N steps, in CPD's all-reduce.
+"""Workers that train separately and are combined every N steps by CPD's all-reduce.
 
-Workers of `DiLoCo` exchange outer gradients, workers of `WeightAverage` weights.
+The all-reduce averages outer gradients (`DiLoCo`) or weights (`WeightAverage`).
 
-A worker is a model with its own optimizer. Either each rank has one worker, `DiLoCo(model, comm,
-spec, …)`, or this process has all workers, `DiLoCo([model_0, …], None, spec, …)`. Both give the
-same bits. Each worker keeps its own buffers (BatchNorm's running statistics) and inner optimizer.
+A worker is a model with its own optimizer, the inner optimizer. Either each rank has one worker:
+`DiLoCo(model, comm, spec, …)`. Or this process has all workers: `DiLoCo([model_0, …], None, spec,
+…)`. Both ways give the same bits. The inner optimizers and the models' buffers (BatchNorm's running
+statistics) are not combined.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ __all__ = ["DiLoCo", "WeightAverage"]
 
 
 class _Workers(abc.ABC):
-    """Workers and their meetings. This process has one worker (with `comm`) or all.
+    """Workers, and the meetings at which an all-reduce combines their parameters.
 
-    Each parameter that requires a gradient is a layer, in the order of `named_parameters()`.
+    This process has one worker (with `comm`) or all workers. The tensors (layers) of the all-reduce
+    are the parameters that require a gradient, in the order of `named_parameters()`.
     """
 
     names: list[str]
-    """The names of the layers."""
+    """The names of the parameters that require a gradient."""
     steps: int
-    """The number of steps of each worker so far."""
+    """The number of steps that each worker has made so far."""
     report: dict[str, TensorReport]
-    """The report of each tensor of the last meeting, by name."""
+    """The report of each tensor in the last meeting, by name."""
     states: States
     """The codec's states for the tensors of this process's workers."""
 
@@ -84,16 +86,19 @@ class _Workers(abc.ABC):
         return len(self.models) if self.comm is None else self.comm.size
 
     def step(self) -> bool:
-        """Counts a step of the inner optimizers, and lets the workers meet if it is time.
+        """Counts a step of the inner optimizers; every `period` steps it combines the workers.
 
-        Call it after each step of this rank's inner optimizer, or of all workers'.
+        Call it after each step of the inner optimizer; with all workers in this process, after all
+        of them have made the step.
 
         Returns:
-            True if parameters met. The models then hold their common weights.
+            True if parameters were combined in this step. All models then have the same weights for
+            these parameters.
 
         Raises:
-            FloatingPointError: if an average is not finite; nothing is changed.
-            RuntimeError: if a rank is lost, or the transport fails.
+            FloatingPointError: if a contribution or an average is not finite. Models and states are
+                then unchanged.
+            RuntimeError: if a rank is lost (`RankLost`), or the transport fails (`TransportError`).
         """
         step = self.steps + 1
         numbers = self._due(step)
@@ -103,7 +108,7 @@ class _Workers(abc.ABC):
         return bool(numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a run needs to continue, beside the workers' models and optimizers."""
+        """Returns the state that a continued run needs besides models and optimizers, as a dict."""
         return {
             "steps": self.steps,
             "seed": self.seed,
@@ -112,13 +117,13 @@ class _Workers(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`.
+        """Restores the result of `state_dict`.
 
         Args:
-            state: the state; it is not changed.
+            state: the result of `state_dict`; it is not changed.
 
         Raises:
-            ValueError: for a state of another number of workers, or of other parameters.
+            ValueError: if the state has another number of workers.
         """
         check_keys("state", state, "world_size", "steps")
         if state["world_size"] != self.world_size:
@@ -127,7 +132,7 @@ class _Workers(abc.ABC):
         self.steps, self.seed = state["steps"], state.get("seed", self.seed)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets the states that codecs store for a parameter.
+        """Removes the codec's states of a parameter, such as its residual.
 
         Args:
             name: the parameter's name; default None: all parameters.
@@ -145,11 +150,11 @@ class _Workers(abc.ABC):
 
     @abc.abstractmethod
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
-        """Returns a worker's contribution to a tensor, float32, from its weights `local`."""
+        """Returns a worker's float32 contribution to the all-reduce, from its weights `local`."""
 
     @abc.abstractmethod
     def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
-        """Returns the layer's next weights, float32, from the workers' average."""
+        """Returns the layer's next weights, float32, from the average of contributions."""
 
     def _parameters(self, worker: int) -> list[nn.Parameter]:
         parameters = checked_parameters(self.models[worker])
@@ -164,7 +169,7 @@ class _Workers(abc.ABC):
         return [parameter.numel() for parameter in self._parameters(0)]
 
     def _due(self, step: int) -> list[int]:
-        """Returns the layers that meet after this step."""
+        """Returns the numbers of the layers that are combined after this step."""
         count = len(self._fragments)
         offsets = [(f + 1) * self.period // count for f in range(count)]
         return [
@@ -224,7 +229,7 @@ class _Workers(abc.ABC):
         )
 
     def _set_gradients(self, numbers: list[int]) -> None:
-        """Sets, for the codec, the root mean square of each layer's gradient on each worker."""
+        """Sets the root mean squares of gradients, from which the codec computes its bits."""
         with nullcontext() if self.comm is None else self.comm._telling():
             for worker in range(len(self.models)):
                 rank = worker if self.comm is None else None
@@ -233,7 +238,7 @@ class _Workers(abc.ABC):
                         self.states.set_gradient(n, _rms(parameter.grad), rank)
 
     def _on_one_gpu(self) -> bool:
-        """Returns whether all workers' layers are on the same GPU, which then sums them."""
+        """Returns whether all workers' parameters are on one GPU, which then sums them."""
         workers = range(len(self.models))
         places = {p.device for worker in workers for p in self._parameters(worker)}
         return len(places) == 1 and places.pop().type == "cuda"
@@ -260,7 +265,7 @@ class _Workers(abc.ABC):
                 )
 
     def _check_beginning(self) -> None:
-        """Raises ValueError unless all workers begin with the same layers, weights and options."""
+        """Raises ValueError unless all workers begin with equal names, weights and options."""
         digests = [self._digest(worker) for worker in range(len(self.models))]
         if self.comm is not None:
             digests = self.comm.all_gather_bytes(digests[0])
@@ -280,43 +285,48 @@ class _Workers(abc.ABC):
         return digest.digest()
 
     def _options(self) -> tuple[Any, ...]:
-        """Returns what all workers must share, in addition to what an all-reduce compares."""
+        """Returns options that must be equal on all workers and that no all-reduce compares."""
         return type(self).__name__, self.period
 
 
 @checked
 class DiLoCo(_Workers):
-    """Local steps by any inner optimizer, and a meeting of the workers every `period` steps.
+    """Trains workers separately, and combines them every `period` steps by an outer optimizer.
 
-    Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025. Call `step()` after each step of
-    the inner optimizer.
+    Each worker trains with any inner optimizer. Call `step()` after each of its steps. Source:
+    Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
 
-    At a meeting, each parameter's outer gradient θ_start − θ_local, in binary32, is averaged by one
-    all-reduce of `spec`. SGD with momentum then computes the next start from the average g, each of
-    its operations rounded to binary32: v ← momentum · v + g, then θ_start − outer_lr · (g +
-    momentum · v), or without `nesterov`, θ_start − outer_lr · v. All workers continue from the next
-    start.
+    A meeting is the step at which workers are combined. θ_start are the common weights after the
+    last meeting, θ_local a worker's weights. The all-reduce `spec` averages the outer gradients
+    θ_start − θ_local, computed in binary32, to g. SGD with momentum, the outer optimizer, computes
+    v ← momentum · v + g. The next start is θ_start − outer_lr · (g + momentum · v), or without
+    `nesterov` θ_start − outer_lr · v. Each operation is rounded to binary32. All workers continue
+    from the next start.
 
     Args:
         model: this rank's worker; or a list of all workers, each a separate model, with
             `comm=None`. Parameters are dense, float32, bfloat16 or float16, on the CPU or GPUs.
-            Parameters that require a gradient are the tensors of the all-reduce. The start is
-            stored in float32. All workers begin with the same weights.
-        comm: a communicator of the ranks, which nothing else uses at the same time, or None.
-        spec: a `Reduce`, its text, or a `Schedule`, whose steps are meetings. Outer gradients are
-            small: formats of narrow range need `aps=True` or scales. For four-bit outer gradients
-            that are summed in fp32: `Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")`.
+            Parameters that require a gradient are the tensors of the all-reduce. The common start
+            is stored in float32. All workers must begin with the same weights.
+        comm: a communicator of the ranks, one rank for each worker, which no other thread may use
+            at the same time; None if `model` is a list.
+        spec: a `Reduce`, its text, or a `Schedule`, in which one step is one meeting. Outer
+            gradients are small: formats of narrow range need `aps=True` or scales. Example for
+            four-bit outer gradients that are summed in fp32: `Reduce("e3m0", accumulator="fp32",
+            aps=True, result="fp32")`.
         period: the number of steps from one meeting of a parameter to the next.
         outer_lr: the outer optimizer's learning rate; default 0.7. It may be changed between steps.
         momentum: the outer optimizer's momentum; default 0.9.
         nesterov: whether the outer optimizer uses Nesterov's momentum; default True.
-        fragments: for Streaming DiLoCo: the number F of fragments, of about equally many values;
-            default 1. Fragment f meets after ⌊(f + 1) period / F⌋ of each `period` steps.
+        fragments: for Streaming DiLoCo: the number F of fragments into which parameters are
+            divided; default 1. Fragments have about the same number of values. Of each `period`
+            steps, fragment f is combined after step ⌊(f + 1) period / F⌋.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
     Raises:
-        ValueError: for an invalid argument, or if workers begin differently.
+        ValueError: for an invalid argument, or if workers begin with different parameters or
+            options.
         TypeError: for an argument of another type.
 
     >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
@@ -359,9 +369,10 @@ class DiLoCo(_Workers):
         self._velocity = [torch.zeros_like(start) for start in self._start]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a run needs to continue, beside the workers' models and optimizers.
+        """Returns the state that a continued run needs besides models and optimizers, as a dict.
 
-        It has the steps, what codecs store, and the start and the momentum of each parameter.
+        The dict has the number of steps, the seed, the codec's states, and the start and the
+        momentum of each parameter.
         """
         return super().state_dict() | {
             name: {n: x.clone() for n, x in zip(self.names, held, strict=True)}
@@ -369,13 +380,13 @@ class DiLoCo(_Workers):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`.
+        """Restores the result of `state_dict`.
 
         Args:
-            state: the state; it is not changed.
+            state: the result of `state_dict`; it is not changed.
 
         Raises:
-            ValueError: for a state of other parameters, or another number of workers.
+            ValueError: if the state has other parameters or another number of workers.
         """
         check_keys("state", state, "world_size", "steps", *self._held())
         for name, held in self._held().items():
@@ -398,8 +409,8 @@ class DiLoCo(_Workers):
         start, velocity = self._start[number], self._velocity[number]
         average = average.to(start.device)
         velocity.mul_(self.momentum).add_(average)
-        # Each product is a statement of its own: an addition with a factor may be fused, and
-        # rounded once.
+        # `velocity * self.momentum` is a separate product, which is rounded. add_ with `alpha` may
+        # fuse product and sum, and round only once.
         step = average + velocity * self.momentum if self.nesterov else velocity
         return start.sub_(step * self.outer_lr)
 
@@ -410,28 +421,29 @@ class DiLoCo(_Workers):
 
 @checked
 class WeightAverage(_Workers):
-    """Workers that train alone, and every `period` steps take the average of their weights.
+    """Trains workers separately, and averages their weights every `period` steps.
 
     Source: Øland and Raj, Reducing communication overhead in distributed learning by an order of
-    magnitude (almost), 2015. The average is computed by the all-reduce of `spec`. Call `step()`
-    after each step of the inner optimizer.
+    magnitude (almost), 2015. The all-reduce `spec` computes the average. Call `step()` after each
+    step of the inner optimizer.
 
     Args:
         model: as in `DiLoCo`.
         comm: as in `DiLoCo`.
-        spec: the all-reduce of the weights: a `Reduce` or its text, or a `Schedule`, whose steps
-            are meetings.
-        period: the number of steps from one meeting to the next.
+        spec: the all-reduce of the weights: a `Reduce` or its text, or a `Schedule`, in which one
+            step is one averaging of weights.
+        period: the number of steps from one averaging of weights to the next.
         seed: as in `DiLoCo`; default 0.
 
     Raises:
-        ValueError: for an invalid argument, or if workers begin differently.
+        ValueError: for an invalid argument, or if workers begin with different parameters or
+            options.
         TypeError: for an argument of another type.
 
-    A codec may choose its bits by gradients (`uniform bits=gradient`, § 3.2 there). Each worker
-    then takes the root mean square of each parameter's `grad` at the meeting. For a parameter
-    without `grad` it takes the value of `states.set_gradient`, and raises ValueError if there is
-    none.
+    The codec `uniform bits=gradient` (§ 3.2 of the paper) computes its number of bits from
+    gradients. At each averaging, each worker uses the root mean square of each parameter's `grad`.
+    For a parameter without `grad` it uses the value that `states.set_gradient` has set, and raises
+    ValueError if that value is missing.
 
     >>> models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
     >>> for model in models:
@@ -462,7 +474,7 @@ class WeightAverage(_Workers):
 
 
 def _models(model: Any, comm: Any) -> list[nn.Module]:
-    """Returns the workers of this process."""
+    """Returns the models of this process's workers. Raises an error unless they fit `comm`."""
     if comm is None:
         if isinstance(model, nn.Module) or not isinstance(model, Sequence):
             raise TypeError(
@@ -480,9 +492,10 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Returns the numbers of layers in `count` fragments of about equally many values.
+    """Returns, for each of `count` fragments, the numbers of its layers.
 
-    A layer is in the fragment that has its middle.
+    All layers in a row are cut into `count` fragments of equal size. A layer belongs to the
+    fragment in which its middle lies.
     """
     count = at_least(1, "fragments", count)
     if count > len(sizes):
@@ -499,7 +512,7 @@ def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _rms(gradient: torch.Tensor) -> float:
-    """Returns the root mean square, computed in binary64; 0 for no values."""
+    """Returns the root mean square of a gradient, computed in binary64; 0 if it has no values."""
     squares = gradient.detach().double().square()
     return math.sqrt(squares.mean().item()) if squares.numel() else 0.0
 

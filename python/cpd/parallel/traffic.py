@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes and seconds of a training step's all-reduce: `StepTraffic`."""
+"""`StepTraffic`: the bytes and seconds of a training step's all-reduce. `Meter` measures them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StepTraffic:
-    """The bytes and seconds of one step's all-reduce on one rank.
+    """The bytes that one rank sent in a step's all-reduce, and the time it took.
 
     Attributes:
         step: the number of the step.
-        bytes_sent: the bytes of encoded values that this rank sent; for virtual nodes, node 0. None
-            if the communicator does not count them.
-        seconds: the seconds in calls that reduce: casts, sums, messages, and waiting for other
-            ranks.
-        exact: False if `bytes_sent` is an upper bound: for virtual nodes with a codec whose sizes
-            depend on the values.
+        bytes_sent: the bytes of encoded values that this rank sent; for virtual nodes, the bytes
+            that node 0 would send. None if the communicator does not count them.
+        seconds: the time in calls that reduce, in seconds: casts, sums, messages, and waiting for
+            other ranks.
+        exact: False if `bytes_sent` is only an upper bound, because virtual nodes use a codec with
+            sizes that depend on the values; default True.
     """
 
     step: int
@@ -31,10 +31,10 @@ class StepTraffic:
 
 
 class Meter:
-    """Adds up the calls of a step.
+    """Adds up the bytes and seconds of a step's calls.
 
     Attributes:
-        last: the last step that ended.
+        last: the traffic of the last step for which `end` was called; None before.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Meter:
 
     @contextmanager
     def call(self, comm: Any) -> Iterator[None]:
-        """A context around one call of a communicator."""
+        """Measures one call of a communicator, which the `with` block makes."""
         before, begin = _sent(comm), time.perf_counter()
         try:
             yield
@@ -55,12 +55,12 @@ class Meter:
             self._bytes = self._bytes + after - before if counts else None  # type: ignore[operator]
 
     def end(self, step: int) -> None:
-        """The calls since the last end belong to this step."""
+        """Ends a step: all calls since the previous `end` belong to it."""
         self.last = StepTraffic(step, self._bytes, self._seconds)
         self._seconds, self._bytes = 0.0, 0
 
 
 def _sent(comm: Any) -> int | None:
-    """Returns the bytes of values that a communicator has sent; None where it does not count."""
+    """Returns the bytes of values that a communicator has sent; None if it does not count."""
     traffic = getattr(comm, "traffic", None)
     return None if traffic is None else int(traffic.bytes_sent)

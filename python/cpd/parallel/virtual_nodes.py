@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training as over many nodes, on one device: `VirtualNodes`."""
+"""`VirtualNodes`: emulates the training of a model over many nodes, in one process."""
 
 from __future__ import annotations
 
@@ -42,57 +42,56 @@ KEEPS = ("memory", "disk", "recompute")
 
 @checked
 class VirtualNodes:
-    """Trains `model` as `nodes` nodes whose gradients CPD's all-reduce sums.
+    """Trains `model` as `nodes` virtual nodes, whose gradients CPD's all-reduce sums.
 
-    In each step, every node's loss and gradients are computed on its own micro-batch, one node
-    after the other, and the reduced gradients are left in the parameters' `grad`. They are bit for
-    bit those of as many ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
+    Each step computes every node's loss and gradients on its own micro-batch, one node after the
+    other. It then sets the parameters' `grad` to the reduced gradients. These have the bits of
+    `nodes` ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
     `cpd.simulate_all_reduce`.
 
     Args:
-        model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. Gradients on
-            one GPU are summed there, and cast there unless a codec rounds them on the host; others
-            are copied to the CPU and summed there. Parameters that require a gradient are the
-            tensors of the all-reduce, in the order of `named_parameters()`: each has its own scale,
-            its index is its number in random streams, a `Schedule` uses its name. A shared one
-            counts once. bfloat16 and float16 gradients are widened first, and the result is rounded
-            to nearest.
+        model: the model, with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. If
+            all gradients are on one GPU, they are cast and summed on it (on the host for a codec
+            without CUDA kernels). Otherwise they are copied to the CPU. The tensors of the
+            all-reduce are the parameters that require a gradient, in the order of
+            `named_parameters()`. Each has its own scale. Its index selects its random numbers; a
+            `Schedule` uses its name. A shared parameter counts once. bfloat16 and float16 gradients
+            are widened before the sum, and the result is rounded to nearest.
         nodes: the number of nodes.
-        spec: a `Reduce`, or what it is constructed from, such as its text or a recipe's `reduce`;
-            or a `Schedule`, whose steps are those of `next_step`.
+        spec: a `Reduce`, an argument of its constructor such as its text, or a `Schedule`, whose
+            steps are counted by `next_step`.
         keep: where to store gradients when the sum must wait for all nodes: with APS, whose
-            exponents come first, and for the order `ring`. `"memory"` (default) or `"disk"`:
-            gradients are stored (`kept_bytes`; in the host's memory, or on disk in a nameless file;
-            float32, bfloat16 or float16 unchanged). `"recompute"`: only their exponents are, and
-            each node computes its loss and gradients once more (twice more for both together), with
-            the buffers and the random numbers of the first time. Other orders (sequential and tree,
-            with or without groups) store nothing: memory holds one node's gradients and the sums.
-        average: whether to divide by the number of nodes; default True. False: as the spec says.
-        divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            torch's DDP does; see `Reduce`. None: as the spec says, whose default is `"after"`.
-        broadcast_buffers: True (default): every node begins a step with node 0's buffers
-            (BatchNorm's running statistics), which remain, as in DDP. False: each node has its own;
-            the model holds node 0's. Histories of delayed scaling are combined by their maximum in
-            either case, at the end of the step. Ranks do that at each call of the model; a node
-            makes one such call a step, also where `no_sync` accumulates.
-        generators: a seed for each node, which then has torch's generators of its own, as a rank
-            that begins with torch.manual_seed(seed). Default None: nodes take random numbers
-            (dropout) one after the other from torch's generators, as a loop would.
-        folder: the folder of `keep="disk"`; default: the system's for temporary files.
+            exponents come first, and for the order `ring`. `"memory"` (default) stores gradients
+            unchanged in the host's memory, `"disk"` in a temporary file (`kept_bytes`).
+            `"recompute"` stores only the exponents: each node computes its loss and gradients once
+            more (twice more for APS with `ring`), with the same buffers and random numbers. With
+            other orders, memory holds one node's gradients and the sums.
+        average: whether to divide by the number of nodes; default True. False: `spec` decides.
+        divide: when to divide: `"after"` divides the sum, `"before"` divides each contribution, as
+            torch's DDP does; see `Reduce`. Default None: `spec` decides.
+        broadcast_buffers: with True (default), every node begins a step with the buffers of node 0
+            (BatchNorm's running statistics), as in DDP. With False, each node has its own buffers;
+            the model has the buffers of node 0. In both cases, the histories of delayed scaling are
+            combined by their maximum at the end of each step, also in `no_sync`. (Ranks of DDP
+            combine them at each call of the model.)
+        generators: one seed for each node. A node then has its own states of torch's generators, as
+            a rank after torch.manual_seed(seed). Default None: nodes draw random numbers (dropout)
+            one after the other from torch's generators.
+        folder: the folder of `keep="disk"`; default None: the system's folder for temporary files.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
 
     Attributes:
         model: the model.
         world_size: the number of nodes.
         names: the parameters' names, in their order.
-        schedule: how each tensor is reduced at each step.
+        schedule: the spec of each tensor at each step.
         seed: the seed of the random bits.
-        next_step: the number of the next step; enters the random streams.
-        states: what a codec stores of all nodes' tensors, such as the errors that it feeds back.
-        losses: the nodes' losses of the last step.
+        next_step: the number of the next step, which selects the random numbers.
+        states: the codec's states for all nodes' tensors, such as residuals of error feedback.
+        losses: the losses of the nodes in the last step, 1-D.
         report: the `TensorReport` of each tensor in the last step, by name.
-        traffic: the bytes that node 0 would have sent in it, and the seconds that casts and sums of
-            all nodes took here.
+        traffic: the bytes that node 0 would have sent in the last step, and the seconds that the
+            casts and sums of all nodes took in this process; None before the first step.
 
     Raises:
         ValueError: for an invalid argument.
@@ -100,12 +99,11 @@ class VirtualNodes:
         MemoryError: if gradients to store do not fit into memory.
         OSError: if gradients to store do not fit on the disk.
 
-    Gradients of several micro-batches are accumulated in each node before the reduction, with DDP's
-    bits, if `loss` yields several losses, or by steps in `no_sync`.
+    To accumulate gradients in each node before the reduction, as in DDP, let `loss` yield several
+    losses, or make steps in `no_sync`.
 
-    Parameters without a gradient count as zeros, as in DDP with find_unused_parameters; if no node
-    has a gradient, `grad` is None. When a step raises, gradients, buffers, generators and states
-    are as before it.
+    A missing gradient counts as zeros, as in DDP with find_unused_parameters. If all nodes lack it,
+    `grad` is None. A step that raises leaves gradients, buffers, generators and states unchanged.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> nodes = VirtualNodes(model, nodes=4, spec="e4m3 aps")
@@ -161,7 +159,7 @@ class VirtualNodes:
 
     @property
     def kept_bytes(self) -> int:
-        """The most bytes of gradients that a step keeps, in memory or on disk."""
+        """The largest number of bytes of gradients that a step stores, in memory or on disk."""
         if self._keep == "recompute":
             return 0
         sizes = [p.numel() * p.element_size() for p in named_parameters(self.model).values()]
@@ -177,26 +175,28 @@ class VirtualNodes:
         micro_batches: Iterable[Any] | None = None,
         on_gradients: Watch | None = None,
     ) -> torch.Tensor:
-        """Makes one step of all nodes: sets the parameters' `grad` to the reduced gradients.
+        """Makes one step of all nodes, and sets the parameters' `grad` to the reduced gradients.
 
         Args:
-            loss: a function of a node's micro-batch that returns its loss, a tensor of one value;
-                or yields several, whose gradients are added up in the node before the reduction
-                (gradient accumulation, as in DDP's no_sync).
-            batch: a tensor, or a tuple, list or dict of such (and so on), which is divided among
-                the nodes: the first dimensions are equal multiples of their number.
-            micro_batches: instead of it, at least as many micro-batches as nodes, of any kind; from
-                an iterator no more are taken. With `"recompute"` they are held for the step.
-            on_gradients: is called with each node's number and gradients by name, before they are
-                reduced; they may be stored, and must not be changed.
+            loss: a function of a node's micro-batch that returns its loss, a tensor of one value.
+                If it yields several losses, their gradients are added in the node before the
+                reduction (gradient accumulation).
+            batch: a tensor, or a tuple, list or dict of batches. It is cut into equal parts for the
+                nodes along each tensor's first dimension, a multiple of the number of nodes.
+            micro_batches: instead of `batch`, an iterable of micro-batches of any type, one for
+                each node. An iterator is advanced once for each node. With `"recompute"` the step
+                keeps references to all of them.
+            on_gradients: a function that is called with each node's number and a dict of its
+                gradients, before the reduction. It may store the gradients, but must not change
+                them. Default None.
 
         Returns:
             The mean of the nodes' losses, detached.
 
         Raises:
-            ValueError: for arguments that do not fit.
+            ValueError: if the batch cannot be divided, or if there are too few micro-batches.
             TypeError: for an argument of another type.
-            RuntimeError: if a node's loss differs when it is computed again.
+            RuntimeError: if `"recompute"` computes another loss for a node than before.
         """
         if (batch is None) == (micro_batches is None):
             got = "neither" if batch is None else "both"
@@ -224,11 +224,11 @@ class VirtualNodes:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context in which a step adds each node's gradients to its earlier ones.
+        """A context in which steps accumulate gradients in each node without a reduction.
 
-        It reduces nothing, as DistributedDataParallel's no_sync; the next step outside adds its own
-        and reduces the sums. Meanwhile `grad`, `report` and `next_step` remain unchanged. All
-        nodes' gradients are stored, on disk with `keep="disk"`, else in memory.
+        It works as DistributedDataParallel's no_sync. The next step outside the context adds its
+        gradients and reduces the sums. Until then `grad`, `report` and `next_step` are unchanged.
+        All nodes' gradients are stored, on disk with `keep="disk"`, else in memory.
 
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> nodes = VirtualNodes(model, 2, "fp32")
@@ -245,7 +245,7 @@ class VirtualNodes:
             self._reduces = before
 
     def drop_accumulated(self) -> None:
-        """Forgets the gradients that steps in `no_sync` left."""
+        """Deletes the gradients that steps in `no_sync` have accumulated."""
         added, self._added = self._added, None
         if added is not None:
             added.gradients.close()
@@ -253,7 +253,7 @@ class VirtualNodes:
     def _accumulate(
         self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
     ) -> torch.Tensor:
-        """Returns a step in `no_sync`: the nodes' losses; their gradients are kept."""
+        """Makes a step in `no_sync`: stores the nodes' gradients and returns their losses."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
         keep = "disk" if self._keep == "disk" else "memory"
         check_room(keep, needed, self._folder)
@@ -271,11 +271,11 @@ class VirtualNodes:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a run needs to continue, beside the model and its optimizer.
+        """Returns the state that a continued run needs besides the model and its optimizer.
 
-        It has the number of the next step, the schedule (with its seeds), nodes' own generators and
-        buffers, and the states of codecs. Raises RuntimeError if accumulated gradients are not yet
-        reduced: a state does not hold them.
+        The dict has the next step, the seed, the schedule, the nodes' generators and buffers, and
+        the codec's states. It does not have accumulated gradients: the method raises RuntimeError
+        if some are not reduced yet.
         """
         if self._added is not None:
             raise RuntimeError(
@@ -294,14 +294,14 @@ class VirtualNodes:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`.
+        """Restores the result of `state_dict`.
 
         Args:
-            state: the state.
+            state: the result of `state_dict`.
 
         Raises:
-            ValueError: for another number of nodes, or if only one side has nodes' own generators
-                or buffers.
+            ValueError: if the state has another number of nodes, or if either the state or this
+                object, but not both, has nodes' own generators or buffers.
         """
         check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
@@ -316,11 +316,11 @@ class VirtualNodes:
         if self._generators is not None:
             self._generators = [Generators(host, gpus) for host, gpus in state["generators"]]
         self.schedule, self.next_step = schedule, state["next_step"]
-        self.seed = state.get("seed", self.seed)  # 0.7 had it in the specs
+        self.seed = state.get("seed", self.seed)  # version 0.7 had it in the specs
         self._buffers = state["buffers"]
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs store of a parameter, on all nodes.
+        """Removes the codec's states of a parameter, such as residuals, on all nodes.
 
         Args:
             name: the parameter's name; default None: all parameters.
@@ -354,7 +354,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Returns this step's traffic, equal in all of the first steps, and in all after them."""
+        """Returns the step's traffic. Its bytes are the same in all first, and all later, steps."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
@@ -373,7 +373,7 @@ class VirtualNodes:
         return parameters
 
     def _both_folds(self) -> list[Folds]:
-        """Returns the folds of the schedule's first steps, and of later ones, without values."""
+        """Returns plans of the sums (`Folds`) of the schedule's first steps and of later steps."""
         layers = named_parameters(self.model)
         return [self._folds(layers, step) for step in (0, self.schedule.first_steps)]
 
@@ -383,7 +383,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """`states`: where values come; None: no values."""
+        """Returns the sums of a step, or if `states` is None a plan without memory for values."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         places = {layer.device for layer in layers.values()}
@@ -393,22 +393,22 @@ class VirtualNodes:
 
 
 class Added(NamedTuple):
-    """The result of steps in `no_sync`."""
+    """The gradients and buffers after steps in `no_sync`."""
 
     gradients: Keep
     buffers: list[Values]
-    """Each node's own: ranks of DDP begin an accumulation with rank 0's, and then keep theirs."""
+    """Each node's buffers. As in DDP, accumulation begins with node 0's buffers on all nodes."""
 
 
 class _Step:
-    """One step under way."""
+    """The computation of one step of all nodes."""
 
     generators: list[Generators] | None
     """The generators of each node after the step. None: nodes have no generators."""
     own_buffers: list[Values] | None
     """The buffers of each node after the step. None: nodes share the buffers."""
     seconds: float
-    """The time that casts and sums take."""
+    """The seconds that casts and sums have taken."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Reduces the gradients by `folds`. None: puts the gradients into `gathered` instead."""
+        """Prepares a step that sums gradients by `folds`, or if None stores them in `gathered`."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -439,19 +439,19 @@ class _Step:
         self._recomputes = several and nodes._keep == "recompute"
         if several and not self._recomputes:
             self._keep = Disk(nodes._folder) if nodes._keep == "disk" else Memory()
-        self._inputs: list[tuple[Any, Randomness]] = []  # to compute nodes again from
+        self._inputs: list[tuple[Any, Randomness]] = []  # from which nodes are computed again
         self._losses: list[torch.Tensor] = []
         self._again: list[tuple[int, torch.Tensor]] = []
-        self._end: Values = {}  # node 0's buffers
+        self._end: Values = {}  # node 0's buffers after the step
         self._unused = list(range(len(parameters)))
         self.seconds = 0.0
 
     def run(
         self, micro_batches: Iterable[Any]
     ) -> tuple[list[tuple[torch.Tensor | None, TensorReport]], torch.Tensor]:
-        """Returns the reduced gradients and reports, if there are folds, and the losses.
+        """Returns the reduced gradients with their reports (empty without `folds`), and the losses.
 
-        Buffers and generators advance. If it raises, they and the gradients are put back.
+        Buffers and generators advance. If this method raises, it restores them and the gradients.
         """
         before = Randomness.now(self._gpus)
         gradients = [parameter.grad for parameter in self._parameters.values()]
@@ -481,7 +481,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Returns the sums when all nodes have come as often as they are awaited."""
+        """Passes gradients to the sums in further sweeps, as needed, and returns the results."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -495,7 +495,7 @@ class _Step:
         return results
 
     def _first(self, node: int, micro_batch: Any) -> None:
-        """Computes a node, and gives its gradients to the sums that await them."""
+        """Computes a node's loss and gradients, and passes the gradients to the sums."""
         if self.generators is not None:
             self.generators[node].restore()
         if self._recomputes:
@@ -521,20 +521,20 @@ class _Step:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Counts the time of the sums."""
+        """Adds the time of its block to `seconds`."""
         begin = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
-        """Yields the nodes that are awaited again."""
+        """Yields the nodes whose gradients the sums need again, in order."""
         for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
                 if folds.awaits(node):
                     yield node
 
     def _get(self, node: int) -> Gradients:
-        """Returns the node's gradients, kept or computed again."""
+        """Returns the node's gradients from the store, or computes them again."""
         if self._keep is not None:
             return self._keep.get(node)
         micro_batch, randomness = self._inputs[node]
@@ -544,14 +544,14 @@ class _Step:
         return gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
-        """Computes loss and gradients from the buffers with which the node begins."""
+        """Computes a node's loss and gradients, from the buffers with which the node begins."""
         own = self.own_buffers is not None
         self._buffers.put(self._begin_buffers[node if own else 0])
         before = None if self._added is None else self._added.gradients.get(node)
         return computed(self._loss, micro_batch, self._parameters, before)
 
     def _read_buffers(self, node: int) -> None:
-        """Stores the node's changes of the buffers."""
+        """Stores the buffers as the node's computation left them."""
         if node == 0:
             self._end = self._buffers.read()
         else:
@@ -560,7 +560,7 @@ class _Step:
             self.own_buffers[node] = self._buffers.read()
 
     def _check_losses(self, losses: torch.Tensor) -> None:
-        """Raises RuntimeError unless nodes that were computed again had the same losses."""
+        """Raises RuntimeError if a node that was computed again has another loss."""
         if not self._again:
             return
         again = torch.stack([loss for _, loss in self._again])
@@ -579,7 +579,7 @@ _WHERE = {"memory": "in memory", "disk": "on disk"}
 
 
 def checked_parameters(model: Any) -> dict[str, nn.Parameter]:
-    """`named_parameters`; raises ValueError or TypeError where an all-reduce cannot take them."""
+    """Returns `named_parameters`; raises ValueError or TypeError if they cannot be reduced."""
     check_module("model", model)
     if isinstance(model, DistributedDataParallel):
         raise TypeError("model must be the module itself, not in DistributedDataParallel")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies of reductions, formats and accumulators.
 
-Measures the round-off of a reduction, and counts its cost: messages and modeled time by group
-size. Measures the errors of formats and accumulators on tensors.
+`roundoff`, `cost` and `recommend` compute the round-off, the messages and the modeled time of an
+all-reduce for each group size. `step_time` models a training step. `sweep` measures the errors of
+formats and accumulators on tensors.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recommends a group size and an exchange, by round-off and by modeled time."""
+"""`recommend`: the best group size and exchange of an all-reduce, by round-off and by time."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ class Choice:
     """One group size and exchange: its round-off and its cost.
 
     Attributes:
-        group_size: the number of ranks of a group.
-        roundoff: the round-off in the order of the argument's ranks.
-        steps: the rounds of messages, as in `Cost`.
-        bytes_sent: the bytes that rank 0 sends. Rank 0 is a master, which sends most. An upper
-            bound if `cost` is not exact.
-        seconds: the time in the alpha-beta model.
-        exchange: `hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same
-            bits.
+        group_size: the number of ranks in a group.
+        roundoff: the round-off if ranks are summed in the order in which they were passed.
+        steps: the number of rounds of messages, as in `Cost`.
+        bytes_sent: the bytes that rank 0 sends. As the first rank of a group, rank 0 sends the most
+            bytes. The number is an upper bound if `cost` is not exact.
+        seconds: the modeled time of the messages, in seconds.
+        exchange: `hierarchical`, or `ring` if the group size is the number of ranks; or `owner`,
+            which gives the same bits.
         spread: the standard error of `roundoff.relative_rms`; None for fewer than 64 values.
-        error: the relative RMS over random orders of the ranks, infinite if no result is finite;
-            default 0.
-            default 0.
-        non_finite: the number of results that are not finite, over all those orders; default 0.
+        error: the relative RMS over several random orders of the ranks; infinite if no result is
+            finite; default 0.
+        non_finite: the number of results, over all these orders, that are not finite; default 0.
     """
 
     group_size: int
@@ -57,22 +56,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The group sizes and exchanges to use.
+    """The group sizes and exchanges that `recommend` compares, and the best of them.
 
-    The named choices are on the Pareto front: no other choice is better in error or time and no
-    worse in the other.
+    `most_exact`, `fastest` and `balanced` are on the Pareto front: no other choice is better in
+    error or time and at least as good in the other.
 
     Attributes:
-        choices: one for each group size, by exchange `hierarchical` or `ring`; by `owner` for a
-            codec, whose partial sums cannot be sent.
-        owner: one for each group size, by exchange `owner`, which gives the same sums.
-        draws: the number of blocks of values from which spreads are computed; 0 for too few values.
-        most_exact: the fastest of `exact_tie`.
-        fastest: the choice of least modeled time.
-        balanced: the fastest of `balanced_tie`.
-        exact_tie: the choices whose error may be the least, as far as resampling can tell. A single
-            one means no tie.
-        balanced_tie: the choices whose product of error and time may be the least, as far as
+        choices: one choice for each group size, with the exchange `hierarchical` or `ring`. For a
+            compressor the exchange is `owner`, because its partial sums cannot be sent.
+        owner: one choice for each group size, with the exchange `owner`, which gives the same sums.
+        draws: the number of blocks of values from which spreads are computed; 0 for fewer than 64
+            values.
+        most_exact: the choice with the least error: the fastest choice in `exact_tie`.
+        fastest: the choice with the least modeled time.
+        balanced: the choice with the least product of error and time: the fastest choice in
+            `balanced_tie`.
+        exact_tie: the choices that may have the least error, as far as resampling can tell. A
+            single choice means that there is no tie.
+        balanced_tie: the choices that may have the least product of error and time, as far as
             resampling can tell.
     """
 
@@ -102,7 +103,7 @@ class Recommendation:
 
     @property
     def owner_seconds(self) -> float:
-        """The modeled time of exchange `owner`, for any group size; it gives the same bits."""
+        """The modeled seconds of the exchange `owner`, which are the same for all group sizes."""
         return self.owner[0].seconds
 
 
@@ -116,39 +117,43 @@ def recommend(
     comm: Communicator | None = None,
     seed: int = 0,
 ) -> Recommendation:
-    """Recommends group sizes and exchanges, by round-off and by modeled time.
+    """Recommends a group size and an exchange, by round-off and by modeled time.
 
-    The error is the relative RMS (see `roundoff`). Choices with fewer results that are not finite
-    come first. The time of the messages on the machine is modeled as in `step_time`. It leaves out
-    the messages in which ranks agree on scales, since all choices share them. The modeled exchanges
-    are `hierarchical`, `ring` (for a group size of W), and `owner`. The first two sum in order
-    `ring`, so the spec must have that order. If choices are equal in error and time, the first is
-    used.
+    The error of a choice is its relative RMS (see `roundoff`). A choice with fewer non-finite
+    results is always preferred. The time of the messages on the machine is modeled as in
+    `step_time`, without the messages in which ranks agree on scales: these are the same for all
+    choices. The exchanges compared are `hierarchical`, `ring` (if all ranks are one group) and
+    `owner`. The first two exchanges sum in order `ring`, so `spec` must have that order. Of choices
+    with equal error and time, the first is recommended.
 
-    The order of a sum changes its error, and no rank has a fixed place. So errors are taken over
-    `ORDERS` = 8 random orders of the ranks together, whatever the order of the argument. With
-    `comm` the ranks have one order.
+    The order of the ranks changes the error of a sum, and ranks have no natural order. So the error
+    is the RMS error over 8 random orders of the ranks, which do not depend on the order in `ranks`.
+    With `comm`, only the order of the communicator's ranks is used.
 
-    Each tensor is cut into `DRAWS` = 16 blocks. Each of 1,000 resamples of the orders and blocks
-    votes for the choice that is best in it. A choice with more than 95 % of the votes is named.
-    Otherwise the choices with most votes, 95 % together, are a tie, and the fastest of them is
-    named. `spread` is the jackknife's standard error, in the argument's order.
+    Chance decides between choices of similar error, so they are compared by a bootstrap. Each
+    tensor is cut into 16 blocks. 1,000 resamples draw orders and blocks at random, and each
+    resample votes for its best choice. A choice with at least 95 % of the votes is recommended.
+    Otherwise the choices with the most votes, until 95 % are reached, are a tie, and the fastest of
+    them is recommended. `Choice.spread` is the jackknife's standard error, for the order in
+    `ranks`.
 
     Args:
         ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`; with `comm` the
             tensors of this rank.
-        spec: the all-reduce, of order `ring`, or its text; its exchange and group size are
-            replaced.
-        group_sizes: the group sizes to compare, 1…W; W, the number of ranks, means no groups.
+        spec: the all-reduce, with order `ring`, or its text. Its exchange and group size are
+            ignored.
+        group_sizes: the group sizes to compare, 1…W for W ranks; W means no groups.
         machine: the machine, or its name or text, such as `"alpha=1e-5 beta=1e9"`.
-        comm: the ranks, each of which calls this with its own tensors; default None: virtual ranks.
+        comm: the communicator of the ranks. Each rank calls this function with its own tensors.
+            Default None: virtual ranks.
         seed: the seed of stochastic rounding; default 0.
 
     Returns:
-        The choices for each group size, and the named ones.
+        All choices, and the recommended choices.
 
     Raises:
-        ValueError: for a spec of another order, no group sizes, and a group size that is not 1…W.
+        ValueError: if the order of `spec` is not `ring`, if `group_sizes` is empty, and for a group
+            size that is not 1…W.
         TypeError: for an argument of another type.
 
     >>> import numpy as np
@@ -175,9 +180,10 @@ def recommend(
 def choose(
     measured: Mapping[int, Measurement], spec: Reduce, machine: Machine, given: Contributions
 ) -> Recommendation:
-    """Recommends group sizes and exchanges from the measurements of contributions.
+    """Recommends group sizes and exchanges, from measurements that were made before.
 
-    `measured`: group size → its measurement, at least one, as from `given.measure_orders`.
+    `measured` maps at least one group size to its measurement, the result of
+    `given.measure_orders`.
     """
     world = given.world
 
@@ -187,7 +193,7 @@ def choose(
     plain = spec.replace(exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
     hops = owner
-    if spec.format is not None:  # partial sums of a codec cannot be sent on
+    if spec.format is not None:  # the partial sums of a compressor cannot be sent
         hopping = spec.replace(exchange="ring", group_size=None)
         hops = [choice(size, grouped(hopping, size, world)) for size in measured]
     front = [
@@ -213,7 +219,7 @@ def choose(
 def made(
     size: int, one: Measurement, way: Reduce, machine: Machine, given: Contributions
 ) -> Choice:
-    """Returns the choice of a group size that was measured, exchanged in this way."""
+    """Returns the `Choice` of a measured group size, with the cost of the exchange of `way`."""
     took = cost(way, given.world, given.shapes, largest=given.largest)
     return Choice(
         size,
@@ -229,7 +235,7 @@ def made(
 
 
 def _beats(choice: Choice, other: Choice) -> bool:
-    """Returns whether `choice` is nowhere worse than `other`, and somewhere better."""
+    """Returns whether `choice` is better in error or time, and at least as good in the other."""
     mine, yours = (((x.non_finite, x.error), x.seconds) for x in (choice, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 
@@ -239,9 +245,9 @@ def _tied(
     measured: Mapping[int, Measurement],
     weight: Callable[[Choice], float],
 ) -> list[Choice]:
-    """Returns the choices that are tied, within chance, for the least error times `weight`.
+    """Returns the choices that may have the least product of error and `weight`, fastest first.
 
-    The fastest is first.
+    Several choices are a tie: the resamples do not decide between them.
     """
     fewest = min(choice.non_finite for choice in front)
     sound = [choice for choice in front if choice.non_finite == fewest]

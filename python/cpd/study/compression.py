@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures codecs on tensors: bytes, errors, variances, times."""
+"""Measures the bytes, errors, variances and times of codecs on tensors."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _ZSTD_LEVEL = 3
 
 @dataclass
 class Figures:
-    """Measurements of a codec on values, or their sums over several tensors.
+    """Measurements of a codec on one tensor, or their sums over several tensors.
 
     Attributes:
         values: the number of values.
-        bytes: the bytes of the messages.
-        encode: seconds to encode.
-        decode: seconds to decode.
+        bytes: the number of encoded bytes.
+        encode: the time to encode, in seconds.
+        decode: the time to decode, in seconds.
         squares: the sum of the squares of the finite values.
-        errors: the sum of the squared errors.
-        variances: the sum of the variances of the decoded values; None if nothing is random.
+        errors: the sum of the squared errors of the decoded values.
+        variances: the sum of the variances of the decoded values over several seeds; None if
+            decoded values do not depend on the seed.
     """
 
     values: int = 0
@@ -43,26 +44,26 @@ class Figures:
 
     @property
     def bits_a_value(self) -> float:
-        """Bits of a message per value."""
+        """Encoded bits per value; 0 if there are no values."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     @property
     def ratio(self) -> float:
-        """Bytes of binary32 per byte of a message."""
+        """The compression ratio: bytes of the values in binary32 per encoded byte."""
         return 4 * self.values / self.bytes if self.bytes else math.nan
 
     @property
     def relative_rms(self) -> float:
-        """The root of the sum of squared errors over the sum of squares."""
+        """The relative RMS error: sqrt(sum of squared errors / sum of squared values)."""
         return math.sqrt(_share(self.errors, self.squares))
 
     @property
     def variance(self) -> float | None:
-        """The sum of variances over the sum of squares; None: nothing is random."""
+        """The sum of variances divided by the sum of squared values; None without randomness."""
         return None if self.variances is None else _share(self.variances, self.squares)
 
     def json(self) -> dict[str, Any]:
-        """Returns the measurements by the names of the table."""
+        """Returns the measurements for JSON, by the names that the table's columns have."""
         names = ("values", "bytes", "bits_a_value", "ratio", "relative_rms", "variance")
         return {
             **{name: getattr(self, name) for name in names},
@@ -76,7 +77,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def total(parts: Iterable[Figures]) -> Figures:
-    """Returns the sums over several tensors."""
+    """Returns the sums of the measurements of several tensors."""
     whole = Figures()
     for part in parts:
         for name, value in asdict(part).items():
@@ -86,14 +87,14 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
-    """Measures the codec of a text on a tensor; also returns the bytes for the first seed."""
+    """Measures the codec of a text on a tensor, and returns also the bytes for the first seed."""
     data, first, figures = _first(Codec(wire), x, seeds[0])
     mean = first.copy()
     squares = np.zeros_like(mean)
     for number, seed in enumerate(seeds[1:], start=2):  # Welford's recurrence
         again = _wide(x, Codec(wire).encode(x, seed=seed).values)
         if number == 2 and np.array_equal(again, first):
-            break  # nothing is random
+            break  # the codec is not random
         step = again - mean
         mean += step / number
         squares += step * (again - mean)
@@ -112,7 +113,7 @@ def _first(by: Codec, x: Values, seed: int) -> tuple[bytes, npt.NDArray[np.float
     figures = Figures(
         values=x.size,
         bytes=packet.bytes,
-        encode=max(0.0, encoded - decoded),  # a packet's values were decoded too
+        encode=max(0.0, encoded - decoded),  # encoding also decodes the packet's values
         decode=decoded,
         squares=float((reference**2).sum()),
         errors=float(((got - reference) ** 2).sum()),
@@ -127,12 +128,12 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
 
 def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
-    """Returns the elements of q at which x is finite, in binary64."""
+    """Returns, in binary64, the elements of q at the positions where x is finite."""
     return np.asarray(q[np.isfinite(x)], np.float64)
 
 
 def by_zstd(x: Values) -> Figures | None:
-    """Measures zstd, which is lossless; None if the package is missing."""
+    """Measures the lossless compressor zstd; returns None if the package zstandard is missing."""
     try:
         import zstandard
     except ImportError:

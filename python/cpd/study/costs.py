@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the cost of a reduction: messages, and modeled time."""
+"""The cost of an all-reduce, from shapes alone: its messages and their modeled time."""
 
 from __future__ import annotations
 
@@ -36,36 +36,38 @@ def cost(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """Counts what a rank sends and receives in the all-reduce of tensors of these shapes.
+    """Computes the bytes that a rank sends and receives in an all-reduce.
 
-    Headers, the handshake and sizes ahead of messages are not included. Neither is what ranks agree
-    on first, such as the largest magnitudes for APS. Every chunk of a tensor in a message starts at
-    a byte: a format whose codes are not whole bytes costs up to a byte more at each cut.
+    Only the bytes of encoded values count. Message headers do not count, nor messages that compare
+    the ranks' calls, announce sizes, or agree on scales (the largest magnitudes for APS). Each
+    chunk of a tensor begins at a whole byte. So if the bits of a format's codes are not a multiple
+    of 8, each chunk may cost one more byte.
 
-    The result is exact for codecs of fixed sizes. For others, such as Elias' or Huffman's codes and
-    `top_k`, the bytes are the most that there can be, unless `ranks` gives the values.
+    The result is exact for codecs with encoded sizes that depend on shapes alone. For other codecs,
+    such as `top_k` and codecs with Elias or Huffman codes, the bytes are an upper bound, unless
+    `ranks` gives the values.
 
     Args:
         spec: the all-reduce, or its text.
         world: the number of ranks.
-        shapes: each tensor's shape, which matters to codecs of rows or columns, or an int for a
-            vector.
-        rank: the rank whose traffic is counted; default 0.
-        ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`, which are reduced
-            between threads of this process. The bytes are then counted for a first call with these
-            values. Default None: counted from the shapes alone.
-        chunk: the values that a communicator works on at once; default 2^20.
-        largest: the largest magnitude, of any tensor or of each; infinite or NaN if a value is. It
-            matters if a format or codec has no code for NaN (`e3m0`, `e2m1`) and a sum may leave
-            the range of a format: all values are then sent in binary32. Default None: not known;
-            `exact` is then false and the bytes are the most, for values below 2^96.
+        shapes: the shape of each tensor; an int is the length of a 1-D tensor. Only codecs that
+            encode rows or columns need more than the number of values.
+        rank: the rank whose bytes are counted; default 0.
+        ranks: the tensors of each rank, as for `cpd.simulate_all_reduce`. The function then sums
+            them between threads of this process, and counts the bytes of this call. Default None:
+            the bytes are computed from the shapes alone.
+        chunk: the number of values that a communicator processes at once; default 2^20.
+        largest: the largest magnitude in all tensors, or a list with the largest magnitude in each
+            tensor; infinite or NaN if a value is infinite or NaN. It is used if a format or codec
+            cannot encode NaN (`e3m0`, `e2m1`): if a sum may then overflow, all values are sent in
+            binary32. Default None: not known. For such formats, `exact` is then False and the bytes
+            are an upper bound, for values below 2^96.
 
     Returns:
-        The rounds of messages and the bytes.
+        The number of rounds of messages, and the bytes sent and received.
 
     Raises:
-        ValueError: for an argument out of range, and for `ranks` of another number or of other
-            shapes.
+        ValueError: for an argument out of range, and if `ranks` does not fit `world` and `shapes`.
         TypeError: for an argument of another type.
 
     >>> cost("e4m3", 4, [1000])
@@ -109,9 +111,10 @@ def cost(
 def rounds(
     spec: Reduce, world: int, shapes: Sizes, *, per_host: int, largest: Largest = None
 ) -> list[Round]:
-    """Returns the steps of an all-reduce, and between whom; arguments are as of `cost`.
+    """Returns the steps of an all-reduce, with the messages within and between hosts.
 
-    Rank r is in host r // per_host. Steps that are alike are one `Round`.
+    A step is a set of messages that are sent at the same time. Steps with equal messages are one
+    `Round`. Rank r is in host r // per_host. The other arguments are as in `cost`.
 
     >>> from cpd.comm.spec import Reduce
     >>> rounds(Reduce("fp32"), 4, [1000], per_host=2)
@@ -132,10 +135,10 @@ def rounds(
 def transfer_seconds(
     spec: Reduce, machine: Machine, world: int, shapes: Sizes, largest: Largest = None
 ) -> float:
-    """Models the seconds of the messages of an all-reduce, one step after the other.
+    """Returns the modeled seconds of an all-reduce's messages, one step after the other.
 
-    An upper bound if `cost` gives one. Casts and ordered sums are assumed to be hidden, and what
-    ranks agree on first is not included.
+    The result is an upper bound if the bytes of `cost` are an upper bound. Casts and sums are
+    assumed to take no time. The messages in which ranks agree on scales are not included.
 
     >>> from cpd.comm.spec import Reduce
     >>> machine = Machine(alpha=1e-6, beta=1e9)
@@ -149,10 +152,12 @@ def transfer_seconds(
 def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
     """Returns the steps before `rounds` in which the ranks agree on scales.
 
-    With APS, and for formats without a code for NaN, ranks agree on each tensor's largest
-    magnitude. They send 4 bytes a tensor and 4 more. For a codec with a shared scale they send 4
-    bytes a tensor. The agreement takes ceil(log2(world)) steps; each rank sends to the rank 1, 2,
-    4, … after it. There are no steps if nothing is needed.
+    With APS, and for formats that cannot encode NaN, ranks agree on each tensor's largest
+    magnitude. Their messages have 4 bytes for each tensor and 4 more bytes. For a codec with a
+    shared scale, messages have 4 bytes for each tensor. The agreement takes ceil(log2(world))
+    steps: in step i = 0, 1, …, rank r sends to rank r + 2^i (modulo `world`). Other specs need no
+        agreement; the result is
+    then empty.
 
     >>> from cpd.comm.spec import Reduce
     >>> agreement(Reduce("e4m3", aps=True), 4, [1000], per_host=2)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads named arrays from untrusted files: .npy, .npz, .safetensors, .pt and .pth.
 
-Nothing in a file is executed, sizes are checked before memory is allocated, and any fault of a file
-is a ValueError of one line that names it.
+Code in a file is never executed. Sizes are checked before memory is allocated. Any fault of a file
+raises a ValueError with a text of one line that names the file.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ _LONGEST_NAME = 1000
 
 
 class _RefusedError(ValueError):
-    """An error text of this module, which follows the file's name."""
+    """An error with a text of this module; `_told` puts the file's name before the text."""
 
 
 def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
-    """Reads the arrays of a file, in its order, each with its own dtype and in its own memory.
+    """Reads the arrays of a file, in the file's order. Each keeps its dtype.
 
-    Values of torch's types that NumPy does not have (bfloat16, FP8) are widened to binary32.
+    Values of torch's dtypes that NumPy lacks (bfloat16, FP8) are widened to binary32. The array of
+    a .npy file has the file's name. Nested dicts that torch.save wrote are flattened: keys are
+    joined by dots, but by a slash after `rank{r}`. The items of a list are named `rank0/…`,
+    `rank1/…`.
 
-    A .npy file's array has the file's name. What torch.save wrote is flattened. The names of nested
-    dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
-    `rank0/…`, `rank1/…`. `leaves_out`: leaves out what is not a floating-point tensor, such as a
+    With `leaves_out`, values that are not floating-point tensors are skipped, such as a
     checkpoint's step and an optimizer's options. NumPy's files are read without torch.
 
-    Raises OSError for a file that cannot be opened and ValueError for one that holds anything else.
+    Raises OSError if the file cannot be opened. Raises ValueError if the file is damaged or has
+    other values than floating-point arrays.
     """
     reader, kind = _READERS[suffix(path)]
     with path.open("rb") as file, _told(path, kind):
@@ -61,7 +63,7 @@ def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
 
 
 def suffix(path: Path) -> str:
-    """Returns the file's ending. Raises ValueError unless this module reads such files."""
+    """Returns the file name's suffix. Raises ValueError unless this module reads such files."""
     if path.suffix not in _READERS:
         raise ValueError(f"{path}: a file of tensors must end in {alternatives(_READERS)}")
     return path.suffix
@@ -73,7 +75,7 @@ def shown(name: str) -> str:
 
 
 def not_floats(what: str, dtype: np.dtype[Any]) -> str:
-    """Returns the error for an array without floats, or of a type that NumPy cannot name."""
+    """Returns the error text for an array of another dtype than NumPy's floating-point types."""
     if dtype.kind != "V" or dtype.names is not None or dtype.itemsize > 2:
         return f"{what} must hold floating-point values, got {dtype}"
     is_bf16 = dtype.itemsize == 2
@@ -88,7 +90,7 @@ def not_floats(what: str, dtype: np.dtype[Any]) -> str:
 
 @contextmanager
 def _told(path: Path, kind: str) -> Iterator[None]:
-    """Turns any exception while untrusted bytes are read into a ValueError of one line."""
+    """Converts an exception in its block, which reads a file, to a one-line ValueError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -135,19 +137,19 @@ def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
 
 
 def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Returns an array's shape, whether it is in column order, and its dtype."""
+    """Returns an array's shape, True if its memory is in column-major order, and its dtype."""
     version = np.lib.format.read_magic(stream)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    if version not in readers:  # 3.0 is for the names of structured values
+    if version not in readers:  # version 3.0 is only for structured dtypes
         raise _RefusedError(f"{what} is of .npy version {version}, must be (1, 0) or (2, 0)")
     return readers[version](stream)
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> Array:
-    """Returns the array in a stream of `size` bytes, which must be as many as its header states."""
+    """Returns the array in a stream. Raises an error unless `size` is as its header states."""
     shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")
@@ -214,7 +216,8 @@ def _read_torch(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
 def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator[tuple[str, Any]]:
     """Yields the names and values in nested dicts and lists.
 
-    Each may occur only once, so that never more is read than the file holds.
+    Raises an error if a dict or list occurs twice: repeated references could make a small file
+    expand to any size.
     """
     if not isinstance(value, dict | list | tuple):
         yield prefix, value
@@ -232,7 +235,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
 
 
 def _dense(name: str, tensor: torch.Tensor) -> Array:
-    """Returns the tensor's values, which must have their own memory in the file."""
+    """Returns a dense tensor's values as an array. Raises an error if the tensor repeats memory."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
             f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout} "

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Per-rank gradients in a file: .npy or .npz (NumPy), .safetensors, .pt or .pth (torch.save).
 
-Two layouts, which the arrays' names distinguish:
-- `layer`: one array for each layer, whose leading dimension is the rank;
-- `rank{r}/layer`: one array for each rank r = 0, 1, … and layer; all ranks hold the same layers.
-A .npy file is one layer of the first layout. A list of dicts that torch.save wrote is the second
-layout, as is a dict of dicts called rank0, rank1, …. Names in other nested dicts are joined by
-dots. Layers keep the file's order (rank 0's in the second layout; safetensors sorts names). Reads
-float32, float16, bfloat16 and torch's 8-bit floats; binary64 only if every value is a binary32
-number, or with rounding. Nothing in a file is executed.
+A file has one of two layouts, which the arrays' names distinguish:
+- `layer`: one array for each layer; the array's first dimension is the rank;
+- `rank{r}/layer`: one array for each rank r = 0, 1, … and layer; all ranks have the same layers.
+
+A .npy file has one layer, in the first layout. torch.save writes the second layout as a list of
+dicts, or as a dict of dicts with the keys rank0, rank1, …. Names in other nested dicts are joined
+by dots. Layers keep the order of the file (in the second layout, the order of rank 0; safetensors
+sorts names). This module reads float32, float16, bfloat16 and torch's 8-bit floats. It reads
+binary64 only if every value is a binary32 number, or if rounding is requested. Code in a file is
+never executed.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ _MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class NotFinite:
-    """The values that are not finite in one layer of a file, over all ranks."""
+    """The number of NaNs and infinities in one layer of a file, over all ranks."""
 
     layer: str
     nan: int
     infinite: int
     ranks: list[int]
-    """The ranks that hold any of these."""
+    """The ranks that have such values in this layer."""
 
     def __str__(self) -> str:
         kinds = [f"{n} {kind}" for n, kind in ((self.nan, "NaN"), (self.infinite, "Inf")) if n]
@@ -61,7 +63,7 @@ class NotFinite:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The layers' names, and [rank][layer] float32 arrays."""
+    """All ranks' gradients: the layers' names, and float32 arrays indexed [rank][layer]."""
 
     names: list[str]
     per_rank: list[list[Values]]
@@ -72,7 +74,10 @@ class Gradients:
         return len(self.per_rank)
 
     def layer(self, name: str) -> Gradients:
-        """Returns the named layer, or the layers of a pattern; raises ValueError for no layer."""
+        """Returns the gradients of the layers that match a name or a pattern (`*`, `?`, `[…]`).
+
+        Raises ValueError if no layer matches.
+        """
         chosen = [n for n, own in enumerate(self.names) if own == name]
         chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]
         if not chosen:
@@ -84,7 +89,7 @@ class Gradients:
         return Gradients([self.names[n] for n in chosen], per_rank)
 
     def not_finite(self) -> list[NotFinite]:
-        """Returns the layers that hold NaN or Inf."""
+        """Returns a report of each layer that has a NaN or an infinity."""
         faults = []
         for index, name in enumerate(self.names):
             nan = infinite = 0
@@ -100,9 +105,10 @@ class Gradients:
 
 
 def load_gradients(path: str | Path, round: bool = False) -> Gradients:
-    """Reads per-rank gradients; with `round`, binary64 values are rounded to binary32 first.
+    """Reads the gradients of all ranks from a file; `round` rounds binary64 values to binary32.
 
-    Raises OSError for a file that cannot be opened and ValueError for one that holds no gradients.
+    Raises OSError if the file cannot be opened, and ValueError if it does not have one of the
+    layouts of this module.
     """
     path = Path(path)
     arrays = read_arrays(path)
@@ -125,7 +131,7 @@ def load_gradients(path: str | Path, round: bool = False) -> Gradients:
 def save_gradients(
     path: str | Path, names: Sequence[str], per_rank: Sequence[Sequence[torch.Tensor]]
 ) -> None:
-    """Writes the first layout as .npz or .safetensors."""
+    """Writes gradients, [rank][layer], in the first layout, to a .npz or .safetensors file."""
     path = Path(path)
     stacked = {
         name: torch.stack([rank[index].detach() for rank in per_rank]).contiguous()
@@ -154,7 +160,8 @@ def _as_float32(path: Path, name: str, array: Array, round: bool) -> Values:
     if array.dtype != np.float64:
         what = f"'{name}'"
         raise ValueError(f"{path}: {not_floats(what, array.dtype)}")
-    # CPD's cast, compared by bits: other conversions flush subnormals where the program does.
+    # CPD's cast, and a comparison of bits: other conversions flush subnormals if the program has
+    # set the processor to do so.
     wide = np.asarray(array, order="C")
     narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
     _core.cast(wide, _FP32, _NEAREST, narrow)

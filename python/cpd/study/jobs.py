@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs cells: in this process, over processes of this machine, or as jobs of a cluster."""
+"""Runs independent parts of a study: in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cpd.numeric.shown import shown
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 Measure: TypeAlias = Callable[[Sequence[PartT]], Iterable[ResultT]]
-"""Measures parts of the work and yields their results. It is pickled if other processes call it."""
+"""A function that measures parts of the work and yields results. It must be picklable if other
+processes call it."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16
@@ -27,7 +28,7 @@ _LOGS = "jobs"
 
 
 def check_jobs(jobs: Any, cluster: Any, folder: Any) -> None:
-    """Raises ValueError for a number of jobs or a cluster that there is not."""
+    """Raises ValueError for invalid `jobs`, an unknown `cluster`, or one without a folder."""
     if cluster is not None:
         checked_name("cluster", cluster, CLUSTERS)
     if cluster is not None and folder is None:
@@ -37,7 +38,7 @@ def check_jobs(jobs: Any, cluster: Any, folder: Any) -> None:
 
 
 def run_here(parts: Iterable[PartT], measure: Measure[PartT, ResultT]) -> Iterator[ResultT]:
-    """Yields the results in this process, one part after the other."""
+    """Measures one part after the other in this process, and yields the results."""
     for part in parts:
         yield from measure([part])
 
@@ -45,9 +46,10 @@ def run_here(parts: Iterable[PartT], measure: Measure[PartT, ResultT]) -> Iterat
 def run_in_processes(
     parts: Iterable[PartT], measure: Measure[PartT, ResultT], jobs: int
 ) -> Iterator[ResultT]:
-    """Yields the results as they come, of `jobs` processes of one thread each (joblib).
+    """Measures parts in `jobs` processes of one thread each (joblib), and yields the results.
 
-    Where the caller stops early or is interrupted, the processes are ended.
+    Results are yielded in the order in which they are finished. If the caller stops early or is
+    interrupted, the processes are ended.
     """
     from joblib import Parallel, delayed, parallel_config
 
@@ -70,9 +72,10 @@ def run_on_cluster(
     jobs: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Iterator[ResultT]:
-    """Yields the results of at most `jobs` jobs (default 16) of one of CLUSTERS, by submitit.
+    """Measures parts in at most `jobs` cluster jobs (default 16) of submitit, and yields results.
 
-    Its files are in `folder`/jobs; `options`: arguments of its `update_parameters`.
+    `cluster` is one of `CLUSTERS`. submitit writes its files to `folder`/jobs. `options` are
+    arguments of submitit's `update_parameters`.
     """
     from submitit import AutoExecutor
 
@@ -91,12 +94,13 @@ def _list(measure: Measure[PartT, ResultT], parts: Sequence[PartT]) -> list[Resu
 
 @contextmanager
 def _interruptions_held() -> Iterator[None]:
-    """Delays Ctrl-C until the end.
+    """Blocks SIGINT (Ctrl-C) in its `with` block.
 
-    Processes started meanwhile never receive it, not even during their imports: the process that
-    started them ends them.
+    Processes that are started in the block inherit the blocked signal, so Ctrl-C never interrupts
+    them, not even during their imports. This process ends them instead.
 
-    multiprocessing's own process is started before: until Python 3.12 that lifts the mask.
+    multiprocessing's resource tracker is started before the block, because before Python 3.12 its
+    start unblocks the signal.
     """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -107,14 +111,14 @@ def _interruptions_held() -> Iterator[None]:
 
 
 _DISTRIBUTOR = "ExecutorManagerThread"
-"""loky's name of the thread that distributes parts."""
+"""The name of the thread of loky that distributes parts to processes."""
 
 
 def _end(parts: Generator[Any, None, None]) -> None:
-    """Ends the processes, if parts are missing, without joblib's warning, which does not apply.
+    """Ends the processes if parts are not finished, without joblib's warning about lost tasks.
 
-    The thread of loky that distributes parts may look for one that is dropped already: it ends by a
-    KeyError before `close` returns, which is harmless and not reported.
+    While `close` runs, loky's distributor thread may end with a KeyError, because it looks for a
+    part that was already dropped. This error is harmless, so it is not reported.
     """
     before = threading.excepthook
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines as data: links within a host and between hosts, GPUs of a host, dollars an hour."""
+"""`Machine`: the network, GPUs and price of a cluster, from which costs are modeled."""
 
 from __future__ import annotations
 
@@ -43,17 +43,21 @@ _TABLES = {
         "shared": "",
     },
 }
-"""The tables of a file of 0.7, with their keys of today; "" for a key without effect."""
+"""The tables in machine files of version 0.7, with the present name of each key; "" for a key
+without effect."""
 
 
 class Round(NamedTuple):
-    """Steps of an all-reduce that are alike.
+    """Steps of an all-reduce with equal messages.
 
     Attributes:
         steps: the number of steps.
-        bytes: the bytes of the longest message of each step; an upper bound if `cost` gives one.
-        across: the most messages of a step that leave one host, or reach it.
-        within: the most messages of a step that stay in one host.
+        bytes: the bytes of the longest message in each step; an upper bound if the bytes of `cost`
+            are an upper bound.
+        across: the number of messages in a step that leave, or reach, the host with the most such
+            messages.
+        within: the number of messages in a step that stay in a host, for the host with the most
+            such messages.
     """
 
     steps: int
@@ -65,35 +69,37 @@ class Round(NamedTuple):
 @checked
 @dataclass(frozen=True, init=False)
 class Machine:
-    """Hosts with GPUs, one rank on each: rank r is in host r // gpus.
+    """A cluster of equal hosts with GPUs. Each GPU is one rank: rank r is in host r // gpus.
 
     Args:
         machine: the name of a machine (`Machine.named()`), the path of a TOML file, or a text such
-            as `"alpha=1e-5 beta=1e9"`. A name or a path in a text may precede the keys that it
-            replaces: `"ec2-p2 dollars=10"`. A file has the keys at its top, or in one table.
-            Default None: the keywords alone.
-        alpha: seconds of a message within a host, at least 0.
-        beta: bytes a second, each way, of a GPU's own link within a host, above 0.
-        shared: the bandwidth, in bytes a second, of a resource that all messages of a host also
-            pass, such as the memory that its GPUs share. Default 0: there is no such resource.
-        gpus: the number of GPUs of a host; default 1.
-        alpha_between: seconds of a message between hosts; default `alpha`.
-        beta_between: bytes a second, each way, of a host's link to other hosts; default `beta`.
-        port: bytes a second, each way, of one GPU between hosts, if this is less than
-            `beta_between`. Default 0: one GPU may use all of it.
+            as `"alpha=1e-5 beta=1e9"`. A text may begin with a name or a path, and then replace
+            some of its values: `"ec2-p2 dollars=10"`. A TOML file has the keys below at its top
+            level, or in one table. Default None: the keywords define the machine.
+        alpha: the latency of a message within a host, in seconds, at least 0.
+        beta: the bandwidth of a GPU's link within a host, in bytes a second in each direction,
+            above 0.
+        shared: the bandwidth, in bytes a second, of a resource that all messages within a host
+            share, such as the host's memory. Default 0: there is no such resource.
+        gpus: the number of GPUs in a host; default 1.
+        alpha_between: the latency of a message between hosts, in seconds; default None: `alpha`.
+        beta_between: the bandwidth of a host's link to other hosts, in bytes a second in each
+            direction; default None: `beta`.
+        port: the bandwidth of a single GPU to other hosts, in bytes a second in each direction, if
+            it is less than `beta_between`. Default 0: one GPU can use all of `beta_between`.
         speed: the speed of a GPU, relative to a K80; default None: unknown.
         tflops: the binary32 TFLOP/s of a GPU, from its data sheet; default None: unknown.
         dollars: the price of a host for an hour; default 0: unknown.
-        codec_gbps: the GB of binary32 values that a GPU encodes, and decodes, in a second; default
-            None: unknown.
-            None: not known.
+        codec_gbps: the GB (10^9 bytes) of binary32 values that a GPU encodes in a second, and the
+            GB that it decodes in a second; default None: unknown.
 
-    A keyword replaces the number of the text. All keywords are attributes; further attributes are
-    `name`, `summary` (the machine in words) and `sources` (number → its source).
+    A keyword replaces the value in the text. All keywords are attributes. Further attributes are
+    `name`, `summary` (a description of the machine) and `sources` (a dict from a keyword to the
+    source of its value).
 
     Raises:
-        ValueError: for an unknown name or key, with the nearest known one, for an invalid file or
-            text, and for a number out of range.
+        ValueError: for an unknown name or key (the text suggests the nearest known name), for an
+            invalid file or text, and for a number out of range.
         TypeError: for an argument of another type.
         OSError: if the file cannot be read.
 
@@ -159,18 +165,18 @@ class Machine:
             object.__setattr__(self, key, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "within" in state:  # of 0.7, whose links were objects
+        if "within" in state:  # a pickle of version 0.7, in which links were objects
             links = {key: vars(state[key]) for key in _TABLES}
             state = _flat({key: v for key, v in state.items() if v is not None} | links)
         self._set({key: value for key, value in state.items() if value is not None})
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
-        """Returns the named machines.
+        """Returns the machines that CPD knows by name.
 
         Returns:
-            Name → a mapping with `summary`, the machine in words, and `source`, the sources of its
-            numbers.
+            A dict from each name to a mapping with `summary`, a description of the machine, and
+            `source`, the sources of its numbers.
 
         >>> Machine.named()["dgx-1-mpi"]["summary"]
         "the same machine with MPI through the host's memory"
@@ -197,13 +203,14 @@ class Machine:
     def hourly(self, world: int) -> float:
         """Returns the price of a number of ranks for an hour.
 
-        On one host its used GPUs are paid for, on several hosts whole hosts.
+        If all ranks are in one host, only the used GPUs are paid for. Otherwise whole hosts are
+        paid for.
 
         Args:
             world: the number of ranks.
 
         Returns:
-            Dollars; 0 if the machine's price is not known.
+            The price in dollars; 0 if the machine's price is not known.
         """
         if world <= self.gpus:
             return self.dollars * world / self.gpus
@@ -211,20 +218,20 @@ class Machine:
 
 
 class Link:
-    """A link of a machine in pickles of 0.7."""
+    """The class of links in pickles of version 0.7; pickle needs the name."""
 
 
 def as_machine(machine: Machine | str) -> Machine:
-    """Returns the machine of a text; a `Machine` as it is."""
+    """Returns the `Machine` of a text. Returns a `Machine` unchanged."""
     return machine if isinstance(machine, Machine) else Machine(machine)
 
 
 def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
-    """Returns the seconds of the steps of an all-reduce, one after the other.
+    """Returns the modeled seconds of the steps of an all-reduce, one after the other.
 
-    The length of a step is the length of its longest message, within a host or between hosts. The
-    messages of a host share its link, and each passes its GPU's port. `rounds` are for hosts of
-    `machine.gpus`.
+    A step takes as long as its slowest message, within a host or between hosts. The messages
+    between hosts share a host's link, and each message also passes its GPU's port. `rounds` must be
+    computed for `machine.gpus` ranks in a host.
 
     >>> two = Machine(alpha=0, beta=1e10, beta_between=1e9, gpus=2)
     >>> seconds(two, [Round(1, 1e9, across=2, within=0)])  # each GPU sends 1 GB to the other host
@@ -239,7 +246,10 @@ def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
 
 
 def _links(machine: Machine, across: int, within: int) -> list[tuple[float, float]]:
-    """Returns the links of a step: seconds of a message, and of each of its bytes."""
+    """Returns (seconds of a message, seconds of each byte), within a host and between hosts.
+
+    A link that carries no messages in the step is left out.
+    """
     links = []
     if within:
         shared = within / machine.shared if machine.shared else 0.0
@@ -252,13 +262,13 @@ def _links(machine: Machine, across: int, within: int) -> list[tuple[float, floa
 
 @functools.cache
 def _named() -> dict[str, dict[str, Any]]:
-    """Returns the machines of `machines.toml`, by name."""
+    """Returns the values of the machines in `machines.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: {"name": name} | data for name, data in tomllib.load(file).items()}
 
 
 def _read(machine: str | Path) -> dict[str, Any]:
-    """Returns the values of a name, a file or a text."""
+    """Returns the values of a machine that is given as a name, a file or a text."""
     if isinstance(machine, Path):
         return _of_file(machine)
     try:
@@ -275,7 +285,7 @@ def _read(machine: str | Path) -> dict[str, Any]:
 
 
 def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values with new ones, without the sources of the values that they replace."""
+    """Returns values with some replaced; the sources of replaced values are removed."""
     sources = {key: text for key, text in values.get("sources", {}).items() if key not in new}
     return values | new | {"sources": sources}
 
@@ -319,14 +329,14 @@ def _of_file(path: Path) -> dict[str, Any]:
         ((name, data),) = data.items()
     try:
         values = {"name": name} | _flat(data)
-        Machine.__new__(Machine)._set(values)  # its errors name the file
+        Machine.__new__(Machine)._set(values)  # so that errors name the file
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return values
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a file, or of a state of 0.7, with the keys of today."""
+    """Returns the values of a file, or of a pickle of version 0.7, with the present keys."""
     values: dict[str, Any] = {}
     for key, value in data.items():
         names = _TABLES.get(key)

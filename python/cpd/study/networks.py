@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks as data: shapes of their parameters, batch sizes, and published rates."""
+"""`Network`: a network's parameter shapes, batch sizes and published training speed."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ _WORDS = ("name", "summary", "published", "source")
 @checked
 @dataclass(frozen=True, init=False)
 class Network:
-    """A network whose gradients are summed.
+    """A network in a data-parallel training: its sizes, batches and published speed.
 
     Args:
-        network: the name of a network (`Network.named()`). Default None: the keywords alone.
-        shapes: the shapes of its parameters.
-        rate: samples a second on one K80; default None: not published.
-        batches: the samples of a step by number of ranks; default empty.
-        batch: the samples of a step on each rank, if `batches` has no number; default None:
+        network: the name of a network (`Network.named()`). Default None: the keywords define the
+            network.
+        shapes: the shapes of its parameters; default None: the shapes of the named network.
+        rate: the training speed on one K80, in samples a second; default None: not published.
+        batches: a dict from a number of ranks to the number of samples in a step of all ranks;
+            default None: empty.
+        batch: the number of samples in a step on each rank, if `batches` is empty; default None:
             unknown.
-        epochs: the epochs of a whole training; default None: unknown.
-        examples: the samples of an epoch; default None: unknown.
+        epochs: the number of epochs in a whole training; default None: unknown.
+        examples: the number of samples in an epoch; default None: unknown.
 
-    A keyword replaces the named network's value. All keywords are attributes; further attributes
-    are `name`, `summary` (the network in words), `published` (the papers' number of parameters) and
-    `source` (the source of the numbers).
+    A keyword replaces the named network's value. All keywords are attributes. Further attributes
+    are `name`, `summary` (a description of the network), `published` (the number of parameters in
+    the papers) and `source` (the source of the numbers).
 
     Raises:
-        ValueError: for an unknown name, with the nearest known one, for a length below 0, and
-            without a name and shapes.
+        ValueError: for an unknown name (the text suggests the nearest known name), for a negative
+            size in `shapes`, and if both the name and `shapes` are missing.
         TypeError: for an argument of another type.
 
     >>> Network("resnet50").values
@@ -96,18 +98,18 @@ class Network:
 
     @classmethod
     def _of(cls, **values: Any) -> Self:
-        """Returns the network of these fields; its name and its words can be chosen, too."""
+        """Returns a network with these attributes; `name` and descriptions are allowed, too."""
         network = object.__new__(cls)
         network._set(values)
         return network
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
-        """Returns the named networks.
+        """Returns the networks that CPD knows by name.
 
         Returns:
-            Name → a mapping with `summary`, the network in words, and `source`, where its numbers
-            are from.
+            A dict from each name to a mapping with `summary`, a description of the network, and
+            `source`, the source of its numbers.
 
         >>> Network.named()["lstm"]["summary"]
         'LSTM of three layers, AN4'
@@ -117,21 +119,23 @@ class Network:
 
     @property
     def values(self) -> int:
-        """The number of parameters."""
+        """The number of parameters (single values) of the network."""
         return sum(map(math.prod, self.shapes))
 
     def samples(self, world: int, batch: int | None = None) -> int:
-        """Returns the samples of a step.
+        """Returns the number of samples in one step of all ranks.
 
-        Default: the published number of samples. Beyond the largest published number of ranks, each
-            rank keeps its number of samples. If nothing is known, each rank has one sample.
+        If `batches` has the number of ranks, that entry is returned. Otherwise each rank has as
+        many samples as with the next smaller number of ranks in `batches` (with the smallest
+        number, if there is no smaller one). If `batches` is empty, each rank has `batch` samples,
+        or one sample if that is unknown.
 
         Args:
             world: the number of ranks.
-            batch: samples on each rank; default None: the network's.
+            batch: the number of samples on each rank; default None: the network's number.
 
         Returns:
-            The samples of all ranks.
+            The number of samples of all ranks together.
         """
         if batch is not None:
             return batch * world
@@ -144,13 +148,13 @@ class Network:
 
 
 def as_network(network: Network | str) -> Network:
-    """Returns the network of a name; a `Network` as it is."""
+    """Returns the `Network` of a name. Returns a `Network` unchanged."""
     return network if isinstance(network, Network) else Network(network)
 
 
 @functools.cache
 def _named() -> dict[str, dict[str, Any]]:
-    """Returns the networks of `networks.toml`, by name."""
+    """Returns the values of the networks in `networks.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: _values(name, data) for name, data in tomllib.load(file).items()}
 

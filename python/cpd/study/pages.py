@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-contained HTML pages: templates with one style, `page.css`, and common macros."""
+"""Fills in templates of self-contained HTML pages, with the style sheet `page.css`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _HERE = Path(__file__).parent
 
 
 def fill(template: Path, **values: Any) -> str:
-    """Fills in a template, which may import from `macros.html.j2` and has the variable `style`."""
+    """Returns a jinja2 template filled with `values`, and with `page.css` as the variable `style`.
+
+    The template may import `base.html.j2` and `macros.html.j2` of this folder.
+    """
     environment = Environment(
         loader=FileSystemLoader([template.parent, _HERE]),
         autoescape=True,

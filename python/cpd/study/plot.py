@@ -13,14 +13,14 @@ from cpd._picture import GREY, MARKERS, PALETTE, log_axis, number_axis, per_cent
 from cpd.study.series import Series
 
 _BASELINES = ("--", ":")
-_FAR = 100  # times less than the least error of the formats
+_FAR = 100  # a baseline is far if its error is this many times less than all formats' errors
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot.
+    """Writes the plot to a file: one line for each series, `nodes` is the number of ranks.
 
-    Baselines, which have no groups, are horizontal lines. A baseline far below the formats is only
-    in the legend, with its error.
+    Baselines (sums without groups, for comparison) are horizontal lines. If a baseline's error is
+    far below the formats' errors, it is only named in the legend, with its error.
     """
     save(path, "roundoff", lambda: _figure(series, nodes))
 
@@ -69,7 +69,7 @@ def _line(axes: Axes, way: Series, index: int) -> Any:
 
 
 def _error_axis(axes: Axes, errors: list[float]) -> None:
-    """Makes the axis of errors logarithmic, unless an error is 0 or not finite."""
+    """Makes the error axis logarithmic, or linear from 0 if an error is 0 or not finite."""
     axes.yaxis.set_major_formatter(per_cent)
     low, high = min(errors), max(errors)
     if not (math.isfinite(high) and low > 0):

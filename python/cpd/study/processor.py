@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of this machine's processor."""
+"""`cpu_name`: the name of this machine's processor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 
 @functools.cache
 def cpu_name() -> str:
-    """Such as 'AMD EPYC, family 25, model 17, 2 cores': virtual machines hide models' names."""
+    """Returns the processor's name, such as 'AMD EPYC, family 25, model 17, 2 cores'.
+
+    The numbers of family and model identify processors of virtual machines, which hide model names.
+    """
     fields: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the round-off of a reduction, by group size."""
+"""`roundoff`: measures the round-off of an all-reduce for each group size."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
-"""The number of blocks of values from whose differences an error's uncertainty is estimated."""
+"""The number of blocks into which values are divided to estimate the uncertainty of an error."""
 ORDERS = 8
-"""The number of random orders of the ranks over which a recommendation takes errors."""
+"""The number of random orders of the ranks over which `recommend` averages errors."""
 STEPS = 16
-"""The number of all-reduces of the same layers over which codecs with error feedback are measured.
+"""The number of all-reduces of the same tensors whose mean is measured for a codec with error
+feedback.
 """
-_LEAST_DRAW = 4  # values in a block
+_LEAST_DRAW = 4  # the least number of values in a block, on average
 
 
 @dataclass(frozen=True)
 class Roundoff:
-    """The round-off of a reduced value l against its binary64 reference h.
+    """The round-off of results l of an all-reduce, compared with binary64 references h.
 
     Attributes:
-        error: Eq. 5 of the APS paper: the mean of |(h - l) / h| over h != 0.
-        relative_rms: sqrt(sum (h - l)^2 / sum h^2), zero references included.
+        error: the mean of |(h - l) / h| over all h != 0 (Eq. 5 of the APS paper).
+        relative_rms: sqrt(sum (h - l)^2 / sum h^2), including references h = 0.
         count: the number of values.
-        zero_references: the number of values with reference 0; they are not in `error`.
-        non_finite: the number of values with an l that is not finite; both means leave them out.
+        zero_references: the number of values with the reference 0, which `error` leaves out.
+        non_finite: the number of results l that are not finite. `error` and `relative_rms` leave
+            them out.
 
     If no l is finite, `error` and `relative_rms` are infinite.
     """
@@ -89,33 +91,33 @@ def roundoff(
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
     """Measures the round-off of an all-reduce for each group size.
 
-    The reference is the sum, in binary64 and in ascending order of ranks, of the contributions
-    before cast and scaling (divided by W if `spec.average`). For a codec that feeds errors back
-    (`one_bit`, `top_k`, `feedback …`), the sums of `STEPS` = 16 steps with the same tensors are
-    averaged first.
+    The reference is the sum of the ranks' tensors, before cast and scaling, in binary64 and in
+    ascending order of ranks. It is divided by the number of ranks if `spec.average`. For a codec
+    with error feedback (`one_bit`, `top_k`, `feedback …`), the mean of the sums of 16 steps with
+    the same tensors is compared with the reference.
 
-    With `comm`, each rank calls the function with the same arguments except its own tensors. All
-    ranks get the same table as from virtual ranks. The sums are exchanged by `spec.exchange`.
-    (`ring` means `hierarchical` if there are groups, and `hierarchical` means `ring` without
-    groups.) The contributions, for the reference, are exchanged by an all-gather in binary32, one
-    tensor at a time.
+    With `comm`, each rank calls the function with its own tensors; the other arguments must be
+    equal. All ranks receive the result that virtual ranks would give. The all-reduce uses
+    `spec.exchange`, except that `ring` is replaced by `hierarchical` if there are groups, and
+    `hierarchical` by `ring` without groups. For the reference, the tensors are gathered in
+    binary32, one at a time.
 
     Args:
-        ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`. A function for a
-            rank is called again for each group size. With `comm`: the tensors of this rank.
-        spec: the all-reduce, or its text; its `group_size` is not used.
-        group_sizes: the group sizes, 1…W; W, the number of ranks, means no groups.
-        comm: the ranks, whose tensors are reduced by `comm.all_reduce`; default None: virtual
-            ranks, by `cpd.simulate_all_reduce`.
-        per_tensor: whether the result is by tensor; default False: over all tensors together.
+        ranks: the tensors of each rank, as for `cpd.simulate_all_reduce`. If an item is a function,
+            it is called again for each group size. With `comm`: the list of this rank's tensors.
+        spec: the all-reduce, or its text; its `group_size` is ignored.
+        group_sizes: the group sizes, 1…W for W ranks; W means no groups.
+        comm: the communicator of the ranks, whose `all_reduce` is measured. Default None: virtual
+            ranks and `cpd.simulate_all_reduce`.
+        per_tensor: whether to measure each tensor separately; default False: all tensors together.
         seed: the seed of stochastic rounding; default 0.
 
     Returns:
-        Group size → `Roundoff`, or with `per_tensor=True` group size → a list with one `Roundoff`
-        per tensor.
+        A dict from each group size to its `Roundoff`; with `per_tensor=True` to a list with one
+        `Roundoff` for each tensor.
 
     Raises:
-        ValueError: for a group size that is not 1…W, and as the all-reduce.
+        ValueError: for a group size that is not 1…W, and for invalid arguments of the all-reduce.
         TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 0.0])], [np.float32([0.0625, 0.0])]]
@@ -135,14 +137,16 @@ def roundoff(
 
 @dataclass(frozen=True)
 class Measurement:
-    """One all-reduce compared with its reference.
+    """The result of an all-reduce, compared with its reference.
 
     Attributes:
-        total: the round-off of all layers together.
+        total: the round-off of all layers (tensors) together.
         layers: the round-off of each layer.
-        draws: sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values. Every layer is
-            divided among the blocks as evenly as possible. Empty for fewer than 64 values.
-        orders: the measurements in `ORDERS` random orders of the ranks; empty if there are none.
+        draws: for each of `DRAWS` blocks of the values, sum (h - l)^2 and sum h^2 of results l and
+            references h. Every layer is divided evenly among the blocks. Empty for fewer than 64
+            values.
+        orders: the measurements in `ORDERS` random orders of the ranks; empty if these were not
+            measured.
     """
 
     total: Roundoff
@@ -152,7 +156,7 @@ class Measurement:
 
     @property
     def error(self) -> float:
-        """The relative RMS, over all orders that were measured; infinite if no result is finite."""
+        """The relative RMS over all measured orders; infinite if no result is finite."""
         if all(math.isinf(one.total.relative_rms) for one in self.orders or [self]):
             return math.inf
         errors, references = self.squares()
@@ -160,14 +164,15 @@ class Measurement:
 
     @property
     def non_finite(self) -> int:
-        """The number of results that are not finite, over all orders that were measured."""
+        """The number of results that are not finite, over all measured orders of the ranks."""
         return sum(measurement.total.non_finite for measurement in self.orders or [self])
 
     def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the sums of squared errors and of squared references.
 
         Returns:
-            sum (h - l)^2, [order, block], and sum h^2, [block]; one block if there are no draws.
+            Two arrays: sum (h - l)^2 with the indices [order, block], and sum h^2 with the index
+            [block]. There is one block if `draws` is empty.
         """
         measurements = self.orders or [self]
         if not self.draws:
@@ -179,14 +184,14 @@ class Measurement:
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
-        """Returns the measurement of reduced layers against their reference.
+        """Compares the results of an all-reduce with their reference.
 
         Args:
             reference: the reference of each layer, binary64, one-dimensional.
             sums: the reduced layers, of any shape.
 
         Returns:
-            The measurement, without other orders of the ranks.
+            The measurement, with `orders` empty.
         """
         layers = [np.asarray(layer).reshape(-1) for layer in sums]
         enough = sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS
@@ -198,11 +203,11 @@ class Measurement:
 
     @property
     def spread(self) -> float | None:
-        """The standard error of `total.relative_rms` (see `recommend`); None without draws."""
+        """The jackknife's standard error of `total.relative_rms`; None if `draws` is empty."""
         return standard_error(self._left_out()) if self.draws else None
 
     def _left_out(self) -> npt.NDArray[np.float64]:
-        """Returns the relative RMS without each of the blocks, one after the other."""
+        """Returns an array of relative RMS errors; entry b leaves out block b."""
         errors, references = np.array(self.draws).T
         rest = ~np.eye(DRAWS, dtype=bool)
         above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))
@@ -211,15 +216,16 @@ class Measurement:
 
 
 class Contributions:
-    """All ranks' contributions to an all-reduce, to be measured with any number of specs.
+    """All ranks' tensors, to measure any number of specs with them.
 
     The reference is summed once. `world` is the number of ranks W, `shapes` are the tensors'
     shapes, and `sizes` their numbers of values.
 
     Args:
-        ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`; with `comm` the
-            tensors of this rank. All ranks then call the same methods with the same arguments.
-        comm: the ranks; default None: virtual ranks.
+        ranks: the tensors of each rank, as for `cpd.simulate_all_reduce`; with `comm` the list of
+            this rank's tensors.
+        comm: the communicator of the ranks. All ranks must call the same methods with the same
+            arguments. Default None: virtual ranks.
         seed: the seed of stochastic rounding; default 0.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
@@ -247,10 +253,10 @@ class Contributions:
     def largest(self) -> list[float]:
         """The largest magnitude in each tensor, over all ranks; NaN if a magnitude is NaN.
 
-        Between processes all ranks must read it, as the first read is an exchange.
+        With `comm`, all ranks must read this property, because its first read sends messages.
         """
-        # No cached_property: in Python 3.11 it lets one thread of a class compute at a time, and
-        # ranks that are threads wait for each other here.
+        # This is not a cached_property: in Python 3.11 its lock lets only one thread compute the
+        # property of a class. Ranks that are threads would then wait for each other for ever.
         if self._known_largest is None:
             largest = _largest_of(self._ranks)
             if self._comm is not None:
@@ -260,20 +266,20 @@ class Contributions:
         return self._known_largest
 
     def measure(self, spec: Reduce, group_size: int) -> Measurement:
-        """Returns the measurement with a group size, 1…W, where W means no groups.
+        """Measures the all-reduce of `spec` with a group size, 1…W, where W means no groups.
 
-        The `group_size` of `spec` is not used. Raises ValueError for another group size.
+        The `group_size` of `spec` is ignored. Raises ValueError unless `group_size` is 1…W.
         """
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrecisionWarning)  # stalling sums are measured too
+            warnings.simplefilter("ignore", PrecisionWarning)  # sums that stall are measured, too
             return Measurement.of(self._reference(spec.average), self._sums(chosen))
 
     def measure_orders(self, spec: Reduce, group_size: int) -> Measurement:
-        """Measures as `measure`, and also in `ORDERS` random orders of the ranks.
+        """Measures as `measure` does, and also in `ORDERS` random orders of the ranks.
 
-        These orders do not depend on the argument's order. Between processes the ranks have one
-        order.
+        The random orders do not depend on the order in which ranks were passed. With `comm`, only
+        the order of the communicator's ranks is measured.
         """
         measurement = self.measure(spec, group_size)
         orders = [contributions.measure(spec, group_size) for contributions in self._in_orders]
@@ -302,8 +308,8 @@ class Contributions:
     def _sums(self, spec: Reduce) -> list[Any]:
         """Returns the reduced layers.
 
-        For a codec that feeds errors back, returns the mean of `STEPS` steps with the same layers:
-        later steps send what one step leaves out.
+        For a codec with error feedback, returns the mean of `STEPS` steps with the same layers:
+        later steps send the errors of earlier steps.
         """
         states = States()
         if not feeds_back(spec):
@@ -325,7 +331,7 @@ class Contributions:
         return self._references[average]
 
     def _add_up(self, totals: list[npt.NDArray[np.float64]]) -> None:
-        """Adds every rank's contributions, ranks ascending."""
+        """Adds every rank's tensors to `totals`, in ascending order of ranks."""
         if self._comm is None:
             source = Source(self._ranks)
             for rank in range(self.world):
@@ -337,7 +343,7 @@ class Contributions:
 
 
 def standard_error(left_out: npt.NDArray[np.float64]) -> float:
-    """Returns the jackknife's standard error of a number, `left_out[b]` without block b."""
+    """Returns the jackknife's standard error; `left_out[b]` is the statistic without block b."""
     return float(np.sqrt((DRAWS - 1) / DRAWS * np.square(left_out - left_out.mean()).sum()))
 
 
@@ -345,9 +351,10 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 
 
 def grouped(spec: Reduce, size: int, world: int) -> Reduce:
-    """Returns the spec with that group size; W means no groups.
+    """Returns the spec with a group size; `world` means no groups.
 
-    If the spec's messages travel around a ring, the new exchange has that property too.
+    The exchanges `ring` and `hierarchical` replace each other as needed: `ring` works only without
+    groups, `hierarchical` only with groups.
     """
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
@@ -360,7 +367,7 @@ def _draws(
 ) -> list[tuple[float, float]]:
     high: list[list[Any]] = [[] for _ in range(DRAWS)]
     low: list[list[Any]] = [[] for _ in range(DRAWS)]
-    first = 0  # the block after the last one that got a value too many
+    first = 0  # the block that receives the next layer's first extra value
     for h, layer in zip(reference, layers, strict=True):
         parts = zip(np.array_split(h, DRAWS), np.array_split(layer, DRAWS), strict=True)
         for b, (above, below) in enumerate(parts):
@@ -387,7 +394,7 @@ def group_size_of(size: Any, world: int) -> int:
 
 
 def feeds_back(spec: Reduce) -> bool:
-    """Returns whether the codec adds its errors to the next call's values.
+    """Returns whether the codec has error feedback: it adds its errors to the next call's values.
 
     The round-off of such a codec is measured on the mean of `STEPS` sums.
     """
@@ -405,7 +412,7 @@ def _digest(ranks: Any, rank: int) -> bytes:
 
 
 def _largest_of(ranks: Any) -> npt.NDArray[np.float32]:
-    """Returns the largest magnitude in each tensor."""
+    """Returns the largest magnitude in each tensor, over all ranks."""
     source = Source(ranks)
     largest = np.zeros(len(source.sizes), np.float32)
 

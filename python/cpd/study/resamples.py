@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bootstrap of choices by a measured error: how often chance would have led to another choice."""
+"""A bootstrap of a choice by measured errors: how often chance would change the choice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 RESAMPLES = 1000
 SURE = 0.95
-"""The share of resamples that decides a choice; with less it is a tie."""
+"""A candidate that wins in this fraction of the resamples is the choice; else there is a tie."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -16,17 +16,18 @@ Floats = npt.NDArray[np.float64]
 def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Floats:
     """Returns the share of the resamples in which each candidate wins.
 
-    The winner has the least relative RMS times its weight. A resample draws the existing number of
-    orders and blocks, with replacement, the same for all candidates. Of equal products the first
-    wins. The draws are the same in each call.
+    The winner of a resample has the least product of relative RMS and weight; of equal products,
+    the first candidate wins. A resample draws as many orders and blocks as there are, with
+    replacement, and uses them for all candidates. The random numbers are the same in each call.
 
     Args:
-        errors: the sums of squared errors, [candidate, order of the ranks, block of the values].
-        references: the sums of squared references, [block].
-        weights: [candidate].
+        errors: the sums of squared errors, with the indices [candidate, order of the ranks, block
+            of the values].
+        references: the sum of squared references in each block.
+        weights: the weight of each candidate.
 
     Returns:
-        The shares, [candidate].
+        The fraction of the resamples that each candidate wins.
     """
     _, orders, blocks = errors.shape
     rng = np.random.default_rng(0)
@@ -40,9 +41,9 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
 
 
 def undecided(shares: Floats) -> list[int]:
-    """Returns the fewest candidates, by number of wins, that together win in 95 % of the resamples.
+    """Returns the candidates with the most wins, until they have 95 % of the wins together.
 
-    One candidate is a choice, several are a tie.
+    A single candidate is the choice; several candidates are a tie.
     """
     chosen: list[int] = []
     for candidate in np.argsort(-shares, kind="stable"):

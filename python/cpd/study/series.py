@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round-off by group size, the steps of each group size, and advice on which one to use."""
+"""Tables of round-off and steps by group size, and advice on which group size to use."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,10 @@ def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
 
 
 def hierarchical_steps(nodes: int, group_size: int) -> int:
-    """Steps of the hierarchical all-reduce of p nodes in groups of k: 4(k - 1) + 2(p/k - 1).
+    """Returns the steps of a hierarchical all-reduce over p nodes in groups of k.
 
-    A short last group counts as one. k = p means no groups: a ring of all, 2(p - 1).
+    The number of steps is 4 (k - 1) + 2 (ceil(p / k) - 1). k = p means no groups: a ring of all
+    nodes, 2 (p - 1) steps.
     """
     if group_size == nodes:
         return 2 * (nodes - 1)
@@ -42,9 +43,10 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
 
 
 def steps_of(spec: Reduce, nodes: int, group_size: int) -> int:
-    """Steps of the all-reduce: the hierarchical one, or the codec's own.
+    """Returns the steps of an all-reduce: the hierarchical one's, unless it uses a compressor.
 
-    The sums of a compressor cannot hop, so it has the steps of its exchange, `owner` or `gather`.
+    A compressor's partial sums cannot be sent on. So its exchange, `owner` or `gather`, determines
+    the steps.
     """
     if spec.format is None:
         return (nodes - 1) * (1 if spec.exchange == "gather" else 2)
@@ -53,7 +55,7 @@ def steps_of(spec: Reduce, nodes: int, group_size: int) -> int:
 
 @dataclass
 class RoundoffRow:
-    """Round-off of the all-reduce with one group size."""
+    """The round-off of an all-reduce with one group size."""
 
     group_size: int
     error: float
@@ -71,7 +73,7 @@ class RoundoffRow:
 def measure_roundoff(
     per_rank: "Sequence[Sequence[torch.Tensor]]", spec: Reduce, sizes: Sequence[int]
 ) -> list[RoundoffRow]:
-    """One row for each group size, all layers together."""
+    """Returns one row for each group size, over all layers together."""
     table = roundoff(per_rank, spec, group_sizes=list(sizes))
     return [_row(spec, size, measured, len(per_rank)) for size, measured in table.items()]
 
@@ -82,15 +84,15 @@ def _row(spec: Reduce, size: int, measured: Roundoff, nodes: int) -> RoundoffRow
 
 @dataclass
 class Line:
-    """One line of a table: one way to sum with one group size, over all layers or one."""
+    """One line of a table: one series with one group size, over all layers or for one layer."""
 
     row: RoundoffRow
     layer: str | None = None
     choice: Choice | None = None
-    """The cost of the row. None: no machine is given."""
+    """The modeled cost of the row; None if no machine is given."""
 
     def json(self) -> dict[str, Any]:
-        """Returns the row, and its cost if there is a machine, for JSON."""
+        """Returns the row for JSON, with its cost if a machine is given."""
         data = self.row.row()
         if self.choice is not None:
             data |= {
@@ -103,21 +105,21 @@ class Line:
 
 @dataclass
 class Series:
-    """One way to sum, by group size."""
+    """The round-off of one all-reduce spec for several group sizes."""
 
     label: str
     spec: Reduce
     sizes: list[int]
     baseline: bool = False
-    """True if it is one of today's ways, for comparison, and without advice."""
+    """True for an all-reduce that is common today, shown for comparison and without advice."""
     lines: list[Line] = field(default_factory=list)
-    """The lines of all layers together."""
+    """One line for each group size, over all layers together."""
     layers: list[Line] = field(default_factory=list)
-    """The lines of each layer, group size by group size."""
+    """One line for each group size and layer, ordered by group size."""
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
-        """Returns the spec of the sum, for JSON."""
+        """Returns the options of the all-reduce, for JSON."""
         return {
             "format" if self.spec.format is not None else "wire": str(self.spec.codec),
             "accumulator": str(self.spec.accumulator),
@@ -131,10 +133,10 @@ class Series:
 
 
 def baselines(nodes: int) -> list[Series]:
-    """Returns today's ways to sum, without scaling or groups.
+    """Returns the two all-reduces that are common today, without scaling or groups.
 
-    The first is a ring in bf16: each hop rounds the partial sum to bf16, as NCCL does. The second
-    is fp32, in which one rank sums each slice.
+    The first is a ring in bf16: each hop rounds the partial sum to bf16, as in NCCL. The second is
+    in fp32, and one rank sums each slice.
     """
     ring = Reduce("bf16", order="ring", exchange="ring")
     return [
@@ -150,9 +152,9 @@ def measure_series(
     machine: Machine | None,
     done: Callable[[], None],
 ) -> None:
-    """Fills in the series' lines and, with a machine, its advice.
+    """Measures a series: fills in its lines and, if a machine is given, its advice.
 
-    `names`: the names of the layers. `done` is called for each group size.
+    `names` are the names of the layers. `done` is called after each group size.
     """
     measured: dict[int, Measurement] = {}
     for size in series.sizes:
@@ -192,14 +194,14 @@ def _choices(
 
 @dataclass
 class Advice:
-    """The group size and exchange to use for some gradients on a machine."""
+    """The recommended group size and exchange for some gradients on a machine."""
 
     nodes: int
     machine: Machine
     best: Recommendation
 
     def lines(self) -> list[str]:
-        """Returns the recommendation in words."""
+        """Returns the recommendation as lines of text."""
         best = self.best
         if math.isinf(best.most_exact.error):
             return ["no advice: no group size has a finite sum"]

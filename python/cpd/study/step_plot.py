@@ -15,10 +15,10 @@ _COLORS = (*PALETTE, GREY)
 
 
 def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
-    """Writes the picture: samples a second by ranks, a line for each wire.
+    """Writes the plot: samples a second by number of ranks, one color for each wire.
 
-    Times without overlap are solid lines, overlapped ones dotted. Raises ValueError for a file name
-    whose ending is not supported.
+    A wire is the text of an all-reduce. Solid lines: nothing overlaps. Dotted lines: encoding
+    overlaps with messages. Raises ValueError for an unsupported suffix of the file name.
     """
     save(path, "cost", lambda: _figure(rows, title))
 

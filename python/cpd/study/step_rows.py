@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of `cpd cost`: a step's time by ranks and by what is sent, and the Pareto front."""
+"""Rows of `cpd cost`: a training step's time for each wire and number of ranks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from cpd.study.throughput import CodecGbps, StepTime, step_time
 
 @dataclass
 class StepRow:
-    """One number of ranks and one wire."""
+    """The time of a step for one wire (the text of an all-reduce) and one number of ranks."""
 
     wire: str
     step: StepTime
     speedup: float
-    """The rate of steps relative to fp32 with the same ranks, if nothing overlaps."""
+    """The steps per second, relative to fp32 with the same number of ranks, without overlap."""
     overlapped_speedup: float
-    """The same rate if encoding overlaps with messages."""
+    """The speedup relative to fp32 if, in both, encoding overlaps with messages."""
     roundoff: float | None = None
-    """The relative RMS of the sum of the gradients given; infinite if a sum is not finite."""
+    """The relative RMS error of the summed gradients; infinite if a sum is not finite; None if it
+    was not measured."""
     front: bool = False
 
     @property
     def price(self) -> float:
-        """The price of a sample in dollars, or in seconds of GPUs if dollars are not known."""
+        """The price of a sample in dollars, or in GPU seconds if the price of GPUs is not known."""
         hourly = self.step.dollars_an_hour or self.step.ranks * 3600.0
         return hourly / 3600 / self.step.samples_a_second
 
@@ -66,9 +67,10 @@ def step_rows(
     roundoffs: Mapping[str, float] | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[StepRow]:
-    """Returns the rows, wire by wire; `done` is called after each.
+    """Returns one row for each wire and number of ranks, wire by wire.
 
-    `bits` is for codecs of variable sizes alone. Other arguments are as in `step_time`.
+    `bits` is used only for codecs with encoded sizes that depend on values. `roundoffs` maps wires
+    to relative RMS errors. `done` is called after each row. Other arguments are as in `step_time`.
     """
     rows = []
     plain: dict[int, StepTime] = {}
@@ -113,10 +115,11 @@ def _ratio(a: float, b: float) -> float:
 
 
 def mark_front(rows: Sequence[StepRow]) -> None:
-    """Marks the rows of the Pareto front, by samples a second, price of a sample and round-off.
+    """Marks the rows of the Pareto front of samples a second, price of a sample and round-off.
 
-    No other row is at least as good in all of these, and better in one. The round-off counts if it
-    is measured. A row with an infinite round-off is not on the front.
+    For a row on the front, no other row is at least as good in all three and better in one. A
+    round-off that was not measured counts as infinite. A row with a measured round-off of infinity
+    is not on the front.
     """
 
     def goals(row: StepRow) -> tuple[float, ...]:

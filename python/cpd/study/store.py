@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of cells, kept in files: `Store`."""
+"""`Store`: keeps the results of a study's cells in JSON files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cpd._files import write_text
 
 ResultT = TypeVar("ResultT")
 Telling = Callable[[str], None]
-"""Called with a sentence that a person should read."""
+"""A function that is called with a warning for the user."""
 
 
 def digest(data: Any) -> str:
-    """Returns the SHA-256, in hexadecimal digits, of JSON data.
+    """Returns the SHA-256 of JSON data, in hexadecimal digits.
 
-    Equal data have the same one, in any order of their keys.
+    The order of keys does not matter.
     """
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -28,21 +28,21 @@ def digest(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results, a JSON file for each key, which is the `digest` of a cell's options.
+    """A folder with one JSON file of results for each cell (one combination of options).
 
-    A file holds the SHA-256 of its content. One that is damaged, or has another cell's name, is
-    reported and counts as missing. Files are written whole or not at all, so that several processes
-    may share a folder.
+    A cell's key is the `digest` of its options; it names the file. A file has the SHA-256 of its
+    content. A file that is damaged, or has another cell's key, is reported and counts as missing.
+    Files are replaced atomically, so several processes may share a folder.
     """
 
     folder: Path
 
     def path(self, key: str) -> Path:
-        """Returns the file of a key."""
+        """Returns the path of the file for a key."""
         return self.folder / f"{key}.json"
 
     def write(self, key: str, content: dict[str, Any]) -> None:
-        """Writes a cell's file. Raises OSError."""
+        """Writes a cell's file. Raises OSError if the file cannot be written."""
         body = {"key": key, **content}
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.path(key), json.dumps({"sha256": digest(body), "body": body}))
@@ -50,10 +50,11 @@ class Store:
     def read(
         self, key: str, made: Callable[[dict[str, Any]], ResultT], tell: Telling
     ) -> ResultT | None:
-        """Returns the result of `made` for a cell's file; None if it is missing or damaged.
+        """Returns `made(content)` for a cell's file; None if the file is missing or damaged.
 
-        A file counts as damaged if `made` raises ValueError, TypeError or KeyError for it. Raises
-        OSError for a file that cannot be read.
+        A file also counts as damaged if `made` raises ValueError, TypeError, KeyError or
+        RecursionError. `tell` is called with a text for a damaged file. Raises OSError if an
+        existing file cannot be read.
         """
         path = self.path(key)
         try:

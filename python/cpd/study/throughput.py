@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a training step: computation, codec and messages."""
+"""`step_time`: models the time of a training step: computation, codec and messages."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ _TIMES = 3
 
 @dataclass(frozen=True)
 class StepTime:
-    """A training step of one number of ranks, in seconds.
+    """The modeled time and cost of a training step.
 
     Attributes:
         ranks: the number of ranks.
-        samples: the samples of all ranks.
-        computation: seconds of computation on a rank.
-        codec: seconds to encode and decode, for the rank with the largest number of values.
-        messages: seconds of the messages.
+        samples: the number of samples in a step, of all ranks together.
+        computation: the seconds of computation on a rank.
+        codec: the seconds to encode and decode, on the rank that encodes and decodes the most
+            values.
+        messages: the seconds that messages take.
         bytes_sent: the bytes that rank 0 sends; an upper bound if `exact` is false.
-        steps: rounds of messages; default 0.
+        steps: the number of rounds of messages; default 0.
         exact: whether `bytes_sent` is exact; default True.
-        dollars_an_hour: the price of all ranks; default 0: not known.
+        dollars_an_hour: the price of all ranks, in dollars an hour; default 0: not known.
         exchange: the exchange of the all-reduce; default `owner`.
-        codec_source: the source of the codec's rate, and the rate; empty if nothing is encoded.
+        codec_source: the speed of the codec in GB/s, and the source of this number; empty (default)
+            if nothing is encoded.
 
     >>> StepTime(2, 64, computation=1.0, codec=0.25, messages=0.5, bytes_sent=8).overlapped
     1.5
@@ -61,44 +63,44 @@ class StepTime:
 
     @property
     def apart(self) -> float:
-        """The seconds of a step if nothing overlaps: the sum."""
+        """The seconds of a step if nothing overlaps: computation + codec + messages."""
         return self.computation + self.codec + self.messages
 
     @property
     def overlapped(self) -> float:
-        """The seconds if codec and messages overlap: computation, then the longer of both."""
+        """The seconds if codec and messages overlap: computation + max(codec, messages)."""
         return self.computation + max(self.codec, self.messages)
 
     @property
     def samples_a_second(self) -> float:
-        """The samples a second if nothing overlaps."""
+        """The number of samples a second if nothing overlaps."""
         return self.samples / self.apart if self.apart else math.inf
 
     def dollars(self, steps: int = 1000) -> float:
-        """Returns the price of steps, if nothing overlaps.
+        """Returns the price of a number of steps, if nothing overlaps.
 
         Args:
             steps: the number of steps; default 1000.
 
         Returns:
-            Dollars; 0 if the machine's price is not known.
+            The price in dollars; 0 if the machine's price is not known.
         """
         return self.dollars_an_hour * self.apart * steps / 3600
 
 
 Rate: TypeAlias = tuple[float, float]
-"""GB (10^9 bytes) of binary32 values that a codec encodes, and decodes, in a second."""
+"""The GB (10^9 bytes) of binary32 values that a codec encodes, and that it decodes, in a second."""
 CodecGbps: TypeAlias = "float | tuple[float, float] | Literal['measured'] | None"
 
 H200: Rate = (2686.0, 2754.0)
-"""The cast to e4m3 on an NVIDIA H200 (benchmarks/GPU.md), in binary32 values."""
+"""The rates of a cast to e4m3, and back, on an NVIDIA H200 (benchmarks/GPU.md)."""
 
 
 def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
-    """Returns how often a rank encodes and decodes each value of the layers.
+    """Returns the numbers of values that a rank encodes and decodes, divided by all values.
 
-    It is the number of the rank with most. A sum in binary32 whose contributions are binary32 needs
-    neither.
+    The numbers are for the rank with the most work. They are 0 for one rank, and for fp32, which is
+    not encoded.
     """
     if ranks == 1 or (spec.format is not None and str(spec.format) == "fp32"):
         return 0.0, 0.0
@@ -117,9 +119,9 @@ def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
 
 @functools.cache
 def measured_rate(text: str) -> Rate:
-    """Returns the rate of a codec or a format on this machine: the best of three.
+    """Measures the rates of a codec or a format on this CPU: the best of three runs.
 
-    It is measured on 2^20 normal values.
+    The input is 2^20 normally distributed values.
 
     >>> measured_rate("e4m3")[0] > 0
     True
@@ -138,7 +140,7 @@ def measured_rate(text: str) -> Rate:
 
 
 def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rate, str]:
-    """Returns the rate of the spec's codec, and its source."""
+    """Returns the rates of the spec's codec, and a text with their source."""
     if codec_gbps == "measured":
         rate = measured_rate(text_of(spec))
         source = f"{text_of(spec)} measured on this CPU"
@@ -157,7 +159,7 @@ def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rat
 
 
 def _given(codec_gbps: Any) -> Rate:
-    """Returns the rates of `codec_gbps`, except `"measured"`. Raises ValueError or TypeError."""
+    """Returns the two rates of an argument `codec_gbps`. Raises ValueError or TypeError."""
     both = codec_gbps if isinstance(codec_gbps, (tuple, list)) else (codec_gbps, codec_gbps)
     if len(both) != 2 or not all(isinstance(rate, (int, float)) for rate in both):
         error = ValueError if isinstance(codec_gbps, (str, tuple, list)) else TypeError
@@ -191,34 +193,35 @@ def step_time(
 ) -> StepTime:
     """Models the time of a training step: computation, then the all-reduce of all gradients.
 
-    The messages follow from the exchange itself, run without values. Steps follow one after the
-    other. The length of a step is the length of its longest message: `alpha` seconds, and its bytes
-    over `beta`, within a host or between hosts. The messages of a host share its link. The messages
-    in which ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(world))
-    times.
+    The steps and message sizes are computed from the actual exchange, without values. Steps follow
+    one after the other. A step takes as long as its slowest message: `alpha` + bytes / `beta`
+    seconds, within a host or between hosts. The messages of a host to other hosts share the host's
+    link. The messages in which ranks agree on scales are included: with APS, ceil(log2(world))
+    messages of about 4 bytes for each tensor.
 
     Args:
         network: the network, or its name.
         machine: the machine, or its name or text, such as `"alpha=1e-5 beta=1e9"`.
-        world: the number of ranks, a GPU each, at least 1.
+        world: the number of ranks, each a GPU, at least 1.
         spec: the all-reduce, or its text; default fp32.
-        compute: seconds of a step's computation on one rank. Default: from the network's published
-            rate on one K80 and the machine's `speed`.
-        batch: samples of each rank; default: the network's.
-        codec_gbps: the GB (10^9 bytes) of binary32 values that the codec encodes and decodes in a
-            second, one number or a pair; or `"measured"`: the rate of this CPU. Default: the
-            machine's rate, or if it has none, the rate of an H200's cast to e4m3. `codec_source`
-            reports the choice.
-        bits: the mean number of bits a value in messages, both ways, for codecs of variable sizes.
-            Default: the largest number.
-        largest: the largest magnitude in all tensors or in each, as in `cost`; default None:
-            unknown.
+        compute: the seconds of a step's computation on one rank. Default None: computed from the
+            network's published rate on one K80 and the machine's `speed`.
+        batch: the number of samples on each rank; default None: the network's number.
+        codec_gbps: the speed of the codec: GB (10^9 bytes) of binary32 values in a second. One
+            number, or a pair of numbers to encode and to decode, or `"measured"` for the speed on
+            this CPU. Default None: the machine's `codec_gbps`, or if that is unknown, the speed of
+            a cast to e4m3 on an H200. `StepTime.codec_source` reports the choice.
+        bits: the mean number of bits per value in all messages, for codecs with encoded sizes that
+            depend on values. Default None: the largest possible number.
+        largest: the largest magnitude in all tensors, or a list with that in each tensor, as in
+            `cost`; default None: unknown.
 
     Returns:
-        The seconds of computation, codec and messages, and the bytes sent.
+        The modeled step: the seconds of computation, codec and messages, and the bytes sent.
 
     Raises:
-        ValueError: if the computation is unknown, for an unknown network or machine, and as `cost`.
+        ValueError: if the time of computation cannot be computed, for an unknown network or
+            machine, and as for `cost`.
         TypeError: for an argument of another type.
 
     >>> two = Network(shapes=[(2,)], batch=1)
@@ -262,7 +265,7 @@ def messages_of(
     bits: float | None = None,
     largest: Largest = None,
 ) -> tuple[list[Round], tuple[float, bool]]:
-    """Returns the rounds, the bytes that rank 0 sends, and whether these are exact."""
+    """Returns the rounds of messages, and (the bytes that rank 0 sends, whether they are exact)."""
     first = agreement(spec, ranks, network.shapes, per_host=per_host)
     of_first = sum(round_.steps * round_.bytes for round_ in first)
     if bits is None:

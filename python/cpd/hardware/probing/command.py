@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command, such as a circuit's simulation, as a function of dot products.
+"""`Command`: a command, such as a circuit simulation, as a function of dot products.
 
 **The protocol.** The command is started again for each batch. Its standard input has one dot
 product per line: the codes of a's k values, of b's k values, and (if there is an addend) of c.
@@ -44,21 +44,22 @@ _TOLD = 200  # the number of characters of a line that an error shows
 
 @checked
 class Command:
-    """A command as a function of dot products, for `cpd.hardware.probe`.
+    """A command that computes dot products, as a function for `cpd.hardware.probe`.
 
     For each batch the command is started again. Its standard input has one dot product per line:
     the hexadecimal codes of a, of b and of c, separated by one blank, each as wide as its format.
-    It answers each line with the code of the result and ends with status 0. Empty lines are
-    ignored, as are lines that begin with `#`, `//`, or a dash and a blank.
+    For each line the command writes the code of the result; then it ends with status 0. Empty lines
+    are ignored, as are lines that begin with `#`, `//`, or a dash and a blank.
 
     Args:
         arguments: the program and its arguments, which are not passed to a shell. `{in}` and
-            `{out}` in an argument are names of files that replace standard input and output.
+            `{out}` in an argument are replaced by the names of files that the command uses in place
+            of standard input and output.
         a: the format of the first operand.
         b: the format of the second operand; default the format of a.
         c: the format of the addend; default fp32. None: there is no addend, as for `probe`.
         result: the format of the results; default fp32.
-        timeout: seconds that one batch may take; default 60.
+        timeout: the seconds that one batch may take; default 60.
 
     Raises:
         ValueError: for no arguments, an invalid format, or a timeout that is not above 0.
@@ -129,7 +130,7 @@ class Command:
     # ---- answers ---------------------------------------------------------------------------------
 
     def _codes(self, output: bytes, count: int) -> npt.NDArray[np.uint32]:
-        """Returns the codes in the command's output."""
+        """Returns the codes that the command has written."""
         codes = []
         for number, line in enumerate(output.decode("ascii", "replace").splitlines(), 1):
             word = line.strip()
@@ -201,7 +202,7 @@ class Command:
     def _exchanged(
         self, process: subprocess.Popen[bytes], lines: bytes, count: int, most: int
     ) -> tuple[bytes, bytes]:
-        """Writes the input and reads both outputs at once, until both have ended."""
+        """Writes the input while it reads both output streams, until both are closed."""
         assert process.stdin is not None
         deadline = time.monotonic() + self.timeout
         read: dict[IO[bytes] | None, bytearray] = {
@@ -244,7 +245,7 @@ class Command:
 
     @staticmethod
     def _written(ready: selectors.BaseSelector, stream: IO[bytes], left: memoryview) -> memoryview:
-        """Writes as much as the pipe takes; a command that stops reading may still answer."""
+        """Writes as much input as the pipe accepts; ignores a closed pipe."""
         try:
             left = left[_write(stream.fileno(), left[:_CHUNK]) :] if left else left
         except BrokenPipeError:
@@ -256,9 +257,9 @@ class Command:
 
 
 def _write(descriptor: int, some: memoryview) -> int:
-    """Calls os.write, and raises BrokenPipeError even if SIGPIPE would end this process.
+    """Calls os.write, and raises BrokenPipeError if the pipe is closed.
 
-    SIGPIPE would do so if Python no longer ignores the signal.
+    This holds even if the program has reset SIGPIPE, which would otherwise end this process.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
@@ -275,7 +276,7 @@ def _open(ready: selectors.BaseSelector) -> list[object]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process, if it runs, with all processes that it has started."""
+    """Kills the process, if it is running, and all processes that it has started."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None and not stream.closed:
             stream.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of a probe: dot products of chosen and of random terms."""
+"""Makes the inputs of a probe: dot products with chosen or random terms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """n dot products of k products each, and their addends (None: there are none)."""
+    """The operands of n dot products of k products each, and their addends (None: no addends)."""
 
     a: F32
     b: F32
@@ -31,12 +31,12 @@ class Dots:
         return len(self.a)
 
     def each(self, change: Callable[[F32], F32]) -> Dots:
-        """Returns the dot products with all arrays changed."""
+        """Returns the dot products with the function `change` applied to each array."""
         c = None if self.c is None else change(self.c)
         return Dots(change(self.a), change(self.b), c)
 
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
-        """Returns the chosen dot products."""
+        """Returns the dot products with these indices."""
         return self.each(lambda x: x[which])
 
     def shuffled(self, rng: np.random.Generator) -> Dots:
@@ -45,30 +45,31 @@ class Dots:
 
 
 def joined(parts: list[Dots]) -> Dots:
-    """Returns the dot products of all parts, in order."""
+    """Returns one `Dots` with the dot products of all parts, in order."""
     c = [dots.c for dots in parts if dots.c is not None]
     a, b = (np.concatenate([getattr(dots, name) for dots in parts]) for name in "ab")
     return Dots(a, b, np.concatenate(c) if c else None)
 
 
 class Powers(NamedTuple):
-    """The exponents of a format's powers of two."""
+    """The least and the greatest exponent of the powers of two in a format."""
 
     low: int
     high: int
 
     @classmethod
     def of(cls, f: Format) -> Powers:
-        """Returns the exponents of the format's powers of two; raises ValueError if it has none."""
+        """Returns these exponents for a format; raises ValueError if it has only zeros."""
         if f.min_subnormal is None:
             raise ValueError(f"a format of operands must hold numbers other than 0, got {f}")
         return cls(math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1] - 1)
 
 
 class Inputs:
-    """Makes dot products of one shape.
+    """Makes dot products of k products in given formats.
 
-    Leaves are numbered: 0…k - 1 are the products, k is the addend, if there is one.
+    The terms of a sum are called leaves, as in the tree of a sum. Leaves 0…k - 1 are the products;
+    leaf k is the addend, if there is one.
     """
 
     def __init__(self, a: Format, b: Format, c: Format | None, k: int) -> None:
@@ -84,18 +85,18 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """Returns the exponents that a leaf can have."""
+        """Returns the least and the greatest exponent of a leaf that is a power of two."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:
-        """Two powers of two, of a and of b, whose product is 2^exponent."""
+        """Returns powers of two in the formats of a and b with the product 2^exponent."""
         low = max(self.of_a.low, exponent - self.of_b.high)
         high = min(self.of_a.high, exponent - self.of_b.low)
         x = min(max(exponent // 2, low), high)
         return 2.0**x, 2.0 ** (exponent - x)
 
     def put(self, dots: Dots, row: int, leaf: int, exponent: int, sign: int = 1) -> None:
-        """Sets a leaf to ±2^exponent."""
+        """Sets a leaf (a product, or the addend) of one dot product to ±2^exponent."""
         if leaf == self.k:
             assert dots.c is not None
             dots.c[row] = sign * 2.0**exponent
@@ -114,10 +115,10 @@ class Inputs:
     ) -> Dots:
         """Returns sums of terms with random significands.
 
-        Each sum has its products in one of `windows` (sets of products). The greatest term has an
-        exponent in the range `exponents`. A few or all terms of the window are not 0, near each
-        other or far apart. Often one or two cancel the greatest. The addend is 0, random, or
-        cancels the greatest too.
+        The nonzero products of a sum are in one of `windows`, which are sets of indices. The
+        greatest term has an exponent in the range `exponents`. Few or all terms of the window are
+        nonzero. Their exponents are near each other or far apart. Often one or two terms cancel the
+        greatest term. The addend is 0, random, or cancels the greatest term.
         """
         active, first, within = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
@@ -144,10 +145,10 @@ class Inputs:
         exponents: tuple[int, int],
         gaps: list[int],
     ) -> Dots:
-        """Returns sums of up to five powers of two, for ties and borrows.
+        """Returns sums of up to five powers of two, to provoke ties and borrows.
 
-        The greatest has an exponent in the range `exponents`. The others lie below it by one of
-        `gaps` or by 0…36, and some of them cancel.
+        The exponent of the greatest term is in the range `exponents`. The other exponents are lower
+        by one of `gaps` or by 0…36. In half of the sums two terms cancel.
         """
         dots = self.zeros(n)
         terms = (n, 5)
@@ -173,10 +174,11 @@ class Inputs:
         return dots
 
     def floors(self, places: list[int], low: int) -> Dots:
-        """Returns sums near the least sum, 2^low, and every power of two of the addend alone.
+        """Returns sums near the least sum, 2^low, and sums of the addend alone.
 
-        One or two products give 1, 2 or 3 halves of 2^low. A tiny term of either sign breaks a tie
-        or borrows, if it is not cut.
+        One or two products add up to 1/2, 1 or 3/2 times 2^low. A tiny term of either sign breaks a
+        tie or causes a borrow, unless the unit truncates this term. The addend alone is each power
+        of two of its format.
         """
         least = self.products.low
         tiny = range(max(least, low - 40), low + 1)
@@ -195,9 +197,10 @@ class Inputs:
         return joined([dots, alone])
 
     def cuts(self, places: list[int], high: int) -> Dots:
-        """Returns sums in which terms next to a great one, 2^high, are cut below it.
+        """Returns sums that show where a unit truncates small terms next to a great term.
 
-        The great term cancels. One of the three terms may be the addend.
+        The sums are 2^high - 2^high ± 2^(high - gap), for gaps from 0 to 39. The three terms are
+        products, or two products and the addend.
         """
         leaves = places[:3] if len(places) > 2 else []
         some = [leaves] if leaves else []
@@ -212,7 +215,7 @@ class Inputs:
         return dots
 
     def specials(self) -> Dots:
-        """Sums with Inf and NaN, as far as the formats have them."""
+        """Returns sums with infinities and NaNs that the formats can represent."""
         pairs = [(np.inf, 1), (-np.inf, 1), (np.inf, 0), (np.nan, 1), (1, np.inf), (1, np.nan)]
         dots = self.zeros(3 * len(pairs) + 3)
         dots.a[:, 1] = dots.b[:, 1] = 1
@@ -229,7 +232,7 @@ class Inputs:
         return dots.rows(np.flatnonzero(held))
 
     def zeros_of_signs(self) -> Dots:
-        """Sums of zeros of both signs, and one that cancels."""
+        """Returns sums of zeros of both signs, and sums in which 1 and -1 cancel."""
         dots = self.zeros(9)
         for row in range(9):
             dots.a[row] = (0.0, -0.0, 1.0)[row % 3] if self.a.signed else 0.0
@@ -242,7 +245,7 @@ class Inputs:
 
     @staticmethod
     def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
-        """Returns, for each row, True if it holds only values of the format."""
+        """Returns for each row whether the format can represent all its values."""
         same = cast(x, f).view(np.uint32) == x.view(np.uint32)
         held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
         return held
@@ -250,10 +253,10 @@ class Inputs:
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Returns masks of nonzero and of possibly nonzero products, and one nonzero product a row.
+        """Chooses the nonzero products of n sums at random.
 
-        The order is: the products that are not 0, the index of one of them, the products that may
-        be.
+        Returns a mask of the nonzero products, the index of one nonzero product in each row, and a
+        mask of the row's window: all products that could be nonzero.
         """
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
@@ -266,7 +269,7 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Returns operands whose product has an exponent near e; a third are powers of two."""
+        """Returns random operands of products with exponents near e; a third are powers of two."""
         drift = rng.integers(-3, 4, e.shape)
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)
@@ -283,7 +286,7 @@ class Inputs:
     def _cancel(
         self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
     ) -> None:
-        """Copies the greatest product, negated, to one more place, in half of the rows."""
+        """In half of the rows, sets another product to the negative of the greatest product."""
         rows = np.arange(len(a))
         greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
         target = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)

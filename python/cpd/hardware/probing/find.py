@@ -33,18 +33,20 @@ class Probed:
         b: the format of the second operand.
         c: the format of the addend; None: there was none.
         k: the number of products of a dot product.
-        order: the order of addition as a tree, such as `((c + 0) + 1)`. More than two terms that
-            are added at once are in brackets: `[c 0…15]`; if they lose nothing next to a large
-            term, in braces. If there is no tree, the text gives the reason.
-        accumulator: the rule as an accumulator of CPD; None: no accumulator fits.
-        rule: the rule as a text. If no scheme of an accumulator has the order, the text has the
-            format, the order as a tree, and the rounding. Empty if no rule fits.
-        unsure: the undetermined parts: other values of the rule's fields that give the same sums.
-        presets: names of presets that give the same sums.
-        notes: the cases in which the rule does not hold: sums beyond the range, Inf and NaN, signs
-            of zeros.
+        order: the order of addition as a tree, such as `((c + 0) + 1)`; numbers are products, c is
+            the addend. Brackets, as in `[c 0…15]`, enclose more than two terms that are added at
+            once. Braces enclose such terms if the sum keeps all their bits. If no tree was found,
+            the text gives the reason.
+        accumulator: the rule as a `cpd.Accumulator`; None if no accumulator fits.
+        rule: the rule as a text; empty if no rule fits. If no accumulator has this order, the text
+            has the format, the tree and the rounding.
+        unsure: what the probe could not decide: other values of the rule's fields that give the
+            same sums.
+        presets: the names of accumulators of known hardware that give the same sums.
+        notes: the special cases in which the function differs from the rule: sums beyond the range,
+            infinities and NaNs, signs of zeros.
         verified: the number of random dot products on which the rule agreed.
-        asked: the number of dot products that the function computed.
+        asked: the total number of dot products that the probe passed to the function.
 
     >>> import cpd
     >>> found = probe(lambda a, b, c: ((a * b).sum(1) + c).round(), "e2m1", k=2)
@@ -106,31 +108,33 @@ def probe(
     seed: int = 0,
     matmul: bool = False,
 ) -> Probed:
-    """Finds the rule by which `function` adds products.
+    """Finds the order, formats and roundings with which `function` adds products.
 
-    The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide the terms that are added
-    between them. Candidates are rules of matrix units (as in Hawkeye, arXiv 2603.20421) and of sums
-    of floats. They are compared on random sums with cancellation, until the remaining rules differ
-    nowhere. The reported rule has agreed on 1,500 more random dot products.
+    The order is found by masking (FPRev, arXiv 2411.00442): a large M hides the terms that are
+    added before -M cancels it. Candidates are rules of matrix units (as in Hawkeye, arXiv
+    2603.20421) and of floating-point sums. The probe compares candidates on random sums with
+    cancellation, until the remaining candidates agree on all sums. The reported rule has then
+    agreed with the function on 1,500 more random dot products.
 
     Args:
         function: `function(a, b, c)`, or without an addend `function(a, b)`. It computes n dot
             products at once and returns n numbers, as an array or a tensor. a and b are float32
             arrays of shape (n, k) with values of their formats, c is an array of shape (n,).
-            `cpd.hardware.Command` makes such a function of a command.
+            `cpd.hardware.Command` is such a function, which runs a command.
         a: the format of the first operand.
         b: the format of the second operand; default the format of a.
         c: the format of the addend; default fp32. None: there is no addend, and a sum starts from
             +0.
-        k: the number of products of a dot product, 2…1024; default 64. A pattern that repeats only
-            after more than k products is not found: promotion every 128 products needs k = 256.
+        k: the number of products of a dot product, 2…1024; default 64. A pattern that repeats after
+            more than k products is not found. Example: to find sums that are promoted to fp32 every
+            128 products, use k = 256.
         seed: the seed of the random dot products; default 0.
         matmul: whether `function` is a matrix product, such as a GPU's. It then takes float32
             arrays of shapes (64, k), (k, 64) and, with an addend, (64, 64). It returns a product of
             shape (64, 64), whose diagonal has the dot products. Default False.
 
     Returns:
-        The rule, its undetermined parts, and the cases in which it does not hold.
+        The rule, what could not be decided, and the special cases that differ from the rule.
 
     Raises:
         TypeError: for an argument of another type.
@@ -159,10 +163,10 @@ def probe(
 
 
 def _dots_of(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
-    """Makes a function of dot products from a matrix product.
+    """Returns a function of dot products that calls a matrix product.
 
-    The dot products, `size` at a time, are the rows of a and the columns of b; their results are
-    the diagonal of the product.
+    `size` dot products are computed at a time: their operands are the rows of a and the columns of
+    b, and their results are the diagonal of the product.
     """
 
     def dots(a: F32, b: F32, c: F32 | None = None) -> F32:
@@ -188,7 +192,7 @@ def _padded(x: F32, size: int) -> F32:
 
 
 def _array(values: Any) -> np.ndarray[Any, Any]:
-    """Returns an array or a tensor of any device, as an array."""
+    """Returns an array, or a tensor on any device, as a NumPy array."""
     return np.asarray(values.detach().float().cpu() if hasattr(values, "detach") else values)
 
 
@@ -225,7 +229,7 @@ class _Probe:
             left = [rule for rule in rules if all(seen.agrees(rule) for seen in fresh)]
             if left or not rules:
                 break
-            more += fresh[:2]  # they refute rules that no earlier sums refuted
+            more += fresh[:2]  # these sums refute rules that earlier sums did not refute
         return self._told(order, left, sum(len(seen.dots) for seen in fresh))
 
     def _check_steady(self) -> None:
@@ -253,7 +257,7 @@ class _Probe:
         return tree, mask, text(tree, inputs.k)
 
     def _first_block(self, tree: Tree | None) -> list[int]:
-        """Returns the products of the first block, or a few in its place."""
+        """Returns the products of the block that is added first, or the first four products."""
         k = self.inputs.k
         if isinstance(tree, Node):
             flat = (
@@ -320,7 +324,7 @@ class _Probe:
         return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
-        """Returns the cases in which the function differs from the rule."""
+        """Returns texts that name the special cases in which the function differs from the rule."""
         kinds = {
             "sums near and beyond the range": self.regimes.huge(self.rng, 256),
             "sums of Inf and NaN": self.inputs.specials(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the rules that give the observed sums: candidates of one order, and their elimination."""
+"""Makes candidate rules for one order of addition, and eliminates those that do not fit."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _MOST_NEAR = 24  # values of min_exponent that are kept
 
 
 class Seen(NamedTuple):
-    """Dot products and their observed sums."""
+    """Dot products and the sums that the probed function returned for them."""
 
     dots: Dots
     sums: F32
 
     def agrees(self, rule: Rule | None) -> bool:
-        """Returns whether a rule gives all the sums; most wrong rules fail on the first rows."""
+        """Returns whether a rule gives all observed sums. The first rows are tested first."""
         if rule is None:
             return False
         for rows in (slice(_FIRST), slice(_FIRST, 10 * _FIRST), slice(10 * _FIRST, None)):
@@ -46,7 +46,10 @@ class Seen(NamedTuple):
 
 
 class Regimes:
-    """Random dot products: of one block, of all of k, with tiny terms, with huge ones."""
+    """Makes dot products of several kinds, and asks the function for their sums.
+
+    The kinds are: terms in one block, terms anywhere in k, tiny terms, and huge terms.
+    """
 
     def __init__(self, ask: Ask, inputs: Inputs, mask: Mask | None, first: list[int]) -> None:
         self.ask, self.inputs = ask, inputs
@@ -61,19 +64,19 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """The positions of a sum's last bits below its first."""
+        """The numbers of significant bits of sums, near which ties are provoked."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products of the first block."""
+        """Returns n dot products with terms in the first block."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products of one block, without an addend."""
+        """Returns n dot products with terms in the first block and an addend of 0."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms anywhere in k."""
+        """Returns n dot products with nonzero terms among all k products."""
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
@@ -85,20 +88,20 @@ class Regimes:
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
-        """Dot products with terms that are cut, below a great one and below the least sums."""
+        """Returns dot products in which units truncate terms, next to great or in tiny sums."""
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
-        """Returns sums of the first block in which terms next to a great one are cut."""
+        """Returns dot products of the first block in which small terms are next to a great term."""
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n random dot products and the edges."""
+        """Returns n random dot products, mixed with the dot products of `edges`."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """Returns the observed sums, except those near the end of the range and beyond."""
+        """Asks the function, and returns the sums that are not near the end of the range."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -117,7 +120,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """Returns the most significant bits of any number, from its first to its last 1."""
+    """Returns the largest number of significant bits of the numbers, from first to last 1."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -127,10 +130,11 @@ def significant_bits(x: F32) -> int:
 
 
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
-    """Returns formats of `bits` significant bits that hold the powers of two that passed.
+    """Returns formats with `bits` significant bits that can represent the powers in `passed`.
 
-    If the operands limit these powers at both ends, only formats of the widest exponent are
-    returned.
+    These powers of two passed the function unchanged; the operands can represent the powers in
+    `given`. If only the operands limit `passed`, the exponent range of the sum is unknown, and only
+    formats with 8 exponent bits are returned.
     """
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
@@ -166,19 +170,19 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 class Figures(NamedTuple):
     """The formats that the sums may have, and the powers of two that pass unchanged.
 
-    `within`: formats within the first block. `of_all`: formats over all k. `widest`: the widest
-    possible formats, for short blocks that do not fill their format.
+    `within` are formats for sums within the first block, `of_all` for sums over all k. `widest` are
+    the widest possible formats, for blocks that are too short to use all bits of their format.
     """
 
     within: list[Format]
     of_all: list[Format]
     widest: list[Format]
     passing: Powers
-    """The powers of two that pass unchanged, as products or as addends."""
+    """The range of powers of two that pass unchanged, as products or as addends."""
 
     @property
     def hidden(self) -> list[Format]:
-        """Formats of a sum that is rounded into a narrower one at the end."""
+        """The formats of a sum that is rounded to a narrower format at the end."""
         widest = max((f.man for f in self.of_all), default=23)
         return [f for f in map(as_format, STANDARD) if f.man > widest]
 
@@ -186,9 +190,9 @@ class Figures(NamedTuple):
 def stages(
     tree: Tree | None, inputs: Inputs, figures: Figures
 ) -> Iterator[Iterable[Iterator[Rule]]]:
-    """Yields the rules of that order in groups, the simplest first.
+    """Yields candidate rules with the order of a tree, in stages, simple rules first.
 
-    A stage is used if the stages before it fail.
+    A stage is only tried if no rule of an earlier stage fits.
     """
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
@@ -221,7 +225,7 @@ def stages(
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
-    """Yields the presets for such operands, with their names."""
+    """Yields the named accumulators that accept the operands' formats, with their names."""
     for name in Accumulator.named():
         for output in ("fp32", "fp16"):
             with suppress(ValueError):
@@ -248,10 +252,11 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 
 
 def _integers(figures: Figures) -> Iterator[Rule]:
-    """Yields rules of sums in integers.
+    """Yields the rules of sums in integers.
 
-    Width and unit follow from the greatest and the least power of two. A sum that saturates may
-    seem to hold the next power, to which its greatest value is rounded.
+    The width and the unit follow from the greatest and the least power of two that pass. If an
+    integer saturates, its greatest value rounds to the next power of two, which then seems to pass;
+    so one bit less is tried, too.
     """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
@@ -264,7 +269,7 @@ def _integers(figures: Figures) -> Iterator[Rule]:
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
-    """Combinations of the formats of the sum, of the result, and of products."""
+    """Yields combinations of the formats of the sum, the result and the products."""
     products = (None, "exact", *figures.of_all)
     return itertools.product(figures.hidden, figures.of_all, products)
 
@@ -282,14 +287,15 @@ def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule
 
 
 def _rounded(product: Format | str | None, f: Format) -> Format | None:
-    """Returns the format into which products are rounded; None: they are exact."""
+    """Returns the format to which products are rounded; None if products are exact."""
     return None if product == "exact" else as_format(product or f)
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
-    """Returns formats into which products may be rounded (None: the sum's format).
+    """Returns two lists of formats to which products may be rounded.
 
-    The usual formats come first, then the formats that do not hold all products.
+    The first list has None (the sum's format) and "exact". The second list has formats that cannot
+    represent all products.
     """
     exact_bits = inputs.a.man + inputs.b.man + 1
     some = [as_format(name) for name in STANDARD] + [Format((8, man)) for man in range(22, 0, -1)]
@@ -304,7 +310,7 @@ def _units(
     results: list[Format],
     narrower: bool = False,
 ) -> Iterator[Rule]:
-    """Yields the rules of matrix units. `narrower`: results are rounded into another format."""
+    """Yields the rules of matrix units. With `narrower`, results are rounded to another format."""
     wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
     for total, rounding, fraction in itertools.product(
@@ -333,7 +339,7 @@ def _adders(shape: Blocks) -> list[dict[str, Any]]:
 
 
 def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
-    """Returns the unit with these fields, or None where they are invalid."""
+    """Returns the matrix unit with these fields, or None if the fields are invalid."""
     if shape.group:
         fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
     try:
@@ -358,17 +364,17 @@ def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[R
 
 
 def has_unit(rule: Rule) -> bool:
-    """Returns whether the rule is a matrix unit."""
+    """Returns whether the rule's accumulator is a matrix unit."""
     return isinstance(rule, Known) and rule.accumulator.form == "unit"
 
 
 def rounds_sums(unit: Unit, f: Format) -> bool:
-    """Returns whether the sums of a unit are rounded once more, into f."""
+    """Returns whether results in format f require one more rounding of the unit's sums."""
     return bool(unit.promote) or f.man < unit.sum.man or f.max < unit.sum.max
 
 
 def unit_in(rule: Rule) -> Unit:
-    """Returns the matrix unit of the rule, which must have one."""
+    """Returns the rule's matrix unit. The rule must have one."""
     assert isinstance(rule, Known)
     unit = as_unit(rule.accumulator)
     assert unit is not None
@@ -376,7 +382,7 @@ def unit_in(rule: Rule) -> Unit:
 
 
 def changed(rule: Rule, **fields: Any) -> Rule | None:
-    """Returns the rule of a unit with other fields; None where they are invalid."""
+    """Returns a unit's rule with some fields replaced; None if the new fields are invalid."""
     assert isinstance(rule, Known)
     acc = rule.accumulator
     try:
@@ -393,10 +399,10 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
 def least_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, likely: Iterable[int]
 ) -> range:
-    """Returns the values of min_exponent with which a unit agrees.
+    """Returns the values of min_exponent with which a unit gives the observed sums.
 
-    If the least value agrees, they are all values up to some one; else an interval that holds one
-    of the `likely` values.
+    They are a range. If the least value agrees, the range begins there. Otherwise it contains the
+    first of the `likely` values that agrees; it is empty if no likely value agrees.
     """
 
     def good(exponent: int) -> bool:
@@ -418,14 +424,14 @@ def with_exponents(
 ) -> list[Rule]:
     """Returns the rule if it agrees; for a unit, one rule for each min_exponent that agrees.
 
-    If all small values agree, the rules have the default and the greatest values. The least
-    powers that pass show where to search.
+    If many values agree, only the usual value and the greatest values are returned. The least
+    powers of two in `passing` show where to search.
     """
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
     mosts = [
         powers.low + unit_in(rule).fraction_bits for powers in passing
-    ]  # with a greater one they would be cut
+    ]  # a greater min_exponent would truncate these powers
     likely = [most - down for most in mosts for down in range(_MOST_CUT)]
     exponents = least_exponents(alike, rule, dict.fromkeys(likely))
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
@@ -438,9 +444,9 @@ def with_exponents(
 def narrowed(
     rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
 ) -> list[Rule]:
-    """Returns the rules that agree with the function on the sums on which the rules differ.
+    """Returns the rules that remain after tests on random sums on which rules differ.
 
-    Repeats until no random sums refute any rule.
+    The tests are repeated until they refute no more rules.
     """
     while len(rules) > 1:
         pool = regimes.mixed(rng, rows)
@@ -455,14 +461,18 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns all dot products and sums, in random order."""
+    """Returns the dot products and sums of all items, in one random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """Returns what cannot be determined: the first rule with another field, and other rules."""
+    """Returns texts for what `rules` leave open.
+
+    Each text names other values of a field of the first rule, or another rule, that give the same
+    sums on `pool`.
+    """
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
@@ -474,13 +484,13 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns a text that is equal for rules that differ in min_exponent alone."""
+    """Returns a text that is the same for rules that differ only in min_exponent."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
-    """Returns whether two units differ only in fields that `unsure` reports field by field."""
+    """Returns whether two units differ only in fields for which `unsure` reports other values."""
     if not (has_unit(rule) and has_unit(other)):
         return False
     x, y = (unit_fields(unit_in(candidate)) for candidate in (rule, other))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that a sum of products may follow, and the trees that they imply."""
+"""Rules by which products may be added, and the order of addition (tree) of each rule."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Rule(Protocol):
 
     @property
     def text(self) -> str:
-        """The rule in words."""
+        """The rule as a text for the user."""
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products."""
+        """Returns the sums that the rule gives for dot products, float32."""
 
 
 @checked
 @dataclass(frozen=True)
 class Known:
-    """An accumulator of CPD as a rule.
+    """A `cpd.Accumulator` as a rule.
 
     Attributes:
         accumulator: the accumulator that sums the products.
-        result: the format into which the sum is rounded once more; default None: it is not.
+        result: the format to which the sum is rounded once more; default None: no more rounding.
     """
 
     accumulator: Accumulator
@@ -50,7 +50,7 @@ class Known:
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products.
+        """Returns the sums that the rule gives for dot products.
 
         Args:
             dots: the dot products.
@@ -61,7 +61,7 @@ class Known:
         return self.sums(dots.a, dots.b, dots.c)
 
     def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:
-        """Returns the sums of dot products: the rule as a function for `probe`.
+        """Returns the sums that the rule gives, so that a rule can be passed to `probe`.
 
         Args:
             a: float32 (n, k), the first operands.
@@ -69,7 +69,7 @@ class Known:
             c: float32 (n,), the addends; default None: sums start from +0.
 
         Returns:
-            float32 (n,).
+            float32 (n,), the sums.
         """
         addend = None if c is None else c[:, None, None]
         total: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
@@ -78,10 +78,10 @@ class Known:
 
 @dataclass(frozen=True)
 class OrderTree:
-    """Sums of two terms, each rounded into one format, in the order of a tree.
+    """A rule that adds two terms at a time in the order of a tree, with one rounding each.
 
-    A product is added to a sum exactly (`product` is None), or is first rounded into a format. The
-    result may be rounded once more, into `result`.
+    All sums are rounded to one format. A product is added to a sum exactly (`product` is None), or
+    is first rounded to the format `product`. The result may be rounded once more, to `result`.
     """
 
     tree: Tree
@@ -93,13 +93,13 @@ class OrderTree:
 
     @property
     def text(self) -> str:
-        """The format, the treatment of products, and the roundings."""
+        """The rule as a text: the tree, the format, how products are rounded, and the roundings."""
         product = "exact" if self.product is None else str(self.product)
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.format} in this order, product={product} rounding={self.rounding}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products."""
+        """Returns the sums that the rule gives for dot products, float32."""
         sums = self._sum(self.tree, dots)
         if self.result is not None:
             sums = cast(sums, self.result)
@@ -129,7 +129,7 @@ class OrderTree:
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Returns where two sums are equal; zeros of either sign are equal, and so are NaN."""
+    """Returns where two arrays of sums are equal; +0 equals -0, and NaN equals NaN."""
     alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
     return alike
 
@@ -139,9 +139,10 @@ def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The order in which a matrix unit sums along k.
+    """The order in which a matrix unit adds k products.
 
-    `adder` is as in Accumulator; or `separate`: the running sum is added to aligned products.
+    `adder` is as in `cpd.Accumulator`, or `separate`: products are aligned and added without the
+    running sum, which is added afterwards.
     """
 
     block: int
@@ -152,7 +153,7 @@ class Blocks:
     take: int = 2
 
     def order(self, k: int) -> list[int]:
-        """Returns all k in the order in which they are added."""
+        """Returns the indices of k products in the order in which they are added."""
         if self.group == 0:
             return list(range(k))
         return sorted(
@@ -160,7 +161,7 @@ class Blocks:
         )
 
     def blocks(self, k: int) -> list[list[int]]:
-        """Returns the products of each block."""
+        """Returns the indices of the products in each block."""
         order = self.order(k)
         return [order[at : at + self.block] for at in range(0, k, self.block)]
 
@@ -198,14 +199,14 @@ ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 
 def pairwise(trees: Sequence[Tree]) -> Tree:
-    """Returns the tree that joins neighbors first; an odd one passes up."""
+    """Returns the tree that adds neighbors in pairs; an odd last term moves up unchanged."""
     while len(trees) > 1:
         trees = [join(trees[at : at + 2]) for at in range(0, len(trees), 2)]
     return trees[0]
 
 
 def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
-    """Returns the tree that adds one tree after the other to `start`."""
+    """Returns the tree that adds the trees to `start`, one after the other."""
     for tree in trees:
         start = join([start, tree])
     assert start is not None
@@ -213,13 +214,13 @@ def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
 
 
 def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
-    """Returns the tree that sums each chunk in order, and then the chunks."""
+    """Returns the tree that adds each chunk in order, then adds the sums of chunks in order."""
     chunks = [range(at, min(at + chunk, k)) for at in range(0, k, chunk)]
     return sequential(start, [sequential(None, leaves) for leaves in chunks])
 
 
 def nodes(tree: Tree) -> Iterator[Node]:
-    """Yields each node of the tree, from the root down."""
+    """Yields each node of the tree; a node precedes its children."""
     if isinstance(tree, Node):
         yield tree
         for child in tree.children:
@@ -227,7 +228,7 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns the schemes of Accumulator with this tree, by their arguments."""
+    """Returns the arguments of each `cpd.Accumulator` scheme that has this tree."""
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]
@@ -241,7 +242,10 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """Returns the matrix units with this tree, which add k ascending, or else in groups."""
+    """Returns the shapes of matrix units that have this tree.
+
+    Units that add products in ascending order are tried first, then units that add them in groups.
+    """
     flat = [
         frozenset(child for child in node.children if child in range(k)) for node in nodes(tree)
     ]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of a sum as a tree, and a search for it (after FPRev, arXiv 2411.00442).
 
-One leaf is +M, one is -M. All others are u, so small that M + u gives M. Terms that are added to M
-before it meets -M are lost; the sum counts the remaining terms. So each pair of leaves shows the
-number of leaves below the node in which the pair meets. All pairs together determine the tree.
+The terms of a sum are the leaves of the tree; each node adds its children. To test two leaves, one
+leaf is set to M, the other to -M. All other leaves are set to u, a power of two so small that M + u
+gives M. A term that is added to M before M meets -M is lost. So the sum is u times the number of
+leaves that are not below the node in which the two leaves meet. The results for all pairs of leaves
+determine the tree.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ _MOST_ROWS = 2**22  # values of an operand in one batch
 
 
 class OrderError(Exception):
-    """The sums show no order; the text says why."""
+    """Raised if the sums show no order; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A sum of subtrees: two are added with one rounding, more are added at once.
+    """A node of the tree: the sum of its children, which are added at once.
 
-    `exact`: no term of the sum is lost next to a greater one.
+    The sum of two children is rounded once. `exact` means that the sum loses no term next to a
+    greater term.
     """
 
     children: frozenset[Tree]
@@ -38,7 +41,7 @@ class Node:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """The leaves below the node."""
+        """The numbers of all leaves below the node."""
         return frozenset().union(*map(leaves_of, self.children))
 
     def __hash__(self) -> int:
@@ -53,12 +56,12 @@ Tree: TypeAlias = Node | int
 
 
 def leaves_of(tree: Tree) -> frozenset[int]:
-    """Returns the leaves of a tree."""
+    """Returns the numbers of the leaves of a tree."""
     return tree.leaves if isinstance(tree, Node) else frozenset([tree])
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """Returns the sum of trees; None is +0, which is left out."""
+    """Returns the tree that adds trees at once. None stands for +0 and is left out."""
     terms = [tree for tree in trees if tree is not None]
     if len(terms) == 1:
         return terms[0]
@@ -75,8 +78,8 @@ def is_binary(tree: Tree) -> bool:
 def text(tree: Tree, addend: int) -> str:
     """Returns a tree's text, such as `((c + 0) + 1)`.
 
-    More than two terms that are added at once are `[0 1 2 3]`, exact sums `{0 1 2 3}`, ranges of
-    leaves `0…15`.
+    More than two terms that are added at once are in brackets, `[0 1 2 3]`, or in braces, `{0 1 2
+    3}`, if the sum is exact. `0…15` is a range of leaves. The leaf `addend` is `c`.
     """
     if not isinstance(tree, Node):
         return "c" if tree == addend else str(tree)
@@ -101,9 +104,10 @@ def _first(tree: Tree, addend: int) -> int:
 
 
 class Mask:
-    """The greatest and the least power of two that pass unchanged through every leaf.
+    """The values M and u with which orders are tested, and the tests of pairs of leaves.
 
-    It also has the number of the least powers that are counted without an error.
+    M = 2^high and u = 2^low are the greatest and the least power of two that pass unchanged through
+    every leaf. `group` is the number of leaves u that the function adds up without an error.
     """
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
@@ -111,7 +115,7 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """The powers that pass as products and as the addend."""
+        """The ranges of powers of two that pass unchanged: as a product, and as the addend."""
         self.low = max(powers.low for powers in self.passing)
         self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()
@@ -149,7 +153,7 @@ class Mask:
         return 1 << (most.bit_length() - 1) if most > 0 else 1
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Returns, for each two leaves, the number of leaves below the node in which they meet."""
+        """Returns for each pair of leaves the number of leaves below the node where they meet."""
         n = self.inputs.leaves
         pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
         left = np.full(len(pairs), -1)
@@ -168,7 +172,7 @@ class Mask:
         return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """Returns the number of units left with ±M; -1: the sum is not a count of units."""
+        """Returns for each pair the number of terms u in the sum; -1 if the sum is not a count."""
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
         for begin in range(0, n, self.group):
@@ -198,7 +202,10 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """Returns the tree in which each two leaves meet in a node of the size in `sizes`."""
+    """Returns the tree in which each pair of leaves meets in a node with `sizes` leaves.
+
+    Raises OrderError if there is no such tree.
+    """
     tree = _built(sizes, order)
     if not np.array_equal(_sizes_of(tree, len(order)), sizes):
         raise OrderError("no order of sums explains which terms two large ones make it lose")
@@ -221,7 +228,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Returns the leaves in groups. A group's leaves meet below the node of that size."""
+    """Returns the leaves in groups: two leaves of a group meet below the node of that size."""
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]
@@ -231,7 +238,7 @@ def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[
 
 
 def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
-    """Returns the size of the node in which each two leaves of a tree meet."""
+    """Returns for each pair of a tree's leaves the number of leaves of the node where they meet."""
     sizes = np.ones((n, n), np.int64)
 
     def walk(subtree: Tree) -> list[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-checking SystemVerilog test benches around vectors."""
+"""Writes SystemVerilog test benches that compare a module with test vectors."""
 
 from cpd._lazy import attach
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a test bench: reads the vectors, drives the unit, compares, counts."""
+"""Makes the SystemVerilog text of a test bench.
+
+The bench reads the vectors, drives the module under test, compares its outputs and counts failures.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cpd.hardware.vectors.fields import Field, line_digits
 from cpd.numeric.formats import Format
 
 SHOWN = 10
-"""The number of failing lines that a bench prints."""
+"""The largest number of failing lines (test vectors) that a bench prints."""
 
 _BENCH = """\
 // SPDX-License-Identifier: Apache-2.0
@@ -129,14 +132,13 @@ def bench_text(
     ports: Ports | None = None,
     undriven: Sequence[str] = (),
 ) -> str:
-    """Returns a module `tb` that reads `count` lines of `file` by $readmemh.
+    """Returns the module `tb`, which reads `count` lines of `file` by $readmemh.
 
-    Each field has whole hex digits, the first is most significant. The bench ends with a line of
-    PASS or FAIL and counts; it fails by $fatal.
-
-    `formats`: the formats of fields whose codes the bench also prints as numbers. `ports`: the
-    module's other ports, the names of its ports, and whether any NaN passes for any other.
-    `undriven`: inputs of the module that nothing drives, which a failing bench names.
+    A line is one test vector. Each field has a whole number of hex digits; the first field is most
+    significant. The bench prints PASS or FAIL and counts at its end; after a failure it calls
+    $fatal. `formats` has the formats of the fields that the bench also prints as numbers. `ports`
+    describes other ports, the names of ports, and whether any NaN may replace an expected NaN.
+    `undriven` are the module's inputs that the bench does not drive; a failing bench names them.
     """
     formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)
@@ -202,10 +204,10 @@ def _undriven(unit: Unit, names: Sequence[str]) -> str:
 
 
 def _differs(field: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
-    """Returns the condition of a failure.
+    """Returns the SystemVerilog condition that a line has failed.
 
-    With `nan`, another NaN's code is no failure if `result` is NaN. Signals of a special line are
-    not compared.
+    With `nan`, any NaN is accepted if the expected `result` is NaN. In a line in which the field
+    `special` is 1, inner signals are not compared.
     """
     name = field.name
     differs = f"{name} !== expected_{name}"
@@ -219,7 +221,7 @@ def _differs(field: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
 
 
 def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[str]) -> list[str]:
-    """Statements that report the first inner signal and all outputs that differ."""
+    """Returns statements that print the first inner signal, and all outputs, that differ."""
     statements = []
     before = ""
     for field in (field for field in outputs if field.role == "signal"):
@@ -247,12 +249,12 @@ def _is_integer(field: Field) -> bool:
 
 
 def _form(field: Field, numbers: set[str]) -> str:
-    """Returns the format in which a field is printed: its code, and its number if it has one."""
+    """Returns the $display format of a field: its code and, if it has a format, its number."""
     return "%h (%g)" if field.name in numbers else "%h (%0d)" if _is_integer(field) else "%h"
 
 
 def _values(field: Field, code: str, numbers: set[str]) -> str:
-    """Returns the arguments for `_form`."""
+    """Returns the $display arguments for the format that `_form` returns."""
     if field.name in numbers:
         return f"{code}, number_{field.name}({code})"
     if _is_integer(field):
@@ -261,7 +263,7 @@ def _values(field: Field, code: str, numbers: set[str]) -> str:
 
 
 def _starts(fields: Sequence[Field]) -> dict[str, int]:
-    """Returns the position of each field's lowest bit in a line."""
+    """Returns the position of each field's least significant bit in a line."""
     starts, above = {}, 4 * line_digits(fields)
     for field in fields:
         above -= 4 * field.digits

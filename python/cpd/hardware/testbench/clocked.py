@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SystemVerilog that drives a clocked module: reset, lines with gaps, back-pressure, results."""
+"""Makes the SystemVerilog that drives a module with a clock.
+
+It resets the module, applies lines (test vectors) with gaps, applies back-pressure and reads
+results.
+"""
 
 from __future__ import annotations
 
 from cpd.hardware.testbench.ports import Ports
 
 _PATIENCE = 10000
-"""Cycles without progress after which a bench gives up."""
+"""The number of clock cycles without progress after which a bench gives up."""
 _SEARCHED = 32
-"""The number of cycles around the latency in which a bench looks for the right one."""
+"""After a failure, the bench tests latencies up to this many cycles from the given latency."""
 _SILENCE = 64
-"""The least number of cycles after the last result in which no further result may come."""
+"""After the last result, the bench watches at least this many cycles for surplus results."""
 _EARLIER, _LATER = 4, 8
-"""The most lines by which results are compared early or late, to name lost or surplus ones."""
+"""To find lost or surplus results, a result is compared with lines up to this many lines before or
+after its line."""
 _MOVES = 4
-"""The number of lost or additional results that a bench names."""
+"""The largest number of lost or surplus results that a bench prints."""
 
 _STATE = """\
   localparam int LATENCY = {latency};
@@ -284,10 +289,10 @@ _UNKNOWN = """\
 
 
 def state(ports: Ports, wrong: str, outputs: str, bits: int) -> str:
-    """Returns declarations and tasks of a clocked bench.
+    """Returns the declarations and tasks of a bench with a clock.
 
-    `wrong`: the condition of a wrong result. `outputs`: the nets that must not change under
-    back-pressure, of `bits` bits in all.
+    `wrong` is the condition of a wrong result. `outputs` are the nets, with `bits` bits in all,
+    that must not change under back-pressure.
     """
     gaps = ports.percent
     parts = [
@@ -323,7 +328,7 @@ def state(ports: Ports, wrong: str, outputs: str, bits: int) -> str:
 
 
 def run(ports: Ports, wrong: str, outputs: str) -> str:
-    """Returns the statements that reset the module, run all lines and report protocol errors."""
+    """Returns the statements that reset the module, apply vectors and print protocol errors."""
     stream = ports.valid_out is not None
     if stream:
         stable = ""

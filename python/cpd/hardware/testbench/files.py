@@ -53,26 +53,27 @@ def write_testbench(
 ) -> Path:
     """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder.
 
-    `make -C FOLDER icarus` or `verilator` then runs the bench. It prints the lines that differ, and
-    ends with `PASS` or `FAIL`, counts and an exit status. `make icarus LINE=N` runs one line.
+    `make -C FOLDER icarus` or `make -C FOLDER verilator` then runs the bench. The bench prints the
+    lines (test vectors) that differ, then `PASS` or `FAIL` and counts. Its exit status is 0 for
+    `PASS`. `make icarus LINE=N` runs only line N.
 
     Args:
         vectors: the vectors, as from `cpd.hardware.make_vectors`.
         folder: the folder, which is created if it is missing.
-        rtl: the sources under test, the value of the Makefile's variable `RTL`, which a call can
-            override (`make icarus RTL=…`); default none.
-        module: the name of your module, which has no parameters. Its ports are the vectors' fields
-            by name (inputs, `result`, `flags`), and the ports of `ports`. Default: the operation's
-            module in `tests/rtl`, with its parameters.
-        ports: the module's other ports, and names of ports that differ from their fields; default
-            `Ports()`.
+        rtl: the Verilog sources of the module under test. They are the default of the Makefile's
+            variable `RTL` (`make icarus RTL=…` replaces them). Default (): no sources.
+        module: the name of your module, which is instantiated without parameters. Its ports have
+            the names of the vectors' fields (inputs, `result`, `flags`), or the names in `ports`.
+            Default None: the operation's module in `tests/rtl`, with its parameters.
+        ports: the module's other ports, such as the clock, and the names of ports that differ from
+            their fields; default None: `Ports()`, a combinational module.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: for vectors that no unit fits, an invalid module name, and a port that the
-            module's header in `rtl` lacks.
+        ValueError: if `tests/rtl` has no module for the vectors, for an invalid module name, and if
+            the module's header in `rtl` lacks a port.
         TypeError: for an argument of another type.
         OSError: if files cannot be written.
     """
@@ -110,9 +111,9 @@ def write_testbench(
 
 
 def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
-    """Returns the inputs of the module that a bench does not drive, if its header can be read.
+    """Returns the module's inputs that the bench does not drive; empty if its header is unreadable.
 
-    Raises ValueError if the header lacks a port.
+    Raises ValueError if the header lacks a port that the bench uses.
     """
     header = header_ports(rtl, unit.name)
     if header is None:
@@ -130,7 +131,7 @@ def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
 
 
 def _advice(missing: Sequence[str]) -> str:
-    """Returns the ways out for fields without a port."""
+    """Returns a text that tells the user what to do about fields that have no port."""
     hints = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
     if "flags" in missing:
         hints.append("leave out flags with --no-flags")
@@ -140,7 +141,7 @@ def _advice(missing: Sequence[str]) -> str:
 
 
 def _for_make(path: str | Path) -> str:
-    """Returns the absolute path as one word of a Makefile variable that recipes give a shell."""
+    """Returns the absolute path, quoted for a Makefile variable that recipes pass to a shell."""
     whole = str(Path(path).resolve())
     if "\n" in whole:
         raise ValueError(f"a source's path must be of one line, got {whole!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SystemVerilog for a format: codes as numbers, and which codes are NaN."""
+"""Makes SystemVerilog that converts a format's codes to numbers and tests for NaN."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from cpd.hardware.vectors.values import values_of
 from cpd.numeric.formats import Format
 
 _TABLE = 8
-"""The most bits of a format for which a function lists every code."""
+"""The largest number of bits of a format for which a function lists the value of every code."""
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 _SAMPLES = 4096
 
 
 @functools.lru_cache(maxsize=64)
 def number_function(name: str, f: Format) -> str:
-    """Returns a function `number_<name>` from a code to a real.
+    """Returns the SystemVerilog function `number_<name>`, which converts a code to a real.
 
-    Empty for a format of more than 8 bits whose codes are not sign, exponent and fraction.
+    Returns an empty text for a format of more than 8 bits with codes that are not sign, exponent
+    and fraction.
     """
     if f.bits <= _TABLE:
         values = values_of(f, np.arange(1 << f.bits, dtype=np.uint32)).astype(np.float64)
@@ -59,9 +60,9 @@ def number_function(name: str, f: Format) -> str:
 
 
 def where_nan(f: Format, code: str) -> str:
-    """Returns an expression that is true if the code is NaN; empty for a format without NaN.
+    """Returns a SystemVerilog expression that is true if a code is NaN; empty without NaN.
 
-    NaN are a range of codes at the end of either half, and negative zero's code.
+    The NaN codes are the last codes of each sign, or the code that would be negative zero.
     """
     half = 1 << (f.bits - 1)
     conditions = []
@@ -90,7 +91,7 @@ def _is_nan(f: Format, code: int) -> bool:
 
 
 def _by_fields(f: Format) -> bool:
-    """Tests on samples whether codes are sign, exponent and fraction as in IEEE 754."""
+    """Returns whether sampled codes are sign, exponent and fraction, as in IEEE 754."""
     if f.encoding != "ieee" or not (f.signed and f.subnormals) or f.man < 1:
         return False
     codes = np.random.default_rng(0).integers(0, 1 << f.bits, _SAMPLES).astype(np.uint32)

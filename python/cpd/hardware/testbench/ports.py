@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a module under test: the user's description, and the module's header."""
+"""`Ports`: the user's description of a module's ports. Also reads ports from a header."""
 
 from __future__ import annotations
 
@@ -14,44 +14,49 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 _GAPS = 25
-"""The default percentage of gaps of a module with a port of ready."""
+"""The default percentage of gaps for a module with `ready_in` or `ready_out`."""
 _MOST_GAPS = 90
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports that a bench drives and reads in addition to a line's fields, by their names.
+    """The ports of a module under test, besides the fields of a line (test vector).
 
-    Without `clock` the module is combinational. With `clock`, the inputs of a line are applied in
-    one cycle. The line's result is read after `latency` rising edges, or at each rising edge at
-    which `valid_out` (and `ready_out`) is 1.
+    Each argument is the name of a port or an option. Without `clock` the module is combinational.
+    With `clock`, the inputs of a line are applied in one cycle. The result is read after `latency`
+    rising edges, or at a rising edge at which `valid_out` (and `ready_out`) is 1.
 
     Invalid values and names raise ValueError or TypeError.
 
     Attributes:
-        clock: the clock; registers change at its rising edge. Default None: no clock.
-        latency: rising edges from a line to its result, for a module without `valid_out`; default
-            1.
-        valid_in: an input of the module, 1 with each line. While `valid_in` is 0, the inputs hold
-            another line.
-        valid_out: an output of the module, 1 with each result. Results come in the lines' order.
-        any_nan: whether any NaN passes for an expected NaN; default False.
-        signals: the inner signals that your module has as ports (`("all",)`: every one); default
-            none. Signals of a block also need the port `special`, which is added.
+        clock: the port of the clock; registers change at its rising edge. Default None: no clock.
+        latency: the number of rising edges from a line to its result, for a module without
+            `valid_out`; default 1.
+        valid_in: an input port that is 1 while a line is applied. While it is 0, the other inputs
+            have the values of another line. Default None: no such port.
+        valid_out: an output port that is 1 with each result. Results must come in the order of the
+            lines. Default None: no such port.
+        any_nan: whether any NaN is accepted if a NaN is expected; default False.
+        signals: the inner signals of the vectors that your module has as ports; `("all",)` means
+            all signals; default (): no signals. Signals of a block also need the port `special`,
+            which is added.
         flags: whether the module has the port `flags`; default True.
-        ready_in: an output of the module, 1 when it takes a line. A line is applied until the
-            module takes it. Needs `valid_in`.
-        ready_out: an input of the module, 1 when the bench takes a result. Needs `valid_out`.
-        reset: the reset. Before the first line it is active for `reset_cycles` rising edges.
+        ready_in: an output port that is 1 when the module accepts a line. A line is applied until
+            it is accepted. Needs `valid_in`. Default None: no such port.
+        ready_out: an input port that is 1 when the bench accepts a result. Needs `valid_out`.
+            Default None: no such port.
+        reset: the port of the reset. It is active for `reset_cycles` rising edges before the first
+            line. Default None: no reset.
         reset_level: the value of `reset` that resets, 0 or 1; default 1.
-        reset_cycles: rising edges in reset; default 4. 0 is a pulse between edges, for an
-            asynchronous reset.
-        interval: the least number of cycles from one line to the next, for a module that is busy
-            for some cycles and has no `ready_in`; default 1.
+        reset_cycles: the number of rising edges in reset; default 4. 0 means a pulse between two
+            edges, for an asynchronous reset.
+        interval: the least number of cycles from one line to the next; default 1. Use it for a
+            module that needs several cycles for a line and has no `ready_in`.
         gaps: the approximate percentage, 0…90, of cycles in which the bench holds a line back (with
             `valid_in`), and of cycles in which `ready_out` is 0. Gaps come in bursts. Default 25
             with `ready_in` or `ready_out`, else 0.
-        names: field → port, for ports that are not named as their field; default empty.
+        names: a dict from a field to its port, for ports with another name than their field;
+            default None: empty.
     """
 
     clock: str | None = None
@@ -99,7 +104,7 @@ class Ports:
         self._check_needs()
 
     def _check_needs(self) -> None:
-        """Raises ValueError for an argument without the port that it needs."""
+        """Raises ValueError if an argument is given without the port that it needs."""
         arguments = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
         for name in CLOCKED:
             if name in arguments and self.clock is None:
@@ -110,24 +115,24 @@ class Ports:
 
     @property
     def controls(self) -> dict[str, str | None]:
-        """The names of the ports that are not fields, by their roles; None: no such port."""
+        """A dict from a role, such as `clock`, to the port's name; None: no such port."""
         return {name: getattr(self, name) for name in _CONTROLS}
 
     @property
     def percent(self) -> int:
-        """The percentage of gaps, the default if `gaps` is None."""
+        """The percentage of gaps: `gaps`, or its default if `gaps` is None."""
         if self.gaps is not None:
             return self.gaps
         return _GAPS if self.ready_in is not None or self.ready_out is not None else 0
 
     def port(self, name: str) -> str:
-        """Returns the port of a field.
+        """Returns the name of the port for a field.
 
         Args:
             name: the field's name.
 
         Returns:
-            The port's name.
+            The name of the port.
         """
         return self.names.get(name, name)
 
@@ -137,7 +142,7 @@ CLOCKED = (
     *("latency", "valid_in", "valid_out", "ready_in", "ready_out", "reset", "reset_level"),
     *("reset_cycles", "interval", "gaps"),
 )
-"""Arguments that need a clock."""
+"""The arguments that need a clock."""
 NEEDS = {
     "ready_in": ("valid_in",),
     "ready_out": ("valid_out",),
@@ -145,7 +150,7 @@ NEEDS = {
     "reset_cycles": ("reset",),
     "gaps": ("valid_in", "ready_out"),
 }
-"""Arguments that need one of other arguments."""
+"""Each of these arguments needs at least one of the arguments in its value."""
 _DEFAULTS = {
     name: field.default for name, field in Ports.__dataclass_fields__.items() if name != "names"
 }
@@ -158,10 +163,10 @@ _NAME = re.compile(r"([A-Za-z_][\w$]*)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", re.S)
 
 
 def header_ports(sources: Iterable[Path], module: str) -> dict[str, str] | None:
-    """Returns the ports of a module by its header.
+    """Reads the ports of a module from its header in the sources.
 
-    The ports are name → `input`, `output`, `inout`, or an empty text if the header omits the
-    direction. None if no readable source has the module, or if its header has macros.
+    Returns a dict from a port's name to `input`, `output` or `inout` (empty if the header omits the
+    direction). Returns None if no readable source has the module, or if its header has macros.
     """
     for source in sources:
         try:
@@ -199,7 +204,7 @@ def _ports_of(text: str, module: str) -> dict[str, str] | None:
 
 
 def _top_level(header: str) -> list[list[str]]:
-    """Returns the header's lists in parentheses, each split at its own commas."""
+    """Returns the lists in parentheses of a header, each split at its top-level commas."""
     lists: list[list[str]] = []
     depth = 0
     for character in header:

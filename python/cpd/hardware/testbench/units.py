@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module that a test bench tests with vectors: its name, parameters and constant inputs."""
+"""`Unit`: the module under test of a test bench, with its parameters and ports."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ ROUNDINGS = (
     "to_odd",
     "stochastic",
 )
-"""A rounding's number at the port `rounding` is its index here (the first five are RISC-V's)."""
+"""The port `rounding` has the index of the rounding in this list. The first five indices are
+RISC-V's."""
 
 ENCODINGS = ("ieee", "fn", "finite")
-"""An encoding's number as a parameter is its index here."""
+"""The parameter of an encoding is its index in this list."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class Unit:
 
     Attributes:
         name: the module's name.
-        parameters: parameter → value.
-        inputs: the ports that the fields of the same names drive.
-        outputs: the ports that must equal the fields of the same names. Ports of role `signal` are
-            compared only if there is no field `special`, or if it is 0.
-        constants: constant input → (width in bits, value); default none.
+        parameters: a dict from each parameter to its value.
+        inputs: the fields that drive the module's inputs; the ports have the fields' names.
+        outputs: the fields that the module's outputs must equal. Fields with the role `signal` are
+            compared only if the field `special` is missing or 0.
+        constants: a dict from each constant input to (width in bits, value); default empty.
     """
 
     name: str
@@ -55,9 +56,10 @@ Head = Mapping[str, Any]
 
 @checked
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
-    """Returns the unit of a user's module, whose ports are the fields, without parameters.
+    """Returns the `Unit` of a user's module, which has no parameters.
 
-    The inner signals are the signals that `ports` names. Raises ValueError for unknown signals and
+    Its ports are the fields of a line. Of the inner signals, it has only those in `ports.signals`.
+    Raises ValueError for unknown signals and
     fields, and for two ports of one name.
     """
     check_identifier("a module's name", module, ("tb",))
@@ -81,7 +83,7 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
 
 
 def _check_ports(ports: Ports, used: Sequence[str]) -> None:
-    """Raises ValueError if a mapped field is unknown, or a port has two meanings."""
+    """Raises ValueError if `names` has an unknown field, or if two ports have one name."""
     for name in ports.names:
         if name not in used:
             raise ValueError(f"no field {shown(name)} to map: the fields are {', '.join(used)}")
@@ -96,7 +98,7 @@ def _check_ports(ports: Ports, used: Sequence[str]) -> None:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """Returns the formats of the fields that hold one floating-point code."""
+    """Returns the formats of the fields that have a single floating-point code."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": as_format(result)}
     named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}
@@ -109,7 +111,7 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
 
 @checked
 def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
-    """Returns the unit of `tests/rtl` for vectors with this head and these fields.
+    """Returns the module in `tests/rtl` that computes vectors with this head and these fields.
 
     Args:
         head: the head of the vectors, `Vectors.head`.
@@ -119,7 +121,7 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
         The module, its parameters and its ports.
 
     Raises:
-        ValueError: for an operation, format or rounding without a unit.
+        ValueError: if `tests/rtl` has no module for the operation, a format or the rounding.
         TypeError: for an argument of another type.
     """
     check_keys("head", head, "operation")
@@ -142,10 +144,10 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
 
 
 def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:
-    """Returns EXP, MAN and ENCODING of a format.
+    """Returns the parameters EXP, MAN and ENCODING of a format.
 
-    Raises ValueError for a format that the modules do not support: another encoding or bias, no
-    subnormals, unsigned, no mantissa.
+    Raises ValueError for a format that the modules in `tests/rtl` do not support: with another
+    encoding or bias, without subnormals, unsigned, or without a mantissa.
     """
     plain = given.encoding in ENCODINGS and given.signed and given.subnormals
     if not plain or given.man < 1 or given.exp < 2 or given.bias != 2 ** (given.exp - 1) - 1:
@@ -161,7 +163,7 @@ Parts = tuple[dict[str, int], dict[str, tuple[int, int]]]
 
 
 def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
-    """Parameters and constants of an element-wise operation."""
+    """Returns the parameters and constant inputs for an element-wise operation."""
     operand, *others = (as_format(name) for name in head["formats"])
     if any(other != operand for other in others):
         raise ValueError("a test bench takes operands of one format")
@@ -187,7 +189,7 @@ def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
 
 
 def _block(head: Head, widths: Mapping[str, int]) -> Parts:
-    """Parameters and constants of one block of a matrix unit."""
+    """Returns the parameters and constant inputs for one block of a matrix unit."""
     accumulator = Accumulator(head["accumulator"])
     unit = as_unit(accumulator)
     aligned = unit is not None and unit.adder == "aligned" and unit.addend == "aligned"
@@ -212,7 +214,7 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
 
 
 def _integer(head: Head, widths: Mapping[str, int]) -> Parts:
-    """Parameters of a dot product in an integer."""
+    """Returns the parameters for a dot product in an integer accumulator."""
     accumulator = Accumulator(head["accumulator"])
     operands = [as_format(name) for name in head["formats"]]
     fixed = as_integer(accumulator)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors for hardware: inputs, and the results on which oracle and kernels agree.
+"""Test vectors for hardware: inputs with their exact results.
 
-The oracle is slow and exact. Vectors are arrays, and files that simulators read. `check` compares
-files from elsewhere.
+Two implementations compute each result and must agree: a slow, exact oracle and CPD's fast kernels.
+Vectors are arrays, or files that simulators read. `check_vectors` checks files that other programs
+have written.
 """
 
 from cpd._lazy import attach

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks files of other programs, line by line, against oracle and kernels."""
+"""`check_vectors`: compares the test vectors in a file with CPD's own results."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class VectorCheck:
     """The result of `check_vectors`.
 
     Attributes:
-        rule: the rule of the lines.
+        rule: the operation of the lines (test vectors), with formats and roundings.
         lines: the number of lines.
         wrong: the number of lines in which a result, a signal or a flag differs.
-        other_nans: the number of lines that have a NaN of another code, which counts as right.
-        wrong_in: the number of lines in which a field differs, by the field's name.
+        other_nans: the number of lines with another NaN code than CPD's, which count as correct.
+        wrong_in: a dict from a field's name to the number of lines in which it differs.
         shown: the first wrong lines, at most ten, as texts with the file, the line's number and
             both values.
-        coverage: the number of lines of a corner case, by the case's name.
-        quiet_nan_fma: the number of lines of fma(0, ∞, quiet NaN) that raise NV ("raise NV") and
-            that do not ("raise nothing"). IEEE 754 leaves NV there to the implementation, so both
-            count as right.
+        coverage: a dict from the name of a corner case to the number of its lines.
+        quiet_nan_fma: for fma(0, ∞, quiet NaN), the number of lines that raise the flag NV (key
+            "raise NV"), and the number that do not (key "raise nothing"). IEEE 754 allows both, so
+            both count as correct.
     """
 
     rule: ElementRule | SumRule
@@ -53,7 +53,7 @@ class VectorCheck:
     quiet_nan_fma: Counter[str] = field(default_factory=Counter)
 
     def rule_of_quiet_nans(self) -> str:
-        """Returns the file's rule for fma(0, ∞, quiet NaN) in words; empty without such lines."""
+        """Returns a text about NV in fma(0, ∞, quiet NaN); empty if the file has no such lines."""
         raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
         if not lines:
             return ""
@@ -66,21 +66,22 @@ class VectorCheck:
 
 @checked
 def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
-    """Compares each line of a file with the results of oracle and kernels for its inputs.
+    """Compares each line (test vector) of a file with CPD's results for its inputs.
 
-    The file's head gives the rule of the lines, or a TestFloat name such as e4m3_mul_rne.tv.
-    Nothing in the file is executed.
+    The file's head defines the operation, the formats and the rounding. In a file without a head,
+    the file's name does, as in TestFloat: e4m3_mul_rne.tv. Code in the file is never executed.
 
     Args:
         path: the file.
-        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its suffix.
+        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default None: the kind
+            that the suffix gives.
 
     Returns:
-        The counts of lines and of wrong lines, and the first wrong lines.
+        The numbers of lines and wrong lines, and texts for the first wrong lines.
 
     Raises:
-        ValueError: if the file cannot be read, has no lines, or gives no rule; the text names the
-            line.
+        ValueError: if the file has an invalid line (the text has its number), has no lines, or does
+            not define the operation.
         OSError: if the file cannot be opened.
     """
     return checked_lines(path, kind)
@@ -89,7 +90,7 @@ def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
 def checked_lines(
     path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
 ) -> VectorCheck:
-    """Returns the check of a file whose lines have this rule; default: as `check_vectors`."""
+    """Checks a file with a given rule; if `rule` is None, as `check_vectors` does."""
     line_rule = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if line_rule is None:
         raise ValueError(
@@ -116,9 +117,9 @@ def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
 
 
 def rule_by_name(path: Any) -> ElementRule | None:
-    """Returns the rule of a name such as e4m3_mul_rne.tv; None for other names.
+    """Returns the rule that a file name such as e4m3_mul_rne.tv defines; None for other names.
 
-    The name may have two formats, as fp16_e4m3_cast_rtz.tv.
+    The name may have two formats, as in fp16_e4m3_cast_rtz.tv.
     """
     stem = str(path).replace("\\", "/").rpartition("/")[2].partition(".")[0]
     *formats, operation, word = stem.split("_") if stem.count("_") > 1 else ("", "")
@@ -160,9 +161,9 @@ def _compare(
 def _either_rule(
     check: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns where the flags are right by either rule for fma(0, ∞, quiet NaN).
+    """Returns the lines of fma(0, ∞, quiet NaN) with correct flags, whether or not NV is raised.
 
-    Counts the lines of each rule.
+    Also counts the lines that raise NV and the lines that do not.
     """
     lines = np.zeros(len(columns["line"]), bool)
     if isinstance(rule, SumRule) or rule.operation != "fma":
@@ -188,7 +189,7 @@ def _either_rule(
 def _both_nan(
     f: Format, actual: npt.NDArray[Any], right: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns the lines where both are NaN, or the right result is a NaN without a code."""
+    """Returns the lines in which both results are NaN, or the format cannot encode a NaN result."""
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (actual, right)
     ]
@@ -220,4 +221,4 @@ def _hex(f: Field, value: Any) -> str:
     return f"{number:0{f.digits}X}"
 
 
-Check = VectorCheck  # as pickles of 0.7 name it
+Check = VectorCheck  # the name in pickles of version 0.7

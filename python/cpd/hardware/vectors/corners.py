@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corner cases of lines, which are counted and printed with a file."""
+"""Names and finds corner cases in lines (test vectors); files report their counts."""
 
 from __future__ import annotations
 
@@ -28,19 +28,24 @@ CORNERS = (
     "nan_out",
     "largest",
 )
-"""Bit i of a line's corners is 1 if the line is a case of the i-th."""
+"""The names of corner cases. Bit i of a line's corners is 1 if the line has case i of this list."""
 
 FLAGS = ("NX", "UF", "OF", "DZ", "NV")
-"""Bit i of a line's flags: inexact, underflow, overflow, division by zero, invalid."""
+"""The exception flags of IEEE 754; bit i of a line's flags is flag i: inexact, underflow, overflow,
+division by zero, invalid."""
 
 
 def flags_text(flags: int) -> str:
-    """Returns the raised flags, as in `NX|UF`; `-` if none is raised."""
+    """Returns the names of the raised flags, as in `NX|UF`; `-` if no flag is raised."""
     return "|".join(name for i, name in enumerate(FLAGS) if flags >> i & 1) or "-"
 
 
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
-    """Adds the lines of a batch; `flags` are None if inner roundings are unknown."""
+    """Adds the corner cases and flags of a batch of test vectors to `total`.
+
+    `flags` is None if the lines have no flags; corner cases of inner roundings are then not
+    counted.
+    """
     of_roundings = 0 if flags is not None else CORNERS.index("subnormal_in")
     for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):
         if bits is None:
@@ -51,12 +56,12 @@ def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
 
 
 def is_integer(f: Format) -> bool:
-    """Returns whether codes are two's complement."""
+    """Returns whether the format's codes are integers in two's complement."""
     return f.encoding in ("int", "int_full")
 
 
 def largest_code(f: Format) -> int:
-    """Returns the magnitude code of the largest finite value."""
+    """Returns the code of the largest finite value, without sign."""
     size = 1 << (f.exp + f.man)
     lacking = {"ieee": (1 << f.man) + 1, "fn": 2, "fnuz": 1, "finite": 1, "e8m0": 2}
     lacking |= {"int": 1, "int_full": 1}
@@ -65,7 +70,7 @@ def largest_code(f: Format) -> int:
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Returns the corners of each code as an operand (`in`) or a result (`out`)."""
+    """Returns the corner cases of codes as operands (`side` is `in`) or results (`out`)."""
     if is_integer(f):
         return corner_of_integer(f.bits, codes, side)
     size = 1 << (f.exp + f.man)
@@ -89,7 +94,7 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Returns the corners of two's complement codes: zeros and, as results, the range's ends."""
+    """Returns the corner cases of two's complement codes: 0 and, for results, the range's ends."""
     zero, half = codes == 0, 1 << (bits - 1)
     if side == "in":
         return _bits_of({"zero_in": zero})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Separates impossible corner cases from cases that the lines do not reach."""
+"""Finds corner cases that are impossible, not only absent from the lines (test vectors)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ from cpd.hardware.vectors.values import has_signalling
 from cpd.numeric.formats import Format
 
 MOST_ENUMERATED = 1 << 24
-"""The most inputs of an element-wise operation that are tried one by one."""
+"""If an element-wise operation has at most this many inputs, all of them are tried."""
 _MOST_SUMS = 1 << 21
-"""The largest number of inputs of a sum that are tried one by one; its lines take longer."""
+"""If a sum has at most this many inputs, all of them are tried."""
 
 
 def cannot_happen(
     rule: ElementRule | SumRule, counts: Mapping[str, int], is_exhaustive: bool = False
 ) -> set[str]:
-    """Returns the cases of count 0 for which no input exists.
+    """Returns the corner cases with count 0 that no input can reach.
 
-    The operation or its formats exclude a case, or the case has no input among all inputs. All
-    inputs are tried if they are few: up to 2^24, for sums up to 2^21.
+    A case is impossible if the operation or its formats exclude it. If there are up to 2^24 inputs
+    (for sums up to 2^21), all inputs are tried, and a case that none of them reaches is also
+    impossible. With more inputs, some impossible cases may be missing from the result.
 
     Args:
         rule: the operation.
-        counts: the number of lines of each case.
-        is_exhaustive: whether all inputs were counted; default False.
+        counts: a dict from each case to its number of lines.
+        is_exhaustive: whether `counts` is over all inputs; default False.
 
     Returns:
-        The names of the cases.
+        The names of the impossible cases.
     """
     missing = {name for name, count in counts.items() if count == 0}
     if is_exhaustive:
@@ -55,7 +56,7 @@ def cannot_happen(
 
 
 def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
-    """Cases of numbers that the formats lack, and of other operations."""
+    """Returns the cases that the formats or the operation exclude."""
     possible = set(CORNERS[: CORNERS.index("cancellation")])
     if isinstance(rule, SumRule) or rule.operation in ("add", "fma"):
         possible.add("cancellation")
@@ -78,7 +79,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether an operand can be a signaling NaN, or numbers can give NaN."""
+    """Returns whether an operand can be a signaling NaN, or an operation on numbers give NaN."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):
@@ -87,7 +88,7 @@ def _can_be_invalid(rule: ElementRule) -> bool:
 
 
 def _kinds(f: Format, side: str) -> set[str]:
-    """Returns the cases of a format's codes as operands (`in`) or results (`out`)."""
+    """Returns the cases that a format's codes can have as operands (`in`) or results (`out`)."""
     top = np.array([largest_code(f)], np.uint32)
     short = f.bits <= 16
     codes = np.arange(1 << f.bits, dtype=np.uint32) if short else np.append(corner_codes(f), top)
@@ -99,7 +100,7 @@ def _named(corners: npt.NDArray[np.uint16]) -> set[str]:
 
 
 def _without_input(rule: ElementRule | SumRule, names: set[str]) -> set[str]:
-    """Returns the cases among `names` that no input has."""
+    """Returns the cases in `names` that no input reaches; tries all inputs."""
     left = set(names)
     for lines in exhaustive(rule.inputs):
         outputs, corners = rule.results(lines)

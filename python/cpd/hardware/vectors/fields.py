@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a line, and how their numbers become hexadecimal digits and back."""
+"""`Field`: a field of a line (test vector). Converts its numbers from hexadecimal digits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = range(10, 16)
 
 
 class Field(NamedTuple):
-    """One field of a line: `count` elements of `bits / count` bits each.
+    """One field of a line (test vector).
 
-    The first element is least significant.
+    It has `count` elements of `bits / count` bits each; the first element is least significant.
 
     Attributes:
         name: the field's name.
-        bits: the bits of all its elements.
+        bits: the number of bits of all elements together.
         count: the number of its elements; default 1.
         role: `input` (default), `signal` (inside a unit) or `output`.
         signed: whether elements are in two's complement; default False.
@@ -39,7 +39,7 @@ class Field(NamedTuple):
 
     @property
     def digits(self) -> int:
-        """The number of hexadecimal digits of a line's number."""
+        """The number of hexadecimal digits of the field in a line."""
         return -(-self.bits // 4)
 
     @property
@@ -49,21 +49,21 @@ class Field(NamedTuple):
 
     @property
     def dtype(self) -> type[np.uint32 | np.uint64]:
-        """The type of its elements in arrays."""
+        """The NumPy dtype of the field's elements."""
         return np.uint64 if self.signed else np.uint32
 
     def describe(self) -> dict[str, Any]:
-        """Returns the field as in heads of files."""
+        """Returns the field's description for the head of a file."""
         return dict(self._asdict())
 
 
 def line_digits(fields: Sequence[Field]) -> int:
-    """Returns the number of hexadecimal digits of a line's numbers."""
+    """Returns the number of hexadecimal digits of all fields of a line."""
     return sum(field.digits for field in fields)
 
 
 def field_of(given: Any) -> Field:
-    """Returns the field from its description in a file's head; raises ValueError."""
+    """Returns the field of a description in a file's head. Raises ValueError if it is invalid."""
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:
@@ -77,9 +77,10 @@ def field_of(given: Any) -> Field:
 
 
 def from_digits(field: Field, digits: Bytes) -> Words | None:
-    """Returns the numbers, or n × count elements, of n × digits ASCII bytes.
+    """Converts n numbers of hexadecimal digits, ASCII bytes of shape (n, digits), to an array.
 
-    Returns None if a byte is not a digit or a number has too many bits.
+    The array has shape (n,), or (n, count) for several elements. Returns None if a byte is not a
+    digit or a number has too many bits.
     """
     nibbles = _NIBBLES[digits]
     if nibbles.max(initial=0) == _BAD:
@@ -106,6 +107,6 @@ def from_digits(field: Field, digits: Bytes) -> Words | None:
 
 
 def from_number(field: Field, number: int) -> list[int]:
-    """Returns the elements of one number."""
+    """Returns the elements that are packed in one number."""
     mask = (1 << field.width) - 1
     return [number >> field.width * i & mask for i in range(field.count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files of lines in batches. Nothing in a file is executed."""
+"""`File`: reads the lines (test vectors) of a file in batches."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ _MOST_FIELDS = 1024
 
 @checked
 class File:
-    """The lines of a file, and its head. Nothing in the file is executed.
+    """A file of test vectors (lines), with its head.
+
+    Code in a file is never executed.
 
     The attributes `path`, `kind` and `head` (None: the file has no head) describe the file.
     `fields` describes a line.
 
     Args:
         path: the file.
-        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its suffix.
-        fields: the fields of a line, for a file without a head. With a head they must equal the
-            head's fields; default: the head's fields.
+        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default None: the kind
+            that the suffix gives.
+        fields: the fields of a line. A file without a head needs this argument; with a head it must
+            equal the head's fields. Default None: the head's fields.
 
     Raises:
-        ValueError: for an unknown kind, for an invalid head, and without `fields` for a head that
-            does not list them.
+        ValueError: for an unknown kind, for an invalid head, and if neither `fields` nor the head
+            lists the fields.
         OSError: if the file cannot be opened.
     """
 
@@ -47,11 +50,12 @@ class File:
         """Yields the lines in batches.
 
         Yields:
-            Field name → n numbers, or n × count elements; `line` → the numbers of the lines, from
-            1.
+            A dict from each field's name to an array of shape (n,), or (n, count) for fields of
+            several elements. The key `line` has the line numbers, from 1.
 
         Raises:
-            ValueError: for an invalid line, and if the head gives another number of lines.
+            ValueError: for an invalid line, and if the file has another number of lines than its
+                head states.
         """
         reader = LineReader(self.kind, self.fields, whole=self.head is not None)
         number = count = 0
@@ -72,7 +76,7 @@ class File:
             raise self._error(number, f"the head says {expected} lines, found {count}: truncated?")
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yields blocks of whole lines; the first is the head, which precedes the lines."""
+        """Yields the file's bytes in blocks of whole lines; the first block is the head."""
         rest = b""
         first = True
         number = 0
@@ -86,7 +90,7 @@ class File:
             block, rest = rest[:end], rest[end:]
             number += block.count(b"\n")
             if first and block:
-                # The head, and a row of names.
+                # Skips the head and a row with the names of fields.
                 begin = 0
                 for _ in range(2 if self.kind == "csv" else 1):
                     begin = block.find(b"\n", begin) + 1 or len(block)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of lines: exhaustive, near corners, and random ones.
+"""Makes inputs of lines (test vectors): all combinations, inputs near corner cases, random inputs.
 
-Random words are raw words of NumPy's PCG64, so that a seed means the same everywhere.
+Random numbers are computed from raw words of NumPy's PCG64, so a seed gives the same lines on every
+machine.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from cpd.hardware.vectors.fields import Field
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
-"""The number of lines that are computed at a time."""
+"""The number of test vectors that are computed at a time."""
 MOST_LINES = 1 << 40
 _QUOTA = 128
-"""The largest number of lines of each corner that are picked from a pool."""
+"""The largest number of lines that are picked from a pool of random lines for each corner case."""
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
@@ -38,14 +39,14 @@ class Words:
         return np.asarray(self._bits.random_raw(shape), np.uint64)
 
     def below(self, limit: int, shape: Shape) -> npt.NDArray[np.int64]:
-        """Integers in [0, limit), equally likely to at least 2^-30."""
+        """Returns random integers in [0, limit). Their probabilities are equal up to 2^-30."""
         high = self.next(shape) >> np.uint64(32)
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
     def lines(self, oracle: Any, n: int) -> Lines:
-        """Returns random lines of an element-wise operation.
+        """Returns random test vectors of an element-wise operation.
 
-        One half has equally likely codes, the other half codes near corners.
+        In one half all codes are equally likely; the other half has codes near corner cases.
         """
         state = self._bits.state["state"]
         halves = [divmod(state[name], 1 << 64) for name in ("state", "inc")]
@@ -56,12 +57,12 @@ class Words:
 
 
 def exhaustive_lines(fields: Sequence[Field]) -> int:
-    """Returns the number of combinations of inputs."""
+    """Returns the number of all combinations of input codes."""
     return 1 << sum(field.bits for field in fields)
 
 
 def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
-    """Every combination of inputs, the last field fastest."""
+    """Yields every combination of inputs in batches; the last field varies fastest."""
     total = exhaustive_lines(fields)
     for begin in range(0, total, BATCH):
         number = np.arange(begin, min(begin + BATCH, total), dtype=np.uint64)
@@ -76,7 +77,10 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
 
 
 def corner_codes(f: Format) -> Codes:
-    """Zeros, the least and largest numbers, those around 1, infinities and NaN."""
+    """Returns a format's corner codes: zeros, least and largest numbers, 1, infinities, NaN.
+
+    The codes next to these are included.
+    """
     size = 1 << f.bits
     half = size >> 1 if f.signed else size
     if is_integer(f):
@@ -95,7 +99,7 @@ def corner_codes(f: Format) -> Codes:
 
 
 def _corner_integers(f: Format) -> Codes:
-    """Returns the range's ends, and 0 and the powers of two with their neighbors."""
+    """Returns the ends of an integer's range, and 0 and powers of two with their neighbors."""
     powers = [1 << k for k in range(f.bits - 1)]
     near = {code for power in powers for code in (power - 1, power, power + 1)}
     least = [1 << (f.bits - 1)] if f.encoding == "int_full" else []
@@ -104,7 +108,7 @@ def _corner_integers(f: Format) -> Codes:
 
 
 def _complemented(f: Format, codes: Codes) -> Codes:
-    """Sign-and-magnitude codes, converted to two's complement if f is an integer."""
+    """Converts sign-and-magnitude codes to two's complement if f is an integer format."""
     if not is_integer(f):
         return codes
     size = np.uint32(1 << (f.bits - 1))
@@ -113,12 +117,15 @@ def _complemented(f: Format, codes: Codes) -> Codes:
 
 
 def random_codes(f: Format, words: Words, shape: Shape) -> Codes:
-    """Equally likely codes."""
+    """Returns random codes, all equally likely."""
     return (words.next(shape) >> np.uint64(64 - f.bits)).astype(np.uint32)
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
-    """Returns codes with these exponents, if f has them, and few ones or few zeros."""
+    """Returns codes with these exponents (clipped to f's range).
+
+    Many of the random mantissas end in a run of ones or zeros, or have a single 1.
+    """
     shape = exponents.shape
     mantissa = (words.next(shape) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
     cut = words.below(f.man + 1, shape)
@@ -135,7 +142,7 @@ def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> C
 
 
 def random_integers(bits: int, words: Words, shape: Shape) -> Codes:
-    """Random integers, half of them of any value, half of them ends and middles."""
+    """Returns random integers: half of any value, half the ends and middles of the range."""
     anything = (words.next(shape) >> np.uint64(64 - bits)).astype(np.uint32)
     middle = 1 << (bits - 1)
     ends = np.array([0, 1, middle - 1, middle, 2 * middle - 1], np.uint32)
@@ -143,7 +150,7 @@ def random_integers(bits: int, words: Words, shape: Shape) -> Codes:
 
 
 def finite_codes(f: Format, codes: Codes) -> Codes:
-    """Returns the codes; infinities and NaN become the largest value's."""
+    """Returns the codes, with infinities and NaNs replaced by the largest value."""
     if is_integer(f):
         least = np.uint32(1 << (f.bits - 1))
         if f.encoding == "int_full":
@@ -160,10 +167,10 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Returns random lines of a sum.
+    """Returns random test vectors of a sum, of four styles with equal probability.
 
-    Of each four lines, one has any finite codes and one has some corner codes. Two have exponents
-    near each other, and one of the two cancels in pairs.
+    A line has: any finite codes; some corner codes; exponents near each other; or exponents near
+    each other and terms that cancel in pairs.
     """
     style = words.below(4, n)[:, None]
     lines: dict[str, Any] = {}
@@ -181,9 +188,9 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 
 
 def alike(rule: Any, words: Words) -> Lines:
-    """Returns every combination of extreme codes of a and b, each for all terms.
+    """Returns test vectors with equal terms: every combination of extreme codes of a and b.
 
-    c is +0, scales are 1. The longest carries and the least sums are among the lines.
+    c is +0, scales are 1. These lines include the longest carries and the least sums.
     """
     operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grids = (grid.reshape(-1, 1) for grid in np.meshgrid(*operands, indexing="ij"))
@@ -192,10 +199,7 @@ def alike(rule: Any, words: Words) -> Lines:
 
 
 def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
-    """Returns lines of a sum with all their fields: c is 0 and scales are 1 if they are missing.
-
-    The random integers are drawn here.
-    """
+    """Adds missing fields to vectors of a sum: c is 0, scales are 1, random integers are drawn."""
     n = len(lines["a"])
     for field in rule.inputs:
         if field.name == "r":
@@ -210,12 +214,16 @@ def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
 
 
 def joined(parts: Sequence[Lines]) -> Lines:
-    """Returns the lines of all parts, in order."""
+    """Returns the test vectors of all parts, in order."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
-    """Two's complement numbers: of each four one of any size, two of few bits, one near an end."""
+    """Returns random two's complement numbers.
+
+    A quarter has any value, half have a random number of bits, a quarter is near an end of the
+    range.
+    """
     mask = np.uint64((1 << bits) - 1)
     style = words.below(4, n)
     anything = words.next(n) >> np.uint64(64 - bits)
@@ -227,9 +235,9 @@ def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
 
 
 def extremes(f: Format) -> Codes:
-    """Zero, the least number and the least normal one, 1 and the largest, and their negatives."""
+    """Returns the codes of ±0, ±1, and ± the least, least normal and largest numbers."""
     top = largest_code(f)
-    one = min(max(f.bias, 0) << f.man, top)  # the nearest code where the format has no 1
+    one = min(max(f.bias, 0) << f.man, top)  # the largest number if the format has no 1
     magnitudes = np.array([0, 1, 1 << f.man, one, top], np.uint32)
     signs = [0, 1 << (f.exp + f.man)] if f.signed else [0]
     both = np.concatenate([magnitudes + np.uint32(sign) for sign in signs])
@@ -239,7 +247,7 @@ def extremes(f: Format) -> Codes:
 
 
 def negated(f: Format, codes: Codes) -> Codes:
-    """Returns the codes of the negative values."""
+    """Returns the codes of the negatives of values."""
     if is_integer(f):
         return (-codes.astype(np.int64) & ((1 << f.bits) - 1)).astype(np.uint32)
     return codes ^ np.uint32(1 << (f.exp + f.man))
@@ -255,17 +263,18 @@ def _operand(
     spread: int = 8,
     rarity: int = 0,
 ) -> Codes:
-    """Returns the elements of one field of random lines, n × count, by the styles of the lines.
+    """Returns the elements of one field of n random test vectors, (n, count).
 
     Args:
         f: the format of the elements.
         count: the number of elements of a line.
-        style: the style of each line: 0 any codes, 1 and 2 exponents near each other, 3 some codes
-            of corners.
+        style: the style of each line: 0 for any finite codes, 1 and 2 for exponents near each
+            other, 3 for some corner codes.
         words: random words.
         cancels: whether elements of style 2 cancel in pairs.
-        spread: the number of exponents of a line whose exponents are near each other.
-        rarity: one element in `rarity` elements is a corner; default 2 * count + 6.
+        spread: the size of the range of exponents in styles 1 and 2.
+        rarity: in style 3, one element in `rarity` elements has a corner code; default 0: 2 * count
+            + 6.
 
     Returns:
         The codes.
@@ -288,7 +297,7 @@ def _operand(
 
 
 def crossed(rule: Any, words: Words) -> Lines:
-    """Every combination of the formats' corner codes."""
+    """Returns test vectors with every combination of the formats' corner codes."""
     grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
     lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
     if rule.to.rounding == "stochastic":
@@ -297,11 +306,11 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
-    """Yields directed lines.
+    """Yields directed test vectors: lines that are chosen to reach rare cases.
 
-    First every combination of corner codes, for an element-wise operation. Then, from a pool of
-    random lines, some of each corner and each flag. Then lines near rounding points (`near.py`);
-    for sums also zeros, padding and special values in each place (`near_sums.py`).
+    First come combinations of corner codes. Then come lines of each corner case and each flag, from
+    a pool of random lines. Then come lines near rounding points (`near.py`); for sums also lines
+    with zeros, padding and special values in each term (`near_sums.py`).
     """
     words = Words(seed)
     yield from rule.corner_lines(words)
@@ -322,7 +331,7 @@ def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
 
 
 def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
-    """Yields n random lines, in batches."""
+    """Yields n random test vectors, in batches."""
     words = Words(seed)
     for begin in range(0, n, rule.batch):
         yield rule.random_lines(words, min(rule.batch, n - begin))

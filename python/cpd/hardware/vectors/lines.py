@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of files: writes lines, and reads them, CPD's own in bulk and any others one by one."""
+"""Writes and reads lines (test vectors) of each kind of file.
+
+Lines that CPD has written are read in bulk, lines with any other spacing one by one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _MOST_SHOWN = 40
 
 
 def kind_of(path: Any, kind: str | None = None) -> str:
-    """Returns `kind`, or the kind of a file's suffix; raises ValueError for unknown ones."""
+    """Returns `kind`, or if None the kind of a file's suffix. Raises ValueError if unknown."""
     if kind is not None:
         if kind not in KINDS:
             raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {shown(kind)}")
@@ -40,7 +43,7 @@ def kind_of(path: Any, kind: str | None = None) -> str:
 
 
 def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> str:
-    """Returns the text before the lines."""
+    """Returns the text that precedes the lines in a file: the head and the names of fields."""
     text = json.dumps(head, ensure_ascii=True)
     if kind == "jsonl":
         return text + "\n"
@@ -51,7 +54,7 @@ def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> st
 
 
 def head_in(kind: str, line: str) -> dict[str, Any] | None:
-    """Returns the head in a line, or None; raises ValueError for an invalid one."""
+    """Returns the head in a line; None if it has none. Raises ValueError for an invalid head."""
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
     content = text.removeprefix(mark).strip()
@@ -68,7 +71,7 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
 
 
 def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
-    """Returns the text before each field's digits, and after the last."""
+    """Returns the texts of a line that precede each field's digits, and the text at its end."""
     names = [field.name.encode() for field in fields]
     if kind == "jsonl":
         first, *rest = (b'"' + name + b'":"' for name in names)
@@ -78,12 +81,12 @@ def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
 
 
 def line_width(kind: str, fields: Sequence[Field]) -> int:
-    """Returns the number of bytes of a line."""
+    """Returns the number of bytes of a line in a file."""
     return sum(map(len, _literals(kind, fields))) + line_digits(fields)
 
 
 def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
-    """Returns the lines of a batch."""
+    """Returns the bytes of a batch of lines in a file."""
     *literals, last = _literals(kind, fields)
     numbers = [np.ascontiguousarray(columns[field.name]) for field in fields]
     widths = [field.width for field in fields]
@@ -92,7 +95,7 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
-    """Returns the inverse of `lines_of`, for whole lines as it writes them; None for any others."""
+    """Reads lines that `lines_of` has written, into arrays; returns None for any other lines."""
     width = line_width(kind, fields)
     if len(block) % width:
         return None
@@ -117,9 +120,10 @@ def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, An
 
 
 class LineReader:
-    """Reads lines of one kind with any spacing; raises ValueError for an invalid line.
+    """Reads lines of one kind of file, with any spacing, one by one.
 
-    `whole`: numbers must have all their digits, as in files with a head that lists the fields.
+    Raises ValueError for an invalid line. With `whole`, numbers must have all their digits, as in
+    files with a head that lists the fields.
     """
 
     def __init__(self, kind: str, fields: Sequence[Field], whole: bool = False) -> None:
@@ -130,7 +134,7 @@ class LineReader:
         self._in_comment = False
 
     def read(self, line: str) -> list[list[int]] | None:
-        """Returns the elements of each field; None if the line holds none."""
+        """Returns the elements of each field; None if the line has no numbers."""
         text = self._bare(line)
         if not text:
             return None
@@ -149,7 +153,7 @@ class LineReader:
         return [elements[field.name] for field in self._fields]
 
     def _bare(self, line: str) -> str:
-        """Returns the line without comments."""
+        """Returns a line of a file without comments."""
         if self._kind == "readmemh":
             line = self._without_blocks(line)
         for mark in _COMMENTS[self._kind]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes vectors from names, and the rule of a file's lines from its head."""
+"""`make_vectors`: makes test vectors for an operation. Also reads the rule in a file's head."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cpd.numeric.spec import made, texts_of
 from cpd.ops.arguments import check_tininess
 
 _EXHAUSTIVE_BITS = 20
-"""The most bits of inputs for which exhaustive lines are the default."""
+"""If the inputs have at most this many bits, the default is all combinations of inputs."""
 _MOST_BITS = 32
-"""The most bits of a code."""
+"""The largest number of bits of a code."""
 _LONGEST = 4096
-"""The most terms of a sum."""
+"""The largest number of terms of a sum."""
 RANDOM = 10000
-"""The default number of random lines after the directed ones."""
+"""The default number of random test vectors, which follow the directed test vectors."""
 NEAREST: dict[str, Any] = {
     "rounding": "nearest_even",
     "overflow": "ieee",
@@ -57,42 +57,48 @@ def make_vectors(
     random: int = 0,
     seed: int = 0,
 ) -> Vectors:
-    """Returns the vectors of one operation, computed when they are read or written.
+    """Makes the test vectors (lines) of one operation: inputs, results and flags.
 
-    Without `exhaustive`, `directed` and `random`, the lines are all combinations if there are up to
-    2^20, else the directed lines and 10,000 random ones.
+    Lines are computed when they are read or written. If `exhaustive`, `directed` and `random` are
+    missing, all combinations of inputs are made if there are up to 2^20. Otherwise the directed
+    lines and 10,000 random lines are made.
 
     Args:
-        operation: element-wise: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`. Sums: `dot` (an
-            element of a matrix product), `sum` (of terms), `block_fma` (dot by a matrix unit) or
-            `mma` (dot by a unit that takes scales).
-        formats: the formats of the operands a, b and c: one for all of them, or one each. For sums:
-            one format for both a and b, or one each, and then c's, by default the accumulator's. A
-            matrix unit's own formats are the default. With an integer accumulator, c and the result
-            are integers of its width; the result has another format if the accumulator names one
-            other than fp32.
-        result: the format of the result; default the first operand's. A cast of one format without
-            `result` is from fp32 to that format; a cast of two is from the first to the second.
+        operation: an element-wise operation: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`. Or a
+            sum: `dot` (one element of a matrix product), `sum` (of terms), `block_fma` (`dot` on a
+            matrix unit) or `mma` (`dot` on a matrix unit that takes scales).
+        formats: the formats of the operands a, b and c: one format for all operands, or one for
+            each. For sums: one format for both a and b, or one for each; then the format of c, by
+            default the accumulator's. Default None: the matrix unit's own formats. With an integer
+            accumulator, c and the result are integers of its width; if the accumulator names a
+            format other than fp32, the result has that format.
+        result: the format of the result; default None: the first operand's format. For a `cast`
+            without `result`, a single format is the target of a cast from fp32, and two formats are
+            the source and the target.
         rounding: the rounding, as in `cpd.cast`; default `nearest_even`. With `stochastic` the
             random integer r is a field of each line.
         overflow: `ieee` (default) or `saturate`, as in `cpd.cast`.
         random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
         variant: the variant of stochastic rounding: `A` (default), `B` or `C`, as in `cpd.cast`.
-        tininess: whether the flag UF tests for tiny results `after` rounding (default) or `before`.
-        nan_signals: whether a NaN operand raises NV also in formats whose NaN are neither quiet nor
-            signaling; default False. All formats but `ieee` ones are of this kind. In `ieee`
-            formats the first fraction bit makes a NaN quiet or signaling.
-        accumulator: the accumulator of a sum, as in `cpd.gemm`; it defines the sum's rounding.
-        length: the number of products or terms of a sum, 1…4096; default: a unit's block, else 16.
-        exhaustive: every combination of input codes; default False.
-        directed: every combination of the formats' corner codes (zeros, least, largest, around 1,
-            infinities, NaN), then lines of each corner and flag; default False.
-        random: the number of random lines, half of them near corners, after the directed ones;
+        tininess: whether results are tested `after` rounding (default) or `before` it for being
+            tiny, which the flag UF reports.
+        nan_signals: whether a NaN operand raises the flag NV in formats without quiet and signaling
+            NaNs; default False. All formats except `ieee` formats are of this kind. In `ieee`
+            formats the first fraction bit distinguishes quiet and signaling NaNs.
+        accumulator: the accumulator of a sum, as in `cpd.gemm`, which also defines the rounding.
+            Sums need it; default None.
+        length: the number of products or terms of a sum, 1…4096; default None: the block size of a
+            matrix unit, else 16.
+        exhaustive: whether to make every combination of input codes; default False.
+        directed: whether to make lines for rare cases: combinations of corner codes (zeros, least
+            and largest numbers, numbers around 1, infinities, NaN), lines of each corner case and
+            flag, and lines near rounding points; default False.
+        random: the number of random lines after the directed lines, half of them near corner cases;
             0…2^40, default 0.
         seed: the seed of random lines, 0…2^64 - 1; default 0.
 
     Returns:
-        The vectors; no line is computed yet.
+        The vectors. Lines are not computed yet.
 
     Raises:
         ValueError: for an unknown operation, an invalid format, or arguments that do not fit the
@@ -130,9 +136,9 @@ def element_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> ElementRule:
-    """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError.
+    """Returns the rule of an element-wise operation, after checks of its arguments.
 
-    `keys`: the rounding, as keywords of `Cast`.
+    `keys` has the rounding, as keywords of `Cast`. Raises TypeError or ValueError.
     """
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
@@ -159,7 +165,7 @@ _ACCUMULATORS = {
     "block_fma": "h100-fp8",
     "mma": "rtx-blackwell-mxfp8",
 }
-"""Accumulators that an operation's messages name."""
+"""The accumulators that error messages name for an operation."""
 
 
 def sum_rule(
@@ -170,7 +176,10 @@ def sum_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> SumRule:
-    """Returns the rule of a sum, checked; raises TypeError or ValueError."""
+    """Returns the rule of a sum, after checks of its arguments.
+
+    Raises TypeError or ValueError.
+    """
     check_tininess(tininess)
     examples = _ACCUMULATORS[operation]
     if acc is None:
@@ -232,7 +241,7 @@ def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
-    """Returns the source of inputs, and the number of random ones."""
+    """Returns the kind of inputs, such as `directed+random`, and the number of random vectors."""
     random = integer("random", random)
     if not 0 <= random <= MOST_LINES:
         raise ValueError(f"random must be 0…2^40 lines, got {random}")
@@ -252,7 +261,7 @@ def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[s
 
 
 def _refuse_old_integers(head: dict[str, Any]) -> None:
-    """Raises ValueError for a file with integers of versions up to 0.6."""
+    """Raises ValueError for a file with integers that a CPD version up to 0.6 has written."""
     version = re.match(r"(\d+)\.(\d+)", str(head.get("cpd", "")))
     if version is None or tuple(map(int, version.groups())) >= (0, 7):
         return
@@ -266,13 +275,13 @@ def _refuse_old_integers(head: dict[str, Any]) -> None:
 
 @checked
 def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
-    """Returns the rule of a file's lines, from its head.
+    """Returns the rule (the operation with formats and rounding) that a file's head defines.
 
     Args:
         head: the file's head, as `Vectors.head` or `File.head`.
 
     Returns:
-        The rule of an element-wise operation or of a sum, for `check`.
+        The rule of an element-wise operation or of a sum.
 
     Raises:
         ValueError: for a head that lacks a key or has an invalid value, and for a file of integers

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directed lines of element-wise operations near the points at which a result is rounded.
+"""Directed test vectors of element-wise operations near the points at which a result is rounded.
 
-The last operand of a line is chosen last. It brings the exact result to a number of the result's
-format, or halfway between two numbers; two more lines have its neighbors.
+A line is a test vector. Its last operand is chosen so that the exact result is near a number of the
+result's format, or halfway between two such numbers. Two more lines have the last operand's
+neighbors.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from cpd.numeric.formats import Format
 F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _ALL_TARGETS = 8
-"""The bits of the largest result format whose every number is a target."""
+"""For result formats up to this number of bits, every number is a target."""
 _TARGETS = 192
-"""The number of random targets."""
+"""The number of random targets for larger result formats."""
 _PAIRS = 96
-"""The number of random pairs of a and b, next to the pairs of corners."""
+"""The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of pairs among them in which one is the least number, for a and b each."""
+"""The number of random pairs in which a is the least number, and the number in which b is."""
 _RECIPROCALS = 4
-"""The number of pairs with a · b near each power of two."""
+"""The number of pairs a, b with a product near each power of two."""
 STEPS = np.array([-1, 0, 1])
-"""Steps from the code of a number to the number itself and its two neighbors."""
+"""The steps from a code to its lower neighbor, to itself and to its upper neighbor."""
 
 
 def codes_of(f: Format, values: F64) -> Codes:
-    """Returns the codes of the numbers nearest to finite values."""
+    """Returns the codes of a format's numbers nearest to finite values."""
     return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
-    """Returns the codes of the numbers `steps` further from zero, within the finite ones."""
+    """Returns the codes `steps` further from zero, clipped to finite numbers."""
     if is_integer(f):
         unused = 32 - f.bits
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
@@ -65,9 +66,10 @@ def precise(f: Format, codes: Codes) -> F64:
 
 
 def targets(f: Format, words: Words) -> F64:
-    """Numbers of a format, the middles between them, and the thresholds of overflow and tininess.
+    """Returns target results: numbers, midpoints, and thresholds of overflow and tininess.
 
-    Of a small format all, of others those at corners and some random ones; each of random sign.
+    For a small format, all numbers and midpoints are targets. For other formats, corner codes,
+    random codes and their midpoints are targets. Signs are random.
     """
     top = largest_code(f)
     if f.bits <= _ALL_TARGETS:
@@ -92,7 +94,7 @@ def targets(f: Format, words: Words) -> F64:
 
 
 def exponents_of(values: F64) -> npt.NDArray[np.int64]:
-    """floor(log2 |x|); of zeros the exponent of the least double."""
+    """Returns floor(log2 |x|); for zeros, the exponent of the least normal double."""
     magnitudes = np.maximum(np.abs(values), np.finfo(np.float64).tiny)
     return np.frexp(magnitudes)[1].astype(np.int64) - 1
 
@@ -100,10 +102,11 @@ def exponents_of(values: F64) -> npt.NDArray[np.int64]:
 def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64], Codes]:
     """Returns addends near the points at which product + addend is rounded to 1 + `man` bits.
 
-    The addends of a product p, with P = man + 1, are: ±p · 2^-(P + {-2…2}) and, far below, ±p ·
-    2^-2P and ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P +
-    {-2…2}), next to which p is small; and ±p, which doubles or cancels. Each comes with its two
-    neighbors in f.
+    The addends of a product p, with P = man + 1, are:
+    ±p · 2^-(P + {-2…2}), and the much smaller ±p · 2^-2P and ±p · 2^-3P;
+    the two addends with which the sum is a midpoint next to p;
+    ±p · 2^(P + {-2…2}), next to which p is small; and ±p.
+    Each addend comes with its two neighbors in f.
 
     Returns the indices of products and the codes of addends.
     """
@@ -125,7 +128,7 @@ def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64],
 
 
 def near_roundings(rule: Any, words: Words) -> Lines:
-    """Lines whose exact result is near a rounding point of the result's format."""
+    """Returns test vectors with an exact result near a rounding point of the result's format."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         lines = _lines(rule, words)
         parts = [lines]
@@ -143,7 +146,7 @@ def near_roundings(rule: Any, words: Words) -> Lines:
 
 
 def random_signs(words: Words, n: int) -> F64:
-    """Returns 1 or -1, n times."""
+    """Returns n random signs, 1 or -1."""
     signs: F64 = 1.0 - 2.0 * words.below(2, n).astype(np.float64)
     return signs
 
@@ -153,7 +156,7 @@ def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Code
 
 
 def _lines(rule: Any, words: Words) -> Lines:
-    """Returns operands: the last one solves operation(…) = target, the others are random."""
+    """Returns vectors in which the last operand solves operation(…) = target for random others."""
     goal = targets(rule.result, words)
     formats: Sequence[Format] = rule.formats
     operation = rule.operation
@@ -195,10 +198,9 @@ def _lines(rule: Any, words: Words) -> Lines:
 
 
 def _near_products(rule: Any, words: Words) -> Lines:
-    """Returns lines of products, with addends near their roundings.
+    """Returns test vectors of fma in which the addend brings the result near a rounding point.
 
-    The products are of corners of a and b, of random numbers, and of the least number and powers of
-    two.
+    The factors a and b are corner codes, random numbers, or the least number and a power of two.
     """
     of_a, of_b, of_c = rule.formats
     corners = [_positive(f) for f in (of_a, of_b)]
@@ -219,9 +221,9 @@ def _near_products(rule: Any, words: Words) -> Lines:
 
 
 def _near_addends(rule: Any, words: Words) -> Lines:
-    """Returns lines of corners of c with products near c's rounding point.
+    """Returns test vectors of fma with corner codes as c and products near a rounding point of c.
 
-    They are near a quarter, a half or one unit of the result's last place at c.
+    The product is near 1/4, 1/2 or 1 ulp of the result at c.
     """
     corners = _positive(rule.formats[2])
     unit = (
@@ -234,7 +236,7 @@ def _near_addends(rule: Any, words: Words) -> Lines:
 
 
 def _near_subnormals(rule: Any, words: Words) -> Lines:
-    """Products near powers of two at which subnormal results begin or vanish; c is 0."""
+    """Returns products near the powers of two where results become subnormal or zero; c is 0."""
     least = _least(rule)
     unit = least - rule.result.man
     _, a, b = _near_powers(rule, words, np.array([unit - 2, unit - 1, unit, least - 1, least, 0]))
@@ -244,11 +246,11 @@ def _near_subnormals(rule: Any, words: Words) -> Lines:
 def _near_powers(
     rule: Any, words: Words, at: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], Codes, Codes]:
-    """Products that miss powers of two by their last bits alone.
+    """Returns pairs a, b with products very near powers of two.
 
-    Of each power one pair is 1 + 2^-h and the nearest number to its reciprocal, 1 - 2^-h + 2^-2h:
-    their product is 1 + 2^-3h. The other pairs are random numbers and their nearest reciprocals.
-    Each with the two neighbors of b.
+    For each power, one pair is 1 + 2^-h and the number 1 - 2^-h + 2^-2h next to its reciprocal:
+    their product is 1 + 2^-3h. The other pairs are random numbers and the numbers nearest to their
+    reciprocals. Each pair is repeated with the two neighbors of b.
 
     Returns the indices of the powers 2^at that the formats reach, and the codes of a and b.
     """
@@ -279,14 +281,14 @@ def _least(rule: Any) -> int:
 
 
 def _positive(f: Format) -> Codes:
-    """Returns the corner codes of positive numbers."""
+    """Returns the corner codes that are positive finite numbers."""
     codes = generated.corner_codes(f)
     values = precise(f, codes)
     return codes[np.isfinite(values) & (values > 0)]
 
 
 def _any_sign(f: Format, codes: Codes, words: Words) -> Codes:
-    """Returns the codes or their negatives, at random."""
+    """Returns the codes with random signs."""
     if not f.signed:
         return codes
     flips = words.below(2, len(codes)) == 1

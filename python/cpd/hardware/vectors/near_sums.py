@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directed lines of sums.
+"""Directed lines (test vectors) of sums, which are chosen to reach rare cases.
 
-They have zeros, padding, subnormals, alignment, ties, cancellation, overflow and special values in
-each place.
-
-Sums of codes are formed in binary64 to choose the last input. The rounding of binary64 does not
-matter: lines have the result that the oracle gives.
+The cases are zeros, padding, subnormals, alignment, ties, cancellation, overflow and special values
+in each term. To choose the last input, sums are computed in binary64. Their rounding does not
+matter, because the oracle computes the results of lines.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ from cpd.numeric.formats import Format
 I64: TypeAlias = "npt.NDArray[np.int64]"
 
 _LANES = 32
-"""The most places of a sum that get special values of their own."""
+"""The largest number of terms in which special values are placed one after the other."""
 
 
 def special_codes(f: Format) -> Codes:
-    """Zeros, the least numbers, the least normal ones, ±1, the largest, infinities and NaN."""
+    """Returns codes of ±0, ±1, least, least normal and largest numbers, infinities and NaN."""
     size = 1 << (f.exp + f.man)
     kinds = corner_of(f, generated.corner_codes(f), "in")
     beyond = generated.corner_codes(f)[kinds & _NOT_FINITE != 0]
@@ -56,7 +54,7 @@ _NOT_FINITE = np.uint16(sum(1 << CORNERS.index(n) for n in ("infinity_in", "nan_
 
 
 class SumLines:
-    """Directed lines of one rule."""
+    """Makes the directed test vectors of one sum."""
 
     def __init__(self, rule: Any, words: Words) -> None:
         self.rule = rule
@@ -73,14 +71,14 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Returns lines of these terms, with scales of 1 and random integers. c defaults to 0."""
+        """Returns vectors of these terms and c (None: 0), with scales of 1 and random integers."""
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
         return generated.completed(self.rule, self.words, lines)
 
     def specials(self) -> npt.NDArray[Any]:
-        """Every special value of c; +0 alone for a sum without c."""
+        """Returns all special values of c; only +0 for a sum without c."""
         if self.of_c is not None:
             return special_codes(self.of_c)
         if self.fixed is None or self.rule.operation == "sum":
@@ -91,17 +89,20 @@ class SumLines:
         return np.unique(np.array([number & mask for number in numbers], np.uint64))
 
     def some_c(self, n: int) -> npt.NDArray[Any]:
-        """Returns n values of c, each special one in turn."""
+        """Returns n special values of c, in turn."""
         values = self.specials()
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Terms of value zero, n lines of each of the first `kinds` kinds."""
+        """Returns terms that are zero: n vectors of each of the first `kinds` kinds of `zeros`."""
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
 
     def zeros(self, kind: int, n: int) -> list[Codes]:
-        """Terms of value zero. Kinds: +0, -0, alternating, and of products ±0 · ±x and ±x · ±0."""
+        """Returns n test vectors of terms that are zero.
+
+        The kinds are +0, -0, alternating signs and, for products, ±0 · ±x, ±x · ±0 and ±0 · ±0.
+        """
         shape = (n, self.length)
         f = self.formats[0]
         sign = np.uint32(1 << (f.exp + f.man)) if self._has_minus_zero(f) else np.uint32(0)
@@ -125,7 +126,7 @@ class SumLines:
         return [any_sign, second.astype(np.uint32)]
 
     _ZEROS = 6
-    """The kinds of `zeros`."""
+    """The number of kinds of `zeros`."""
 
     def _has_minus_zero(self, f: Format) -> bool:
         special = ("fnuz", "p3109", "p3109finite", "e8m0")
@@ -138,7 +139,7 @@ class SumLines:
         return generated.finite_codes(f, generated.random_codes(f, self.words, shape))
 
     def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
-        """Returns terms with these exponents, if formats reach them; powers of two if `exact`."""
+        """Returns terms with these exponents (clipped if out of range); powers of 2 if `exact`."""
         shape = exponents.shape
         if len(self.formats) == 1:
             return [self._codes(self.formats[0], exponents, exact)]
@@ -164,7 +165,7 @@ class SumLines:
         return np.where(exact, generated.finite_codes(f, powers), random)
 
     def total(self, terms: list[Codes]) -> F64:
-        """Returns the sums of terms, in binary64."""
+        """Returns the sum of the terms of each test vector, in binary64."""
         products = precise(self.formats[0], terms[0])
         if len(terms) > 1:
             products = products * precise(self.formats[1], terms[1])
@@ -172,7 +173,7 @@ class SumLines:
         return total
 
     def nearest_c(self, values: F64) -> npt.NDArray[Any]:
-        """Returns the values of c nearest to numbers."""
+        """Returns the codes of c nearest to these values."""
         if self.of_c is not None:
             return codes_of(self.of_c, np.where(np.isfinite(values), values, 0.0))
         if self.fixed is None:
@@ -184,7 +185,7 @@ class SumLines:
         return masked
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
-        """Returns each line with c and with its two neighbors."""
+        """Returns each test vector three times: with c and with the two neighbors of c."""
         terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
@@ -198,13 +199,13 @@ class SumLines:
     # ---- kinds of lines -------------------------------------------------------------------------
 
     def all_zero(self) -> Lines:
-        """Every kind of zero terms with every special c."""
+        """Returns test vectors with every kind of zero terms and every special c."""
         c = self.specials()
         n = len(c) * self._ZEROS
         return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
 
     def scales_of_zero(self) -> Lines:
-        """Zero terms with every corner of both scales: a NaN scale gives NaN, others a zero."""
+        """Returns vectors of zero terms with every corner code as a scale; NaN scales give NaN."""
         corners = generated.corner_codes(self.rule.scale)
         m, kinds = len(corners), 4
         n = 2 * m * kinds
@@ -219,7 +220,7 @@ class SumLines:
         return lines
 
     def padded(self) -> Lines:
-        """Tiles with nonzero terms at their beginning, or at their end."""
+        """Returns vectors with nonzero terms only at the beginning or at the end of the sum."""
         k = self.length
         sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
         repeats = 2 * self._ZEROS
@@ -243,7 +244,7 @@ class SumLines:
         return self.line(terms, np.where(self.words.below(2, n) == 0, near, self.some_c(n)))
 
     def subnormal(self) -> Lines:
-        """Sums in the range of the result's subnormal numbers, by c alone or by few terms."""
+        """Returns test vectors with subnormal sums, from c alone or from few terms."""
         n = 48
         f = self.rule.result
         if self.fixed is not None or is_integer(f) or f.encoding == "e8m0":
@@ -264,7 +265,11 @@ class SumLines:
         return generated.joined([alone, self.line(few, c)])
 
     def aligned(self) -> Lines:
-        """One great term and others lower by about the unit's window, or the sum's precision."""
+        """Returns test vectors in which one term is greater than all others by about 2^window.
+
+        The window is the number of bits that the unit keeps below the greatest term, or the
+        precision of the sum.
+        """
         window, precision = self.window, self.sum.man + 1
         distances = sorted(
             {d for at in (window, precision, window // 2) for d in range(at - 2, at + 4) if d > 0}
@@ -286,7 +291,7 @@ class SumLines:
         return self.line(terms, self.nearest_c(c))
 
     def ties(self) -> Lines:
-        """Returns a large term, one of half its last digit in the sum's format, and a tiny one."""
+        """Returns test vectors with a large term, a term of half its ulp, and a tiny term."""
         n, k = 96, self.length
         precision = self.sum.man + 1
         top = self._tops(n, np.full(n, precision + 2))
@@ -308,16 +313,16 @@ class SumLines:
         return self.line([np.take_along_axis(codes, order, axis=1) for codes in terms], c)
 
     def cancelled(self) -> Lines:
-        """Returns sums with c their negative, exactly or to a unit of the last place."""
+        """Returns vectors in which c is the negative of the sum of terms, or a neighbor of it."""
         n, k = 24, self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
         return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
 
     def straddling(self) -> Lines:
-        """Returns lines in which c brings the sum to a rounding point of the result's format.
+        """Returns vectors in which c brings the sum near a rounding point of the result's format.
 
-        The overflow threshold is one of these points.
+        The overflow threshold counts as a rounding point.
         """
         k = self.length
         if self.fixed is not None:
@@ -337,7 +342,7 @@ class SumLines:
         return self.with_neighbors(terms, c)
 
     def near_products(self) -> Lines:
-        """One product and c near the point at which the product is rounded."""
+        """Returns lines of one product and an addend c that bring the sum near a rounding point."""
         n, k = 8, self.length
         terms = self._sparse(
             self.terms_at(np.repeat(self._centres(n)[:, None], k, axis=1)), np.ones(n, np.int64)
@@ -358,10 +363,10 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """Yields lines with NaN and infinities in each place.
+        """Yields test vectors with NaN and infinities in each term.
 
-        They are alone, with either sign of the product or times 0; with every special c; and in
-        pairs of opposite sign.
+        The special value is multiplied by 1, -1 or 0. It is alone, or with every special c, or in a
+        pair with its opposite.
         """
         k = self.length
         lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
@@ -379,7 +384,7 @@ class SumLines:
             yield self._together(side, lane, code)
 
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
-        """Random terms, with one code in one place of one operand."""
+        """Returns random terms, in which one operand has the given code in the term `lane`."""
         n, k = len(lane), self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self.terms_at(at)
@@ -387,9 +392,9 @@ class SumLines:
         return terms
 
     def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
-        """Returns a special code in one place, where the other operand is 1, -1 or 0.
+        """Returns test vectors with a special code in one term, multiplied by 1, -1 and 0.
 
-        C defaults to 0.
+        c is 0 unless it is given.
         """
         if len(self.formats) == 1:
             return self.line(self._with_special(side, lane, code))
@@ -404,9 +409,9 @@ class SumLines:
         return self.line(terms, c)
 
     def _together(self, side: int, lane: I64, code: Codes) -> Lines:
-        """Returns a special code in one place with a special c.
+        """Returns test vectors with a special code in one term and a special c.
 
-        Some times 0, some with their opposite.
+        In some lines the code is multiplied by 0; in some lines another term has its opposite.
         """
         n, k = len(lane), self.length
         rows = np.arange(n)
@@ -422,7 +427,7 @@ class SumLines:
         return self.line(terms, self.some_c(n))
 
     def batches(self) -> Iterator[Lines]:
-        """Yields all kinds of lines that the rule can have."""
+        """Yields all kinds of directed test vectors that apply to the sum."""
         yield self.all_zero()
         yield self.padded()
         yield self.subnormal()
@@ -440,7 +445,7 @@ class SumLines:
     # ---- exponents ------------------------------------------------------------------------------
 
     def _reach(self) -> tuple[int, int]:
-        """Returns the least and the greatest exponent of a term."""
+        """Returns the least and the greatest exponent that a term can have."""
         return sum(map(_least, self.formats)), sum(map(_greatest, self.formats))
 
     def _centres(self, n: int) -> I64:
@@ -448,7 +453,10 @@ class SumLines:
         return least + self.words.below(greatest - least + 1, n)
 
     def _tops(self, n: int, distances: I64) -> I64:
-        """Exponents with others lower by these distances, if a term can have them."""
+        """Returns random exponents for the greatest term.
+
+        The exponents lower by `distances` are also in the range of a term, if possible.
+        """
         least, greatest = self._reach()
         low = np.minimum(least + distances, greatest)
         spread = self.words.below(1 << 30, n) * (greatest - low + 1) >> 30
@@ -456,7 +464,7 @@ class SumLines:
         return tops
 
     def _sparse(self, terms: list[Codes], counts: I64, also: I64 | None = None) -> list[Codes]:
-        """Terms that are zero but for the first `counts` and the one at index `also`."""
+        """Sets all terms to zero except the first `counts` and the term with index `also`."""
         lanes = np.arange(self.length)
         held = lanes < np.asarray(counts)[:, None]
         if also is not None:
@@ -466,10 +474,10 @@ class SumLines:
 
 
 def _least(f: Format) -> int:
-    """Returns the exponent of the least normal number."""
+    """Returns the exponent of a format's least normal number; 0 for integers."""
     return 0 if is_integer(f) else 1 - f.bias
 
 
 def _greatest(f: Format) -> int:
-    """Returns the exponent of the largest number."""
+    """Returns the exponent of a format's largest number."""
     return int(exponents_of(np.array([f.max]))[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise operations: their fields, and results on which oracle and kernels agree."""
+"""`ElementRule`: an element-wise operation, its fields, and its results from oracle and kernels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cpd.numeric.cast import Cast, element_of, rounding_of
 from cpd.numeric.formats import Format
 
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
-"""Field names → n numbers, or n × count elements."""
+"""A dict from a field's name to an array of shape (n,), or (n, count) for several elements."""
 
 _NV = np.uint8(16)
 
 NO_CODE = 0xFFFFFFFF
-"""Stands for a result without a code: NaN in a format without NaN."""
+"""The code that stands for a NaN result in a format that cannot encode NaN."""
 
 ROUNDING_WORDS = {
     "nearest_even": "rne",
@@ -36,7 +36,7 @@ ROUNDING_WORDS = {
     "to_odd": "rto",
     "stochastic": "sr",
 }
-"""Each mode's word in file names."""
+"""The abbreviation of each rounding in file names."""
 
 OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
 """The number of operands of each element-wise operation."""
@@ -44,16 +44,17 @@ OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
 
 @dataclass(frozen=True)
 class ElementRule:
-    """One rounding of x, x + y, x * y, x * y + z, x / y or √x.
+    """An element-wise operation with one rounding: x, x + y, x * y, x * y + z, x / y or √x.
 
     Attributes:
         operation: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`.
         formats: the formats of the operands.
-        to: the rounding of the result.
-        tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
-        nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
-            signaling; default False.
-        has_integer_result: False: results are codes of `result`.
+        to: the format and the rounding of the result.
+        tininess: whether results are tested `after` rounding (default) or `before` it for being
+            tiny, which the flag UF reports.
+        nan_signals: whether NaN operands raise the flag NV in formats without quiet and signaling
+            NaNs; default False.
+        has_integer_result: always False: results are codes of the format `result`.
         batch: the number of lines that are computed at a time.
         pool: the number of random lines from which directed lines are picked.
     """
@@ -65,7 +66,7 @@ class ElementRule:
     nan_signals: bool = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "options" in state:  # of 0.7, in which the format and its rounding were apart
+        if "options" in state:  # version 0.7 stored format and rounding separately
             state["to"] = Cast(state.pop("result"), **rounding_of(state.pop("options")))
         self.__dict__.update(state)
 
@@ -102,18 +103,18 @@ class ElementRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """All fields of a line, in order."""
+        """All fields of a test vector, in order."""
         return self.inputs + self.outputs
 
     @property
     def stem(self) -> str:
-        """The name of a file of such lines, without suffix."""
+        """The default name of a file of test vectors, without suffix."""
         names = list(dict.fromkeys([*(f.name for f in self.formats), self.result.name]))
         mode = ROUNDING_WORDS[self.to.rounding]
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
-        """Returns the rule for a file's head, from which `rule_of` makes it again."""
+        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
         head: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -129,7 +130,7 @@ class ElementRule:
     has_integer_result = False
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Returns where results are NaN without a code."""
+        """Returns the test vectors with a NaN result that the format cannot encode."""
         missing: npt.NDArray[np.bool_] = results == NO_CODE
         return missing
 
@@ -137,19 +138,22 @@ class ElementRule:
     pool = 1 << 15
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        """Returns n random lines."""
+        """Returns n random test vectors."""
         return words.lines(self._oracle, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields every combination of corner codes."""
+        """Yields test vectors with every combination of corner codes."""
         yield generated.crossed(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields lines near rounding points."""
+        """Yields test vectors near rounding points."""
         yield near_roundings(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns the outputs of lines, and their corners; raises RuntimeError."""
+        """Returns the outputs and corner cases of test vectors.
+
+        Raises RuntimeError if oracle and kernels differ.
+        """
         operands = [
             given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]
         ]
@@ -182,7 +186,7 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """NV for each line with a NaN operand in a format without signaling NaN."""
+    """Returns the flag NV for vectors with a NaN operand in a format without signaling NaNs."""
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
         if not has_signalling(f):
@@ -191,7 +195,7 @@ def invalid_of_nan(
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
-    """Raises RuntimeError with the first line where `same` is false."""
+    """Raises RuntimeError with the text of the first line for which `same` is false."""
     if not same.all():
         first = int(np.argmin(same))
         raise RuntimeError(f"oracle and kernel differ at line {first} of a batch: {line(first)}")

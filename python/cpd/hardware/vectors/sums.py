@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, sums of products and matrix units: fields, inner signals, and results.
+"""`SumRule`: sums, dot products and matrix units, with fields, inner signals and results.
 
-Oracle and kernels agree on the results.
+The results of oracle and kernels must agree.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from cpd.numeric.scaled import Scaled
 from cpd.ops.encoded import Encoded
 
 SUMS = ("dot", "sum", "block_fma", "mma")
-"""dot: an element of a matrix product; sum: of terms; block_fma: dot by a matrix unit; mma: dot by
-a matrix unit with scales."""
+"""The operations that are sums. dot: one element of a matrix product. sum: a sum of terms.
+block_fma: dot on a matrix unit. mma: dot on a matrix unit that takes scales."""
 
 
 F32: TypeAlias = "npt.NDArray[np.float32]"
@@ -47,7 +47,7 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class SumRule:
-    """One sum of `length` terms or products, and each rounding of it.
+    """A sum of `length` terms or products, with every rounding in it.
 
     Attributes:
         operation: `dot`, `sum`, `block_fma` or `mma`.
@@ -55,10 +55,11 @@ class SumRule:
             accumulator.
         accumulator: the accumulator of the sum, which defines its rounding.
         length: the number of terms or products.
-        tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
+        tininess: whether results are tested `after` rounding (default) or `before` it for being
+            tiny, which the flag UF reports.
         label: the accumulator's name in file names; default its text.
-        nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
-            signaling; default False.
+        nan_signals: whether NaN operands raise the flag NV in formats without quiet and signaling
+            NaNs; default False.
         pool: the number of random lines from which directed lines are picked.
     """
 
@@ -86,7 +87,7 @@ class SumRule:
 
     @functools.cached_property
     def fixed(self) -> Integer | None:
-        """The accumulator if it is an integer, else None."""
+        """The accumulator if it is an integer accumulator, else None."""
         return as_integer(self.accumulator)
 
     @functools.cached_property
@@ -96,25 +97,25 @@ class SumRule:
 
     @property
     def result(self) -> Format:
-        """The format into which the sum is rounded; with `has_integer_result` it is not rounded."""
+        """The format to which the sum is rounded. Not used with `has_integer_result`."""
         return self.accumulator.format
 
     @property
     def has_integer_result(self) -> bool:
-        """True if the result is an integer accumulator's own number, in two's complement."""
+        """True if the result is the integer accumulator's content, in two's complement."""
         return self.fixed is not None and self.result.name == "fp32"
 
     @functools.cached_property
     def has_trace(self) -> bool:
-        """True if lines have signals and flags.
+        """True if lines have inner signals and flags.
 
-        Lines of matrix units that do not align every term, as AMD's, have neither.
+        Lines have neither for matrix units that do not align every term, such as AMD's.
         """
         return bool(self._core_rule.has_trace())
 
     @functools.cached_property
     def draws(self) -> int:
-        """The number of random integers of a line."""
+        """The number of random integers in a test vector, for stochastic rounding."""
         return int(self._core_rule.draws())
 
     @property
@@ -124,13 +125,13 @@ class SumRule:
 
     @property
     def scales(self) -> int:
-        """The number of scales of one operand of a line."""
+        """The number of scales of one operand in a test vector."""
         unit = self.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
     @property
     def operands(self) -> list[tuple[str, Format]]:
-        """The name and the format of each operand and of its scales, without an integer c."""
+        """The name and the format of each operand and its scales; an integer c is left out."""
         operands = list(zip("abc", self.formats, strict=False))
         if self.scale is not None:
             operands += [("a_scale", self.scale), ("b_scale", self.scale)]
@@ -159,7 +160,7 @@ class SumRule:
 
     @functools.cached_property
     def signals(self) -> tuple[Field, ...]:
-        """The fields of the inner signals."""
+        """The fields of the signals inside the unit, in order."""
         return tuple(
             Field(s.name, s.bits * s.count, s.count, "signal", s.signed)
             for s in self._core_rule.signals()
@@ -167,7 +168,7 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of the result and, with a trace, of the flags."""
+        """The fields of the result and, if `has_trace`, of the flags."""
         result = Field("result", self.result.bits, role="output")
         if self.fixed is not None and self.has_integer_result:
             result = _integer("result", self.fixed, "output")
@@ -175,12 +176,12 @@ class SumRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """All fields of a line, in order."""
+        """All fields of a test vector, in order."""
         return self.inputs + self.signals + self.outputs
 
     @property
     def stem(self) -> str:
-        """The name of a file of such lines, without suffix."""
+        """The default name of a file of test vectors, without suffix."""
         names = list(dict.fromkeys(f.name for f in self.formats[:2]))
         mode = ROUNDING_WORDS[self.accumulator.rounding]
         label = self.label or str(self.accumulator)
@@ -188,7 +189,7 @@ class SumRule:
         return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
 
     def describe(self) -> dict[str, Any]:
-        """Returns the rule for a file's head, from which `rule_of` makes it again."""
+        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
         return {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -202,24 +203,27 @@ class SumRule:
 
     @property
     def batch(self) -> int:
-        """The number of lines that are computed at a time."""
+        """The number of test vectors that are computed at a time."""
         numbers = sum(field.count for field in self.fields)
         return max(1, min(generated.BATCH, _BATCH_NUMBERS // numbers))
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        """Returns n random lines."""
+        """Returns n random test vectors."""
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields every combination of extreme codes."""
+        """Yields test vectors with every combination of extreme codes, equal for all terms."""
         yield generated.alike(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields the directed lines of sums."""
+        """Yields the directed test vectors of sums."""
         return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns signals and outputs of lines, and their corners; raises RuntimeError."""
+        """Returns the signals, outputs and corner cases of test vectors.
+
+        Raises RuntimeError if oracle and kernels differ.
+        """
         is_whole = self.fixed is not None and "c" in given
         c = np.ascontiguousarray(given["c"], np.uint64) if is_whole else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
@@ -245,7 +249,7 @@ class SumRule:
         return columns, inside | self._corners(codes, columns)
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Returns where results are NaN without a code; an integer result is always a number."""
+        """Returns the lines with a NaN result that the format cannot encode; none for integers."""
         return np.zeros(len(results), bool) if self.has_integer_result else results == NO_CODE
 
     def _compare(
@@ -275,9 +279,9 @@ class SumRule:
         return f"{self.stem} of {inputs}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
-        """Returns the kernel's values and flags.
+        """Returns the values and flags of CPD's kernels.
 
-        No flags for scaled operands and without a trace.
+        Flags are None for scaled operands, and if `has_trace` is false.
         """
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
@@ -341,19 +345,19 @@ def _integer(name: str, fixed: Integer, role: str = "input") -> Field:
 
 
 def _signed(fixed: Integer, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Returns the numbers of two's complement codes."""
+    """Returns the numbers that two's complement codes stand for."""
     unused = np.uint64(64 - fixed.width)
     shifted: npt.NDArray[np.int64] = (numbers << unused).view(np.int64) >> np.int64(unused)
     return shifted
 
 
 def _as_products(fixed: Integer, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
-    """Returns factors of three products of binary32 values whose sum is c in units.
+    """Returns binary32 factors of three products that add up to the integer c.
 
-    The greatest product comes first, so that no partial sum leaves the range.
+    The greatest product comes first, so partial sums do not overflow.
     """
     units = _signed(fixed, c)
-    size = np.abs(units).view(np.uint64)  # of the least int64, too
+    size = np.abs(units).view(np.uint64)  # also correct for the least int64
     parts = np.stack([size >> np.uint64(at) & np.uint64(0xFFFFFF) for at in (48, 24, 0)], axis=1)
     signed = np.where(units[:, None] < 0, np.float32(-1), np.float32(1)) * parts.astype(np.float32)
     sizes = np.array([2.0**48, 2.0**24, 1], np.float32) * np.float32(2.0**-fixed.fraction)
@@ -363,7 +367,7 @@ def _as_products(fixed: Integer, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
 def as_binary32(
     fixed: Integer, numbers: npt.NDArray[np.uint64]
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Returns integers rounded to nearest binary32 values, as by gemm, and where it is inexact."""
+    """Returns integers rounded to binary32, as by gemm, and a mask of the inexact values."""
     units = _signed(fixed, numbers)
     rounded = units.astype(np.float32)
     beyond = rounded == 2.0**63  # the largest integers round to 2^63, which is not an int64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SystemVerilog package for a `$readmemh` file: a word as a packed struct."""
+"""Makes a SystemVerilog package for a `$readmemh` file: a line as a packed struct."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEYWORDS = frozenset(
 
 
 def identifier(text: str) -> str:
-    """`text` as a SystemVerilog identifier."""
+    """Returns `text` as a SystemVerilog identifier."""
     word = re.sub(r"\W", "_", text, flags=re.ASCII)
     return word if re.match(r"[A-Za-z_]", word) else f"v_{word}"
 
@@ -78,13 +78,14 @@ MEANINGS = {
     "tree": "each rounding of the tree",
     "term": "each term in the integer's units, c's first",
 }
-"""Signals' meanings by their names; `sum` and Kahan's steps are roundings of the sum, in order."""
+"""The meaning of each inner signal, by its name."""
 
 
 def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
     """Returns the package `<stem>_pkg`: COUNT lines, words of BITS bits, and the struct `line_t`.
 
-    Pads fill each field to whole hexadecimal digits. Element 0 of several is least significant.
+    Each field is padded to a whole number of hexadecimal digits. In a field of several elements,
+    element 0 is least significant.
     """
     name = identifier(stem)
     members = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of codes, and codes packed for `cpd.decode`."""
+"""Converts codes to values and values to codes, in arrays of any shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpd.numeric.formats import Format
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     """Returns the values of codes of any shape, as binary32.
 
-    Signaling NaN are signaling there too.
+    A signaling NaN stays signaling.
     """
     if f.bits <= 16:
         values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
@@ -31,7 +31,7 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 
 def has_signalling(f: Format) -> bool:
-    """Returns whether the format's NaN are quiet or signaling, by their first fraction bit."""
+    """Returns whether the format has signaling NaNs, marked by the first fraction bit."""
     return f.encoding == "ieee" and f.man > 0
 
 
@@ -44,7 +44,7 @@ def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32
 
 
 def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """Returns the codes packed, for `cpd.decode`."""
+    """Returns the codes packed into bytes, as `cpd.decode` takes them."""
     if bits in (8, 16, 32):
         return codes.astype(f"<u{bits // 8}").view(np.uint8)
     word_bytes = codes.astype("<u4").view(np.uint8).reshape(-1, 4)

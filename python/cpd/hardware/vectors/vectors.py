@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors: inputs, and the results on which oracle and kernels agree, in batches and in files."""
+"""`Vectors`: test vectors with checked results, in batches or in files."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ _NAMES = (*CORNERS, *FLAGS)
 
 @checked
 class Vectors:
-    """Lines of one operation: inputs and their results.
+    """The test vectors (lines) of one operation: inputs and their results.
 
-    `coverage` and `count` count the batches made since the last start of `batches` or `write`.
-    Lines whose result has no code (NaN in a format without NaN) are left out and counted in
-    `left_out`. After each batch, `write` calls `on_batch`, if it is set, with the number of lines
-    so far.
+    `count` is the number of lines that the last call of `batches` or `write` has made so far, and
+    `coverage` counts their corner cases. A line with a NaN result is left out if the format cannot
+    encode NaN; `left_out` counts such lines. After each batch, `write` calls `on_batch`, if it is
+    set, with the number of lines so far.
 
     Args:
         rule: the operation and its roundings.
-        source: `exhaustive`, `directed`, `random` or `directed+random`.
+        source: the kind of inputs: `exhaustive`, `directed`, `random` or `directed+random`.
         random: the number of random lines; default 0.
         seed: the seed of random lines; default 0.
     """
 
     fields: tuple[tuple[Any, ...], ...]
-    """The fields of a line, in order, as tuples (name, bits, count, role, signed). `count` elements
-    have `bits` / `count` bits each; the first one is least significant. The role is `input`,
+    """The fields of a line (test vector), in order, as tuples (name, bits, count, role, signed).
+
+    A field has `count` elements of `bits` / `count` bits each; the first element is least
+    significant. The role is `input`,
     `signal` (inside a unit) or `output`. Signed elements are in two's complement."""
 
     def __init__(
@@ -71,7 +73,7 @@ class Vectors:
 
     @property
     def head(self) -> dict[str, Any]:
-        """The contents of a file's head."""
+        """The content of a file's head: the operation, the options and the counts of lines."""
         return {
             "cpd": __version__,
             **self.rule.describe(),
@@ -83,10 +85,11 @@ class Vectors:
         }
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Yields batches of lines, from the first.
+        """Yields all test vectors, in batches, from the first line.
 
         Yields:
-            Field name → n numbers, or n × count elements.
+            A dict from each field's name to an array of shape (n,), or (n, count) for a field of
+            several elements.
 
         Raises:
             RuntimeError: if oracle and kernels differ.
@@ -114,7 +117,7 @@ class Vectors:
             yield from inputs.in_batches(self.rule, self.random, self.seed)
 
     def name(self, kind: str) -> str:
-        """Returns the name of a file of these lines, such as e4m3_mul_rne.tv.
+        """Returns the default name of a file of these test vectors, such as e4m3_mul_rne.tv.
 
         Args:
             kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.
@@ -128,17 +131,18 @@ class Vectors:
         return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
     def write(self, path: str | Path, kind: str | None = None) -> Path:
-        """Writes a file, or replaces an existing one, after every line has been compared.
+        """Writes all lines to a file, or replaces an existing file.
 
-        The lines are first written to a temporary file, which then replaces the file. Standard
-        output and pipes get all lines at the end, from a temporary file.
+        The results of oracle and kernels are compared for every line. Lines are first written to a
+        temporary file, which then replaces the file. Standard output and pipes receive all lines at
+        the end.
 
         Args:
-            path: a file, `-` for standard output, or a folder, in which the file gets the lines'
-                own name.
-            kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its
-                suffix, else `testfloat`. With `readmemh` a SystemVerilog package is written next to
-                the file.
+            path: a file, `-` for standard output, or a folder, in which the file has the name that
+                `name(kind)` returns.
+            kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`. Default None: the
+                kind that the suffix gives, else `testfloat`. With `readmemh`, a SystemVerilog
+                package is written next to the file.
 
         Returns:
             The file's path.
@@ -146,8 +150,8 @@ class Vectors:
         Raises:
             ValueError: for an unknown kind.
             RuntimeError: if oracle and kernels differ.
-            OSError: if the file cannot be written, and before the first line if the disk has fewer
-                bytes free than the file needs.
+            OSError: if the file cannot be written. If the disk has too little free space, the error
+                is raised before the first line.
         """
         target = Path(path)
         if target != STDOUT and target.is_dir():
@@ -176,9 +180,9 @@ class Vectors:
 
     @property
     def planned(self) -> int | None:
-        """The number of lines before lines without a code are left out; None with directed lines.
+        """The number of vectors, including lines that are left out later; None with directed lines.
 
-        Directed lines are counted as they are made.
+        The number of directed lines is only known after they are made.
         """
         if "directed" in self.source:
             return None
@@ -186,9 +190,9 @@ class Vectors:
         return exhaustive if self.source == "exhaustive" else self.random
 
     def size(self, kind: str) -> tuple[int, int]:
-        """Returns the lines and the bytes of a file, before any line is made.
+        """Returns the numbers of lines and bytes of a file, before lines are made.
 
-        Directed lines are not counted. Lines whose result has no code are counted.
+        Directed lines are not counted. Lines that will be left out are counted.
 
         Args:
             kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.
@@ -214,8 +218,8 @@ class Vectors:
     def _write_lines(self, file: BinaryIO, kind: str) -> None:
         """Writes the head and the lines.
 
-        The head's counts are known at the end. Spaces reserve room for the head, which is then
-        written over them.
+        The counts in the head are only known at the end. So spaces are written first, and the head
+        replaces them at the end.
         """
         begin = file.tell()
         widest = {**self.head, "count": MOST_LINES, "coverage": dict.fromkeys(_NAMES, MOST_LINES)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a training: all in this process, or each a separate process.
+"""The nodes of a training: all in this process, or one in each of several processes.
 
-Their classes are loaded when they are first used, with torch.
+`RealNode` and `RealRanks` need torch, so they are imported when they are first used.
 """
 
 from collections.abc import Iterator
@@ -31,10 +31,12 @@ attach(__name__)
 
 @contextmanager
 def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ranks]:
-    """Opens `virtual` nodes (8 if None), or this process's rank under `mpi` or `torch`.
+    """Yields the nodes of a training, for a `with` block.
 
-    `timeout`: seconds until a silent rank is lost. Raises ValueError if MPI, or a variable of
-    torch's launcher, is missing; cpd.comm.TransportError if the processes do not connect.
+    The transport `virtual` makes `nodes` nodes (None: 8) in this process. With `mpi` or `torch`,
+    each process is one node, and connects to the other processes. A rank that does not answer
+    within `timeout` seconds is lost. Raises ValueError if a variable that torchrun sets is missing,
+    RuntimeError if MPI is missing, and cpd.comm.TransportError if the processes do not connect.
     """
     if transport == "virtual":
         yield VirtualRanks(8 if nodes is None else nodes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of each node: parts of one batch, or micro-batches as they come."""
+"""The input of each node: an equal part of one batch, or the next of a series of micro-batches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 def split(batch: Any, world: int) -> list[Any]:
-    """`world` equal parts of a batch along the first dimension of its tensors.
+    """Returns `world` equal parts of a batch, cut along the first dimension of its tensors.
 
-    A batch is a tensor, or a tuple, list or mapping of batches; its parts are of the same kind (a
-    mapping's are dicts), and views. Raises TypeError for anything else, ValueError where a tensor
-    cannot be divided so.
+    A batch is a tensor, or a tuple, list or mapping of batches. A part has the batch's type (a dict
+    for a mapping), and its tensors are views. Raises TypeError for any other type, and ValueError
+    if the first dimension of a tensor is not a positive multiple of `world`.
     """
     if isinstance(batch, torch.Tensor):
         if batch.ndim == 0 or len(batch) == 0 or len(batch) % world != 0:
@@ -31,7 +31,7 @@ def split(batch: Any, world: int) -> list[Any]:
     if isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
         columns = [split(value, world) for value in batch]
         rows = [[column[node] for column in columns] for node in range(world)]
-        make = getattr(type(batch), "_make", type(batch))  # a named tuple's fields are arguments
+        make = getattr(type(batch), "_make", type(batch))  # a named tuple takes arguments
         return [make(row) for row in rows]
     raise TypeError(
         f"a batch must be a tensor, or a tuple, list or dict of such, got {type(batch).__name__}; "

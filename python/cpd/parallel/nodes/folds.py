@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The all-reduce of one step, which nodes' gradients enter as they come."""
+"""The all-reduce of one step, to which nodes pass their gradients one node after the other."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from cpd.parallel.nodes.gradients import Gradients
 
 
 class Part:
-    """The layers of one spec. Nodes must come in the order of its turns."""
+    """The all-reduce of the tensors (layers) of one spec.
+
+    The spec's order of summation fixes a list of turns: the node whose gradients come next.
+    """
 
     numbers: list[int]
-    """The indices of the reduced layers among all layers."""
+    """The indices of this part's layers among all layers."""
 
     def __init__(
         self,
@@ -59,17 +62,17 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """The number of times that nodes come by, each time in ascending order."""
+        """The number of sweeps: passes over all nodes in ascending order, to take all turns."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the part takes the node's gradients next."""
+        """Returns whether the next turn is this node's."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Takes the node's gradients, for as many turns as it has now.
+        """Adds the node's gradients, once for each successive turn of this node.
 
-        `gradients` has one for each of `numbers`; None means zeros.
+        `gradients` has one gradient for each of `numbers`; None means zeros.
         """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
         layers = [native_values(array) for array in plain]
@@ -83,7 +86,7 @@ class Part:
             self._turn += 1
 
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, TensorReport]:
-        """Returns a layer's sum, in the type, layout and place of `like`."""
+        """Returns a layer's sum and report; the sum has dtype, layout and device of `like`."""
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
@@ -95,11 +98,11 @@ class Part:
         return sums if plain else output.copy_(sums), tensor_report(self._reduce.report(index))
 
     def commit(self) -> None:
-        """Stores the step's changes in the states."""
+        """Stores the codec states of this step."""
         self._reduce.commit()
 
     def _values(self, index: int, gradient: torch.Tensor | None) -> Any:
-        """Returns a gradient's values where they are summed."""
+        """Returns a gradient's float32 values on the device where they are summed."""
         if gradient is None:
             gradient = torch.zeros(self._shapes[index], device=self._device)
         gradient = gradient.to(self._device)
@@ -108,10 +111,10 @@ class Part:
 
 
 class Folds:
-    """The parts of one step."""
+    """The all-reduce of one step: one `Part` for each spec of the schedule."""
 
     kept: set[int]
-    """Layers that nodes must give in more than one sweep."""
+    """The layers whose gradients are needed in more than one sweep over the nodes."""
 
     def __init__(
         self,
@@ -125,10 +128,11 @@ class Folds:
         device: torch.device | None = None,
         seed: int = 0,
     ) -> None:
-        """`layers`: their shapes by name. `seed`: of the random bits.
+        """Prepares the sums of one step.
 
-        `planned`: without memory for sums, to be asked alone. `device`: where layers are summed;
-        default the CPU.
+        `layers` maps names to shapes. `seed` is the seed of the random bits. With `planned`, no
+        memory is allocated: only `sweeps` and `kept` may be used. `device` is where layers are
+        summed; None means the CPU.
         """
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule._parts(list(layers), step, [math.prod(s) for s in self._shapes])
@@ -143,13 +147,13 @@ class Folds:
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
     def awaits(self, node: int) -> bool:
-        """Returns whether a part takes the node's gradients next."""
+        """Returns whether the next turn of any part is this node's."""
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Takes the gradients of all layers; None counts as zeros.
+        """Passes a node's gradients of all layers to the parts whose next turn is this node's.
 
-        Each part that awaits the node takes its own.
+        A gradient of None counts as zeros.
         """
         for part in self._parts:
             if part.awaits(node):
@@ -158,7 +162,7 @@ class Folds:
     def results(
         self, like: Sequence[torch.Tensor]
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Sum and report of each layer, when all nodes have come."""
+        """Returns the sum and the report of each layer, after all turns were taken."""
         by_number: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
             number: part.result(index, like[number])
             for part in self._parts
@@ -167,6 +171,6 @@ class Folds:
         return [by_number[number] for number in range(len(like))]
 
     def commit(self) -> None:
-        """Stores the step's changes in the states, once everything else has succeeded."""
+        """Stores the codec states of this step; called when nothing else can fail."""
         for part in self._parts:
             part.commit()

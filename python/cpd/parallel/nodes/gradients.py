@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The computation of one node: its loss, and the gradients of that alone."""
+"""Computes one node's loss, and the gradients of this node's loss alone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 Loss: TypeAlias = Callable[[Any], torch.Tensor | Iterable[torch.Tensor]]
-"""Takes a micro-batch and returns its loss, or yields several."""
+"""A function of a micro-batch that returns its loss, or yields several losses to be summed."""
 Gradients: TypeAlias = list[torch.Tensor | None]
 Watch: TypeAlias = Callable[[int, dict[str, torch.Tensor | None]], object]
-"""Takes a node's number and its gradients by name."""
+"""A function that is called with a node's number and a dict of its gradients by name."""
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trained parameters, each once, in their order: the layers of an all-reduce."""
+    """Returns the parameters that require gradients, by name: the tensors of an all-reduce."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return {name: p for name, p in inner.named_parameters() if p.requires_grad}
 
 
 def number_of(name: str, names: Sequence[str]) -> int:
-    """Returns a layer's number. Raises ValueError for a name that no layer has."""
+    """Returns the index of a tensor's name in `names`. Raises ValueError for an unknown name."""
     if name not in names:
         raise ValueError(f"there is no tensor {name!r}; the tensors are {', '.join(names)}")
     return list(names).index(name)
@@ -36,12 +36,12 @@ def computed(
     parameters: dict[str, nn.Parameter],
     before: Gradients | None = None,
 ) -> tuple[torch.Tensor, Gradients]:
-    """Returns the loss, detached, and its gradients; None for parameters without a gradient.
+    """Returns the detached loss and the parameters' gradients (None: a parameter has no gradient).
 
-    The gradients are stored in `grad` too. `before`: gradients to which these are added, in copies.
-
-    Several losses are summed; the backward pass of each follows it at once. Raises TypeError if the
-    function returns anything else, or for a sparse gradient.
+    The gradients are also in the parameters' `grad`. They are added to copies of `before`, if it is
+    given. If `loss` yields several losses, each one's backward pass runs before the next loss is
+    computed, and the losses are summed. Raises TypeError if `loss` neither returns nor yields
+    tensors, and for a sparse gradient.
     """
     begin = [None] * len(parameters) if before is None else before
     for parameter, gradient in zip(parameters.values(), begin, strict=True):

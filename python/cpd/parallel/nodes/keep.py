@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores gradients until every node has computed its own."""
+"""Stores nodes' gradients, in memory or on disk, until the sum needs them again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpd.parallel.nodes.gradients import Gradients
 
 
 class Keep(Protocol):
-    """Gradients by node."""
+    """A store of each node's gradients."""
 
     def put(self, node: int, gradients: Gradients) -> None:
         """Stores a node's gradients."""
@@ -26,11 +26,11 @@ class Keep(Protocol):
         """Returns a node's gradients."""
 
     def close(self) -> None:
-        """Releases what is stored."""
+        """Deletes all stored gradients."""
 
 
 class Memory:
-    """Stores gradients in the memory of the host."""
+    """A store of gradients in the host's memory."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Gradients] = {}
@@ -44,12 +44,12 @@ class Memory:
         return self._kept[node]
 
     def close(self) -> None:
-        """Releases what is stored."""
+        """Deletes all stored gradients."""
         self._kept.clear()
 
 
 class Disk:
-    """In a file that has no name, so that it is gone when it is closed or the process ends."""
+    """A store of gradients in a file without a name, which closing or the process's end deletes."""
 
     def __init__(self, folder: str | None) -> None:
         self._file = tempfile.TemporaryFile(prefix="cpd-nodes-", dir=folder)  # noqa: SIM115
@@ -65,7 +65,7 @@ class Disk:
         return [None if place is None else self._read(*place) for place in self._kept[node]]
 
     def close(self) -> None:
-        """Closes the file, which is then gone."""
+        """Closes the file, which deletes it."""
         self._file.close()
 
     def _write(self, gradient: torch.Tensor) -> _Place:
@@ -83,7 +83,7 @@ class Disk:
 
 
 def _bytes(values: torch.Tensor) -> memoryview:
-    """Returns the memory of a contiguous tensor."""
+    """Returns the bytes in the memory of a contiguous CPU tensor, without a copy."""
     return values.reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -91,7 +91,7 @@ _Place = tuple[int, torch.dtype, Sequence[int]]
 
 
 def check_room(keep: str, needed: int, folder: str | None) -> None:
-    """Raises MemoryError or OSError if `needed` bytes do not fit."""
+    """Raises MemoryError or OSError if `needed` bytes exceed the free memory or disk space."""
     if keep == "disk":
         folder = tempfile.gettempdir() if folder is None else folder
         free = shutil.disk_usage(folder).free
@@ -111,7 +111,7 @@ def _needs(needed: int, there: int) -> str:
 
 
 def _available_memory() -> int | None:
-    """Bytes, where the system reports them."""
+    """Returns the bytes of memory that Linux reports as available; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchanges of a training's nodes, in one process or in several."""
+"""`Ranks`: the nodes of a training, in one process or several, and their exchanges of data."""
 
 from __future__ import annotations
 
@@ -10,35 +10,41 @@ if TYPE_CHECKING:
 
 Tensors: TypeAlias = "list[torch.Tensor]"
 
-_BYTES = 9  # of an integer
+_BYTES = 9  # the size of an encoded integer
 
 
 class RanksDiffer(RuntimeError):  # noqa: N818
-    """Processes that should have the same weights do not."""
+    """Raised if the weights of the processes differ although they should be equal."""
 
 
 class Ranks(Protocol):
-    """The nodes of a training: `world` in all, of which this process computes `mine`."""
+    """The nodes of a training. This process computes the nodes `mine` of all `world` nodes."""
 
     @property
     def world(self) -> int:
-        """The number of nodes."""
+        """The number of nodes in all processes."""
 
     @property
     def mine(self) -> range:
-        """The numbers of the nodes in this process."""
+        """The numbers of the nodes that this process computes."""
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns [node][tensor] of all nodes, from [my node][tensor]; fp32."""
+        """Returns the float32 tensors of all nodes, [node][tensor].
+
+        The argument has the tensors of this process's nodes, in the order of `mine`.
+        """
         ...
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns all nodes' bytes, from the bytes of this process's nodes."""
+        """Returns the bytes of all nodes; `data` has the bytes of this process's nodes."""
         ...
 
 
 def gather_integers(ranks: Ranks, numbers: list[list[int]]) -> list[list[int]]:
-    """[node][i] of all nodes, from [my node][i]: integers from 0 to 2^72 - 1."""
+    """Returns the integers of all nodes, [node][i].
+
+    `numbers` has the integers of this process's nodes, 0 to 2^72 - 1, in the order of `mine`.
+    """
     packed = [b"".join(n.to_bytes(_BYTES, "little") for n in row) for row in numbers]
     return [
         [int.from_bytes(row[i : i + _BYTES], "little") for i in range(0, len(row), _BYTES)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are processes."""
+"""Nodes that are separate processes: `RealRanks`, `RealNode` and `connected`."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from cpd.parallel.nodes.state import histories
 
 
 class RealRanks:
-    """This process is one of the nodes; the others are reached through `comm`."""
+    """The nodes of a training, one in each process, that exchange data through `comm`."""
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
@@ -29,25 +29,26 @@ class RealRanks:
         self.mine = range(comm.rank, comm.rank + 1)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns all nodes' tensors, by the communicator."""
+        """Gathers the tensors of all nodes through the communicator."""
         everyone: list[Tensors] = self.comm.all_gather(tensors[0], "fp32")
         return everyone
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns all nodes' bytes, by the communicator."""
+        """Gathers the bytes of all nodes through the communicator."""
         return self.comm.all_gather_bytes(data[0])
 
 
 class RealNode:
-    """A step of this process's node of a model that every process has.
+    """This process's node of a training in which every process has a copy of the model.
 
-    `cpd.VirtualNodes` makes such steps for all nodes.
+    Its `step` sums gradients over the processes. `cpd.VirtualNodes` does the same for nodes that
+    are all in one process.
     """
 
     report: dict[str, TensorReport]
-    """The report of each tensor in the last step, on all nodes."""
+    """The report of each tensor in the last step, counted over all nodes."""
     states: States
-    """A codec's state for this node's tensors."""
+    """The codec's states for this node's tensors."""
 
     def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
         self._model = model
@@ -58,9 +59,9 @@ class RealNode:
         self.states = States()
 
     def step(self, loss: Loss, *, micro_batches: Iterable[Any], on_gradients: Watch) -> None:
-        """Leaves the gradients' sums in the parameters' `grad`.
+        """Sets the parameters' `grad` to the sums of all nodes' gradients.
 
-        `micro_batches` has one micro-batch, the part of this node.
+        `micro_batches` has one item: the micro-batch of this node.
         """
         names = list(self._parameters)
         for micro_batch in micro_batches:
@@ -82,7 +83,7 @@ class RealNode:
         self.next_step += 1
 
     def _join_histories(self) -> None:
-        """Gives every node the largest of all nodes' magnitudes, by which it scales later steps."""
+        """Sets each history of delayed scaling to the maximum over all nodes."""
         mine = [h for h in histories(dict(self._model.named_buffers())).values() if h is not None]
         if mine:
             nodes = self._comm.all_gather(mine, "fp32")
@@ -95,7 +96,7 @@ class RealNode:
 
 @contextmanager
 def connected(transport: str, timeout: float) -> Iterator[Communicator]:
-    """This process's place among the ranks of `mpi` or `torch`."""
+    """Yields this process's communicator with the ranks that `mpirun` or `torchrun` started."""
     if transport == "mpi":
         with mpi(timeout=timeout) as comm:
             yield comm

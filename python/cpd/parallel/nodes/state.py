@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that a forward pass changes: a model's buffers, and random generators."""
+"""Saves and restores what a forward pass changes: a model's buffers and random generators."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from torch import nn
 
 Values: TypeAlias = dict[str, torch.Tensor | None]
-"""The values of buffers, by qualified name."""
+"""The values of a model's buffers, by qualified name; None for a buffer that is None."""
 
 
 def histories(values: Values) -> Values:
-    """Returns the histories of delayed scaling, which nodes combine by their maximum."""
+    """Returns the buffers with histories of delayed scaling, which nodes combine by maximum."""
     return {name: value for name, value in values.items() if _is_history(name)}
 
 
 def _is_history(name: str) -> bool:
-    """Returns whether a buffer is a history of delayed scaling."""
+    """Returns whether a buffer of this name is a history of delayed scaling."""
     parts = name.split(".")
     return parts[-1] == "amax_history" and "cpd_delayed" in parts
 
 
 class Buffers:
-    """A model's buffers: the tensors that hold them now, and copies of their values."""
+    """A model's buffers: references to their tensors, and copies of their first values."""
 
     def __init__(self, model: nn.Module) -> None:
         self._places = [
@@ -39,12 +39,12 @@ class Buffers:
         self.values = self.read()
 
     def read(self) -> Values:
-        """Returns copies of the model's present values, in these tensors or in others."""
+        """Returns copies of the buffers' present values, even if the model has replaced tensors."""
         held = ((name, owner[key]) for name, owner, key, _ in self._places)
         return {name: None if now is None else now.detach().clone() for name, now in held}
 
     def put(self, values: Values) -> None:
-        """Gives the model these values, in the tensors that it began with."""
+        """Sets the model's buffers to these values, in the original tensors if shapes are equal."""
         for name, owner, key, buffer in self._places:
             value = values[name]
             if value is None:
@@ -56,14 +56,14 @@ class Buffers:
                 buffer.detach().copy_(value)
 
     def raise_histories(self, values: Values) -> None:
-        """Raises the histories among `values` to the model's present ones."""
+        """Sets each history in `values` to its maximum with the model's present history."""
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
             if _is_history(name) and value is not None and now is not None:
                 torch.maximum(value, now, out=value)
 
     def check(self, values: Values) -> None:
-        """Raises ValueError where they are not of this model."""
+        """Raises ValueError unless `values` has the names of this model's buffers, in order."""
         if list(values) != list(self.values):
             raise ValueError(
                 f"the buffers are {', '.join(self.values) or 'none'}, got "
@@ -73,19 +73,19 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Generators:
-    """States of torch's generators: the CPU's and each GPU's."""
+    """The states of torch's random generators of the CPU and of some GPUs."""
 
     host: torch.Tensor
     gpus: dict[int, torch.Tensor]
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Generators:
-        """Returns the present states."""
+        """Returns the present states of the generators; `gpus` are indices of CUDA devices."""
         return cls(torch.get_rng_state(), {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus})
 
     @classmethod
     def seeded(cls, seed: int, gpus: Iterable[int]) -> Generators:
-        """Returns the generators in the state that torch.manual_seed(seed) gives them."""
+        """Returns the states that torch.manual_seed(seed) would set, without setting them."""
         generators = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
         host = torch.Generator().manual_seed(seed)
         return cls(
@@ -101,7 +101,7 @@ class Generators:
 
 @dataclass(frozen=True)
 class Randomness:
-    """States of torch's generators, of Python's and of NumPy's."""
+    """The states of the random generators of torch, Python and NumPy."""
 
     generators: Generators
     python: Any
@@ -109,7 +109,7 @@ class Randomness:
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Randomness:
-        """Returns the present states."""
+        """Returns the present states of the generators; `gpus` are indices of CUDA devices."""
         return cls(Generators.now(gpus), random.getstate(), np.random.get_state())
 
     def restore(self) -> None:

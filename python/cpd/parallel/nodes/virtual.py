@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that all live in this process."""
+"""`VirtualRanks`: the nodes of a training that are all in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class VirtualRanks:
-    """All nodes in this process."""
+    """The nodes of a training, all in this process, which need no messages."""
 
     def __init__(self, nodes: int) -> None:
         at_least(1, "nodes", nodes)
@@ -20,9 +20,9 @@ class VirtualRanks:
         self.mine = range(nodes)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns `tensors`, which are all nodes'."""
+        """Returns `tensors`, which already has the tensors of all nodes."""
         return tensors
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns `data`, which is all nodes'."""
+        """Returns `data`, which already has the bytes of all nodes."""
         return data

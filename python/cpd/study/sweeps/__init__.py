@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps over formats, accumulators, roundings and scales, on the caller's tensors."""
+"""`sweep`: measures formats, accumulators, roundings and scales on the caller's tensors."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`capture`: the tensors of a model's layers in one step, as `cpd.observe` observes them."""
+"""`capture`: copies the tensors of a model's layers in one step, for `cpd.study.sweep`."""
 
 from __future__ import annotations
 
@@ -25,28 +25,31 @@ def capture(
     layers: str = "*",
     roles: Sequence[str] = ("activation", "weight", "gradient"),
 ) -> dict[str, Tensor]:
-    """Captures the operands of the products of a model's layers in one call, for `cpd.study.sweep`.
+    """Captures the operands of a model's matrix products in one call, for `cpd.study.sweep`.
 
-    Tensors are copies on the CPU, in binary32, as operands of a GEMM. The GEMM's sum runs along the
-    last dimension: that of the forward GEMM for activations and weights, of grad_input's for
-    gradients. (A convolution's sums run over the channels of a group.)
+    Each tensor is a copy on the CPU, in binary32, in the shape of an operand of a GEMM. The last
+    dimension is the dimension that the GEMM sums over: the forward GEMM for activations and
+    weights, the GEMM of grad_input for gradients. (A convolution sums over the channels of a
+    group.)
 
     Args:
-        model: any module. Its layers with products are captured (linear, convolution, recurrent,
-            attention). It is called in its current mode, training or evaluation.
-        inputs: one tensor, a tuple of arguments, or a dict of named ones.
-        loss: computes a scalar from the model's result; default None: no gradients. The parameters'
-            gradients do not change.
-        layers: a pattern that the layers' names match, such as `decoder.*`; default: all.
+        model: any module. Its linear, convolution, recurrent and attention layers are captured. The
+            model is called in its current mode, training or evaluation.
+        inputs: the model's argument, a tuple of its arguments, or a dict of its keyword arguments.
+        loss: a function that computes a scalar tensor from the model's result, for the backward
+            pass. Default None: no gradients are captured. The parameters' `grad` does not change.
+        layers: a pattern of the names of layers to capture, such as `decoder.*`; default `*`: all
+            layers.
         roles: some of `activation`, `weight`, `output`, `gradient`; default all but `output`.
 
     Returns:
-        `LAYER/activation`, `LAYER/weight` and, with a loss, `LAYER/gradient` (of the layer's
-        output) → tensor. A layer that is called again gives `LAYER/activation#2`.
+        A dict with the keys `LAYER/activation`, `LAYER/weight` and, with a loss, `LAYER/gradient`
+        (the gradient of the layer's output). A second call of a layer adds `LAYER/activation#2` and
+        so on.
 
     Raises:
         ValueError: for an unknown role, a compiled model, and if nothing was captured.
-        TypeError: for an argument of another type, and a loss that gives no scalar.
+        TypeError: for an argument of another type, and if `loss` does not return a scalar tensor.
 
     >>> layer = torch.nn.Linear(4, 2)
     >>> found = capture(layer, torch.ones(3, 4), torch.sum)
@@ -71,7 +74,7 @@ def capture(
 
 
 class _Capture(Watch):
-    """Keeps the tensors themselves."""
+    """Stores copies of the tensors that `Watch` sees."""
 
     def __init__(self, model: nn.Module, layers: str, roles: Sequence[str]) -> None:
         super().__init__(model, every=1)
@@ -100,7 +103,7 @@ def _called(model: nn.Module, inputs: Any) -> Any:
 
 
 def _differentiate(model: nn.Module, value: Any) -> None:
-    """Runs the backward pass for its hooks alone."""
+    """Runs the backward pass, so that hooks see the gradients; `grad` does not change."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise TypeError("loss must give a tensor of one value")
     parameters = [p for p in model.parameters() if p.requires_grad]

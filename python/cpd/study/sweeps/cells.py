@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points of a sweep.
+"""The cells of a sweep and their measurements.
 
-`Cell` is one choice of format, scales, rounding and accumulator, `grid` makes all of them, and
-`Losses` are the measurements of one.
+A `Cell` is one combination of format, scales, rounding and accumulator. `grid` makes all
+combinations. `Losses` are the measured errors of one cell.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SCALES = {
     "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
-"""Names of scales, and what follows the element format in the text of `cpd.Scaled`."""
+"""The names of scales. The value is the text that follows the element format in `cpd.Scaled`."""
 
 
 @checked
 @dataclass(frozen=True)
 class Cell:
-    """One choice of format, scales, rounding and accumulator.
+    """One combination of format, scales, rounding and accumulator in a sweep.
 
     Both operands of each product are cast to `operand`, and products are summed in `accumulator`.
 
@@ -70,27 +70,27 @@ class Cell:
 
     @cached_property
     def format(self) -> Format | Scaled:
-        """The format or the scaled format."""
+        """The format of the operands: a `Format` or a `Scaled`."""
         return format_or_scaled(self.operand)
 
     @property
     def element(self) -> Format:
-        """The format of the values, or of the elements of a scaled format."""
+        """The operands' format; for a scaled format, the format of its elements."""
         return element_format(self.format)
 
     @property
     def total(self) -> str:
-        """The accumulator in short: only the format of a sequential sum."""
+        """The accumulator's short text: for a sequential sum, only its format."""
         return self.accumulator.removesuffix(" sequential")
 
     @cached_property
     def sum(self) -> Accumulator:
-        """The accumulator, as a spec."""
+        """The accumulator, as a `cpd.Accumulator`."""
         return Accumulator(self.accumulator)
 
     @cached_property
     def to(self) -> Cast:
-        """The cast of operands; raises ValueError for an invalid rounding."""
+        """The cast of operands. Raises ValueError for an invalid rounding."""
         mode, colon, bits = self.rounding.partition(":")
         if not colon:
             return Cast(self.format, rounding=mode, overflow=self.overflow)
@@ -103,14 +103,14 @@ class Cell:
 
     @property
     def cast(self) -> tuple[str, str, str, int]:
-        """The choices of the cast; cells with equal ones differ only in accumulators."""
+        """The options of the cast. Cells with equal options differ only in accumulators."""
         return self.operand, self.rounding, self.overflow, self.seed
 
     def recipe(self, **others: Any) -> Recipe:
-        """Returns the `cpd.Recipe` of a model that computes in this cell.
+        """Returns the `cpd.Recipe` of a model that uses this cell's format and accumulator.
 
-        Activations, weights and gradients are in the format, all sums in the accumulator. The seed
-        goes to the call: `cpd.convert(model, cell.recipe(), seed=cell.seed)`.
+        Activations, weights and gradients are cast to the format; all sums use the accumulator. A
+        recipe does not have the seed: call `cpd.convert(model, cell.recipe(), seed=cell.seed)`.
 
         Args:
             **others: more arguments of `cpd.Recipe`.
@@ -123,7 +123,7 @@ class Cell:
         return Recipe(self.to, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
-        """Returns the fields, for JSON."""
+        """Returns the cell's fields as a dict, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -141,10 +141,10 @@ def grid(
     overflow: str = "saturate",
     seed: int = 0,
 ) -> list[Cell]:
-    """Returns every combination, each once, formats slowest.
+    """Returns the cells of all combinations, without duplicates; the format varies slowest.
 
-    A scaled format has its own scales and no others. `bits`: only element formats with that many
-    bits.
+    A scaled format is not combined with `scales`. `bits` selects element formats with this number
+    of bits; None selects all.
 
     Raises ValueError or TypeError for an invalid format, accumulator, rounding or scale.
 
@@ -170,10 +170,11 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """Returns the cells whose accumulators can multiply their operands, and a text on the others.
+    """Returns the cells that can be computed, and texts that describe the other cells.
 
-    There is one text for each accumulator that cannot. A matrix unit multiplies values of its own
-    formats. It and an integer accumulator allow no scales but a tensor's.
+    There is one text for each accumulator with cells that cannot be computed. A matrix unit only
+    multiplies values of its own operand formats. Matrix units and integer accumulators allow no
+    scales except one scale for the whole tensor.
 
     Raises ValueError if no cell is left.
     """
@@ -192,15 +193,15 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def takes_elements(total: Accumulator) -> bool:
-    """Returns whether an accumulator needs operands of a fixed range.
+    """Returns whether an accumulator sums products of elements without scales.
 
-    Such an accumulator sums products of elements, and its result is multiplied by scales.
+    So do matrix units and integer accumulators. Their result is multiplied by the scales.
     """
     return total.form != "ordered"
 
 
 def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
-    """Returns whether an accumulator can multiply such operands."""
+    """Returns whether products of operands in this format can be summed in an accumulator."""
     if isinstance(operand, Scaled):
         if not takes_elements(total):
             return True
@@ -211,7 +212,7 @@ def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
 
 
 def _within(narrow: Format, wide: Format) -> bool:
-    """Returns whether a format holds all values of another."""
+    """Returns whether the format `wide` can represent all values of `narrow`."""
     if narrow == wide or narrow.bits > _LISTED:
         return narrow == wide
     values = narrow.values()
@@ -226,7 +227,7 @@ def _taken(unit: Unit | None) -> str:
 
 
 _LISTED = 16
-"""The most bits of formats whose values are compared one by one."""
+"""The largest number of bits of formats that `_within` compares value by value."""
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
@@ -269,23 +270,24 @@ def _named(name: str) -> Format | Scaled:
 @checked
 @dataclass(frozen=True)
 class Losses:
-    """The errors of a cell on one or several tensors, as counts and sums.
+    """The errors of a cell on one tensor or several, as counts and sums, which can be added.
 
-    Counts and sums of several tensors can be added. NaN and infinities of the inputs are left out.
+    NaNs and infinities in the input are left out.
 
     Attributes:
         values: the number of values.
         squares: the sum of the squares of the values.
-        errors: the sum of the squares of the errors; inf if a finite value became NaN or infinite.
-        absolute: the sum of the errors' magnitudes.
+        errors: the sum of the squared errors of the cast; inf if a finite value became NaN or
+            infinite.
+        absolute: the sum of the magnitudes of errors.
         worst: the largest magnitude of an error.
         underflows: the number of values that became 0.
-        overflows: the number of magnitudes above the format's max (times the scale).
+        overflows: the number of magnitudes above the format's largest value (times the scale).
         dots: the number of dot products.
-        dot_squares: the sum of the squares of the reference dot products, of uncast values in
-            binary64.
-        dot_errors: the sum of the squared differences from the references; inf if one is not
-            finite.
+        dot_squares: the sum of the squared reference dot products, which are computed in binary64
+            from values before the cast.
+        dot_errors: the sum of the squared differences of dot products from their references; inf if
+            a dot product is not finite.
 
     >>> Losses(values=4, squares=100.0, errors=1.0).sqnr
     20.0
@@ -304,12 +306,12 @@ class Losses:
 
     @property
     def relative_rms(self) -> float:
-        """sqrt(sum (q - x)^2 / sum x^2)."""
+        """The relative RMS error of the cast: sqrt(sum (q - x)^2 / sum x^2)."""
         return _root_share(self.errors, self.squares)
 
     @property
     def sqnr(self) -> float:
-        """The SQNR, sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf for infinite ones."""
+        """The SQNR, sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf if one is infinite."""
         share = self.relative_rms
         if share in (0, math.inf):
             return math.inf if share == 0 else -math.inf
@@ -317,31 +319,31 @@ class Losses:
 
     @property
     def mean_error(self) -> float:
-        """The mean magnitude of the errors; 0 without values."""
+        """The mean magnitude of the errors; 0 if there are no values."""
         return self.absolute / self.values if self.values else 0.0
 
     @property
     def underflow(self) -> float:
-        """The share of values that became 0."""
+        """The fraction of values that became 0."""
         return self.underflows / self.values if self.values else 0.0
 
     @property
     def overflow(self) -> float:
-        """The share of magnitudes above the max."""
+        """The fraction of magnitudes above the format's largest value."""
         return self.overflows / self.values if self.values else 0.0
 
     @property
     def dot_error(self) -> float | None:
-        """The relative RMS error of dot products; None without dot products.
+        """The relative RMS error of dot products; None if there are none.
 
-        It is sqrt(sum (s - r)^2 / sum r^2) over the cell's dot products s and the references r, of
-        uncast values.
+        It is sqrt(sum (s - r)^2 / sum r^2) over the cell's dot products s and the references r,
+        which are computed from values before the cast.
         """
         return _root_share(self.dot_errors, self.dot_squares) if self.dots else None
 
     @property
     def normalised(self) -> Losses:
-        """The losses of the tensor divided by its RMS, and of dot products divided by theirs."""
+        """The errors in units of the tensor's RMS, of dot products in units of their RMS."""
         share, of_dots = _per(self.values, self.squares), _per(self.dots, self.dot_squares)
         return replace(
             self,
@@ -355,19 +357,19 @@ class Losses:
 
     @classmethod
     def total(cls, parts: Iterable[Losses]) -> Losses:
-        """Returns the losses of several tensors together.
+        """Returns the errors of several tensors together.
 
-        Each tensor's losses are divided by its RMS first, so that small values count like large
-        ones.
+        Each tensor's errors are divided by the tensor's RMS before the sum. So tensors of small
+        values have the same weight as tensors of large values.
 
         Args:
             parts: the losses of each tensor.
 
         Returns:
-            Their sums; of `worst` the largest.
+            The sums of all fields; the field `worst` is the maximum.
 
         Raises:
-            TypeError: for parts that are not `Losses`.
+            TypeError: if a part is not a `Losses`.
 
         >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
         0.08
@@ -384,7 +386,10 @@ class Losses:
         return cls(**sums | {"worst": max((part.worst for part in normalised), default=0.0)})
 
     def json(self) -> dict[str, Any]:
-        """Returns the sums and the numbers computed from them. Numbers that JSON lacks are null."""
+        """Returns the fields and the errors computed from them, for JSON.
+
+        Infinities and NaNs, which JSON cannot represent, are None.
+        """
         shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
         return asdict(self) | {name: getattr(self, name) for name in shown}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the errors of cells on tensors: on every value, in pieces that stay in cache.
+"""Measures the errors of a sweep's cells on tensors.
 
-Errors are differences in binary32, exact where a value was only rounded to a format, and their
-squares are summed in binary64.
+All values are measured, in tiles that fit into cache. An error is a difference in binary32, which
+is exact if the cast only rounds to a format without scales. Squared errors are summed in binary64.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
-"""Values in work at once, or somewhat more."""
+"""The number of values in a tile; a tile may have somewhat more values."""
 GROUP = 64
-"""The number of vectors that are multiplied with one vector: the largest that is fast."""
+"""The number of vectors that are multiplied with one vector; larger groups are not faster."""
 NOISE = 2.0**-22
-"""The relative difference that three roundings may make between a scale times the format's max and
-the largest value for which the scale was computed."""
+"""The relative error of three binary32 roundings. A scale times the format's largest value may
+differ by it from the magnitude for which the scale was computed, which is no overflow."""
 
 _THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -38,13 +38,13 @@ Piece: TypeAlias = tuple[slice, slice]
 
 
 class Bench:
-    """A workload, ready to be measured: what cells have in common is computed once."""
+    """The tensors of a sweep with their plans of dot products, which all cells share."""
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Returns the losses of each tensor for each of these cells, which share their cast."""
+        """Measures cells with equal casts; returns the losses, [cell][tensor]."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
@@ -52,9 +52,10 @@ class Bench:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sets one thread: tiles are too small for several, and processes share the work.
+    """Makes CPD use one thread, because tiles are too small for several threads.
 
-    A number of threads that the user has set is preserved.
+    Parallel work is divided among processes instead. A number of threads that the user has set
+    stays.
     """
     if _THREADS in os.environ:
         yield
@@ -67,12 +68,12 @@ def _one_thread() -> Iterator[None]:
 
 
 class Plan:
-    """The plan by which a matrix is measured, in pieces.
+    """The plan of a matrix's measurement: its tiles (pieces) and their dot products.
 
-    A piece is whole rows or, if a row is very long, a part of one. A piece is cut into vectors
-    along the rows, in groups. The vectors of a group are multiplied with one more: the first of the
-    next group or, with a partner, one of its rows. The rest of a row behind its vectors is in no
-    dot product.
+    A piece has whole rows or, if a row is very long, a part of one row. Each row of a piece is cut
+    into vectors, and vectors form groups. All vectors of a group are multiplied with one other
+    vector: the first vector of the next group, or a row of the partner matrix. Values at the end of
+    a row that do not fill a vector are in no dot product.
     """
 
     def __init__(self, work: Workload, matrix: Matrix, with_dots: bool) -> None:
@@ -94,9 +95,10 @@ class Plan:
         ]
 
     def products(self, number: int, piece: Any, probes: Any) -> list[tuple[Any, Any]]:
-        """Returns the factors of a piece's dot products: … × 1 × K and … × N × K.
+        """Returns the factors of a piece's dot products, as pairs of arrays.
 
-        `probes`: the partner's rows, or None.
+        The shapes of a pair are (…, 1, K) and (…, N, K): one vector of K values and the N vectors
+        of a group. `probes` are the rows of the partner, or None.
         """
         vectors_per_row = piece.shape[1] // self.terms
         vectors = piece[:, : vectors_per_row * self.terms].reshape(-1, self.terms)
@@ -105,7 +107,7 @@ class Plan:
         whole = vectors[: size * groups].reshape(groups, size, self.terms)
         if probes is None:
             chosen = whole[(np.arange(groups) + 1) % groups, 0]
-        else:  # spread over the partner
+        else:  # rows from all parts of the partner
             place = (number * groups + np.arange(groups)) * _GOLDEN % 1
             chosen = probes[(place * len(probes)).astype(np.int64)]
         factors = [(chosen[:, None], whole)]
@@ -115,7 +117,7 @@ class Plan:
 
     @cached_property
     def references(self) -> list[Wide]:
-        """The dot products of each piece's uncast values, in binary64."""
+        """The reference dot products of each piece: of values before the cast, in binary64."""
         probes = None if self.partner is None else self.partner.x.astype(np.float64)
         return [
             _flat(
@@ -133,7 +135,7 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """Returns the losses of one tensor for each cell."""
+    """Measures one tensor; returns the losses for each cell. All cells have equal casts."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
@@ -154,7 +156,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """The errors of a cast, value by value. All pieces use the same arrays."""
+    """Sums up the errors of a cast, piece by piece; pieces reuse the same arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -188,10 +190,10 @@ class _Plain:
 
 
 class _Dots:
-    """The errors of an accumulator's dot products.
+    """Sums up the errors of an accumulator's dot products.
 
-    A matrix unit and an integer multiply elements without a tensor's scale, and the result is
-    multiplied by the scales.
+    A matrix unit or an integer accumulator sums products of elements without the tensor's scale.
+    The results are then multiplied by the scales of both tensors.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -222,15 +224,15 @@ class _Dots:
 
 
 def _finite(error: float) -> float:
-    """Returns the error, or inf for NaN."""
+    """Returns the error, or infinity if it is NaN."""
     return math.inf if math.isnan(error) else error
 
 
 class _Cast:
-    """A matrix after a cell's cast, piece by piece, with the same bits as the whole matrix.
+    """Casts a matrix piece by piece, with the bits that a cast of the whole matrix gives.
 
-    All pieces are written to the same memory. `width` and `size`: the most columns and values of a
-    piece.
+    All pieces are written to the same memory. A piece has at most `width` columns and `size`
+    values.
     """
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
@@ -242,7 +244,8 @@ class _Cast:
                 self.x = ops.hadamard(x, self._f.transform)
                 self._f = untransformed(self._f.text)
             run = int(self._f.block) if self._f.block.isdigit() else 0
-        # Random bits depend on indices in the whole, scales of more than a run on all values.
+        # A piece can be cast alone unless rounding is stochastic (random bits depend on the index
+        # in the whole matrix) or a scale depends on values outside of the piece.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
         self._how = Cast(self._f, **rounding_of(cast))
@@ -263,20 +266,20 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns, with `bare`, a tensor's scale, by which elements are multiplied; else 1."""
+        """Returns the tensor's scale, by which elements are multiplied, if `bare`; else 1."""
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """Returns, with `bare`, elements without a tensor's scale; else the values themselves."""
+        """Returns the elements without the tensor's scale if `bare`; else the values `y`."""
         scale = self.scale(bare)
         if not bare or scale == 0:
             return y
         assert isinstance(self._f, Scaled)
-        x: Values = ops.cast(y / scale, self._f.element)  # y / scale differs by a rounding
+        x: Values = ops.cast(y / scale, self._f.element)  # y / scale may be off by a rounding
         return x
 
     def limit(self, piece: Piece) -> Any:
-        """Returns the magnitude above which the format overflows or, with scales, each value's."""
+        """Returns the largest magnitude that does not overflow, with scales as an array."""
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:
@@ -290,9 +293,10 @@ class _Cast:
 
 
 class _Limits:
-    """The largest magnitudes that a matrix's scales allow, one per block.
+    """For each block of a matrix, the largest magnitude that its scale can represent.
 
-    Values with a scale of 0 become 0, which is no overflow.
+    A block with a scale of 0 has no limit, because its values become 0, which does not count as
+    overflow.
     """
 
     def __init__(self, x: Values, q: Scaled, cast: Cast, seed: int) -> None:
@@ -310,7 +314,7 @@ class _Limits:
                 scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
             scales = scales * over
         self.scale = scales.reshape(-1)[0]
-        """The first scale, where a tensor has one."""
+        """The first scale: the tensor's scale if there is one for the whole tensor."""
         limits = scales * np.float32(q.element.max * (1 + NOISE))
         self._grid = np.where(scales == 0, np.float32(math.inf), limits)
 
@@ -319,11 +323,11 @@ class _Limits:
         return self.of((slice(0, self._shape[0]), slice(0, self._shape[1])))
 
     def of(self, piece: Piece) -> Any:
-        """Returns the limit of each value of a piece."""
+        """Returns the limit for each value of a piece, as an array that broadcasts to its shape."""
         limits = self._grid
         for axis, (part, length) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
             if limits.shape[axis] == 1:
-                continue  # it is broadcast
+                continue  # one limit, which NumPy broadcasts
             stop = min(part.stop, self._shape[axis])
             first = part.start // length
             limits = limits[_along(axis, first, -(-stop // length))]
@@ -336,13 +340,13 @@ class _Limits:
 
 
 def _along(axis: int, start: int, stop: int) -> Piece:
-    """Returns the index of lines start … stop - 1 of a matrix along an axis."""
+    """Returns the index that selects rows (axis 0) or columns (axis 1) start … stop - 1."""
     part = slice(start, stop)
     return (part, slice(None)) if axis == 0 else (slice(None), part)
 
 
 def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the rows and columns of a block."""
+    """Returns the numbers of rows and columns of a block, for the text of `Scaled.block`."""
     if block in ("tensor", "row"):
         return (shape[0] if block == "tensor" else 1), shape[1]
     rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))

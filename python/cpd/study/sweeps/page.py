@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of a sweep: `sweep.html.j2`, filled."""
+"""Makes the HTML page of a sweep from the template `sweep.html.j2`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PARTS = ["multiplier", "aligner", "adder", "normalizer", "exponent", "scales"]
 
 
 def render(found: Sweep) -> str:
-    """Returns the whole page.
+    """Returns the HTML page of a sweep.
 
-    It has fronts of errors against gates and against bits, all cells, the parts of the costs, and
-    the tensors.
+    The page has the Pareto fronts of error and gates, and of error and bits, tables of all cells,
+    of the parts of their costs, and of the tensors.
     """
     fronts = [_front(found, cost) for cost in ("gates", "bits")]
     head, rows = found.table()
@@ -79,7 +79,7 @@ def _value(sweep: Sweep, row: SweepRow) -> str:
 
 
 def _few(rows: list[SweepRow], most: int = 4) -> list[SweepRow]:
-    """Returns up to `most` of the rows, evenly from the cheapest to the best."""
+    """Returns up to `most` rows of a front, evenly spaced from the cheapest to the best."""
     if len(rows) <= most:
         return rows
     return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]
@@ -91,7 +91,7 @@ def _parts(row: SweepRow) -> list[str]:
 
 
 def _by_tensor(sweep: Sweep, rows: list[SweepRow]) -> list[list[str]]:
-    """Returns the SQNR of each tensor in the rows of the front."""
+    """Returns a table row for each tensor: its name, and its SQNR in some rows of the front."""
     return [
         [tensor["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
         for place, tensor in enumerate(sweep.tensors)

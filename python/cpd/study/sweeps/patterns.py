@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expands texts with sets of numbers in brackets, as `e[2-5]m[1-3]`."""
+"""Expands patterns with sets of numbers in brackets, such as `e[2-5]m[1-3]`, to texts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 
 MOST = 10_000
-"""The most texts that one pattern may give."""
+"""The largest number of texts to which a pattern may expand."""
 
 _SET = re.compile(r"\[([^\[\]]*)\]")
 _KIND = re.compile(r"^(e\d+m\d+):(ieee|finite)(?=:|$)")
-"""Matches e2m1:ieee, whose format has the name e2m1ieee."""
+"""Matches the encoding in e2m1:ieee; the format's name is e2m1ieee."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def expand(pattern: str) -> list[str]:
-    """Returns the texts of a pattern, the last set fastest.
+    """Returns all texts to which a pattern expands; the last set of numbers varies fastest.
 
-    Each `[…]` is a set of integers, one by one or from-to, between commas.
+    A set in brackets has integers and ranges such as `2-5`, separated by commas.
 
-    Raises ValueError for a pattern that is malformed or gives more than `MOST` texts.
+    Raises ValueError if a pattern is malformed or expands to more than `MOST` texts.
 
     >>> expand("e[2-3]m[1,3]")
     ['e2m1', 'e2m3', 'e3m1', 'e3m3']
@@ -69,12 +69,12 @@ def _integers(pattern: str, text: str) -> list[int]:
 
 
 def texts(what: str, given: Any) -> list[str]:
-    """Returns the texts of one or several texts.
+    """Returns the texts to which an argument of `sweep`, one object or a list, expands.
 
-    A text has patterns between commas that are not in brackets or parentheses. `:ieee` and
-    `:finite` after e2m1 select its encoding. Other objects become their names.
-
-    Raises ValueError or TypeError.
+    A text has patterns, separated by commas outside of brackets and parentheses. `:ieee` or
+    `:finite` after a format such as e2m1 selects its encoding. Formats and other objects are
+    replaced by their names. Raises ValueError or TypeError for an invalid argument, named `what` in
+    the error.
 
     >>> texts("formats", "e[2-3]m1, (4,3)")
     ['e2m1', 'e3m1', '(4,3)']
@@ -106,12 +106,12 @@ def _each(values: Any) -> Iterable[Any]:
 
 
 def _text(what: str, value: Any) -> str:
-    """Returns the text of a format, a scaled format, an accumulator or a dtype."""
+    """Returns the text that names a format, a scaled format, an accumulator or a dtype."""
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
 
 
 def mixed(given: Any) -> list[str]:
-    """Returns a sentence for each pattern whose formats have different encodings.
+    """Returns a warning for each pattern that expands to formats with different encodings.
 
     >>> mixed("e2m[1-2]")
     ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a sweep: each cell's error over its cost, and the Pareto front."""
+"""Draws a sweep: each cell is a point of error over cost; the Pareto front is a line."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ NAMES = {
 }
 _SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
 _APART = 0.045
-"""The least distance between names of the front's rows, as a share of the picture."""
+"""The least distance between names of rows on the front, as a fraction of the plot's size."""
 
 
 def write(path: Path, found: Sweep, error: str, cost: str) -> None:
-    """Writes the picture. Raises ValueError for a file name with another ending."""
+    """Writes the plot. Raises ValueError unless the file name ends in .png or .svg."""
     save(path, "sweep", lambda: draw(found, error, cost))
 
 
 def draw(found: Sweep, error: str, cost: str) -> Figure:
-    """Returns the figure.
+    """Returns the plot as a figure of matplotlib.
 
-    Colors distinguish scales, markers accumulators. The front is a line, and its rows are named if
-    space permits. The title counts cells with infinite errors.
+    Colors stand for scales, markers for accumulators. The front is a line. Its rows are named if
+    there is space. The title has the number of cells with infinite errors, which are not drawn.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
@@ -78,7 +78,7 @@ def draw(found: Sweep, error: str, cost: str) -> Figure:
 
 
 def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> None:
-    """Writes the names at their points, where space permits."""
+    """Writes names next to their points; leaves out a name that would overlap another name."""
     to_picture = axes.transData + axes.transAxes.inverted()
     last = (-1.0, -1.0)
     for name, point in zip(names, points, strict=True):
@@ -89,7 +89,7 @@ def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> Non
 
 
 def _scale(row: SweepRow) -> str:
-    """Returns the name of a cell's scales."""
+    """Returns the name of a cell's scales, which the legend has."""
     q = row._cell.format
     if not isinstance(q, Scaled):
         return "no scales"

@@ -24,18 +24,18 @@ from cpd.study.sweeps.tensors import Workload
 @checked
 @dataclass(frozen=True)
 class Sweep:
-    """The rows of a sweep, in the order of its cells. Printable, as a table.
+    """The rows of a sweep, in the order of its cells. str() of a sweep is a table.
 
     Attributes:
         rows: one `SweepRow` for each combination.
         tensors: a dict for each measured tensor: its `name`, its `shape` (rows and their length),
-            `nonfinite` (the number of NaN and infinities, which were left out), `zeros` (the number
-            of zeros, NaN and infinities included), `amax` (the largest magnitude), and `rms` (the
-            root of the mean of the squares).
+            `nonfinite` (the number of NaNs and infinities, which were replaced by zeros), `zeros`
+            (the number of zeros after that), `amax` (the largest magnitude), and `rms` (the root
+            mean square).
         length: the largest number of terms of a dot product, an argument of `sweep`.
         sample: the largest number of values of each tensor, an argument of `sweep`; None: all.
-        reused: the number of cells that were read from the folder; default 0.
-        left_out: the formats and accumulators that cannot be combined, in words; default none.
+        reused: the number of cells whose results were read from the folder; default 0.
+        left_out: texts that name the accumulators and formats that cannot be combined; default ().
     """
 
     rows: tuple[SweepRow, ...]
@@ -58,10 +58,10 @@ class Sweep:
 
     @cached_property
     def error(self) -> str:
-        """The error by which cells are compared by default.
+        """The name of the error by which cells are compared by default.
 
-        It is the accuracy if it was measured, else the error of dot products, else the relative
-        RMS.
+        `accuracy` if it was measured, else `dot_error` if dot products were computed, else
+        `relative_rms`.
         """
         if any(row.accuracy is not None for row in self.rows):
             return "accuracy"
@@ -70,14 +70,14 @@ class Sweep:
         )
 
     def front(self, error: str | None = None, cost: str = "gates") -> list[SweepRow]:
-        """Returns the Pareto front, by ascending cost.
+        """Returns the rows of the Pareto front, in ascending order of cost.
 
-        For a row on the front no other row is better in error or cost and no worse in the other. Of
-        equal rows the first is on the front. Infinite and NaN errors are left out.
+        For a row on the front, no other row is better in error or cost and at least as good in the
+        other. Of equal rows, only the first is on the front. Rows with infinite or NaN errors are
+        left out.
 
         Args:
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -85,7 +85,7 @@ class Sweep:
             The rows.
 
         Raises:
-            ValueError: for an unknown error or cost, or one that was not measured.
+            ValueError: for an unknown error or cost, or an error that was not measured.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -105,12 +105,13 @@ class Sweep:
     def best(
         self, error: str | None = None, within: float = math.inf, cost: str = "gates"
     ) -> SweepRow:
-        """Returns the row of least error with a cost up to `within`; among equals the cheapest.
+        """Returns the row with the least error at a cost up to `within`.
+
+        Of rows with equal errors, the cheapest row is returned.
 
         Args:
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
-            within: the largest cost of the row; default: any cost.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
+            within: the largest cost of the row; default: any cost is allowed.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -129,8 +130,8 @@ class Sweep:
         """Returns the table of the sweep, by ascending cost.
 
         Args:
-            error: an error, for the front, as `SweepRow.value` names them; default: the sweep's
-                `error`.
+            error: the name of the error of the front (see `SweepRow.value`); default None: the
+                sweep's `error`.
             cost: a cost, by which rows are sorted; default `gates`.
 
         Returns:
@@ -157,7 +158,10 @@ class Sweep:
         )
 
     def json(self) -> dict[str, Any]:
-        """Returns all figures, also of each tensor; infinite ones are null in a file."""
+        """Returns all numbers as plain data, for all tensors together and for each tensor.
+
+        A file has null for an infinite number.
+        """
         names = [tensor["name"] for tensor in self.tensors]
         return {
             "values": self.values,
@@ -183,19 +187,18 @@ class Sweep:
         write_json(path, self.json())
 
     def to_csv(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Writes a line per cell, over all tensors, with a head of names.
+        """Writes a .csv file: a header line, then one line for each cell, over all tensors.
 
-        The column `front` is 1 on the Pareto front of `error` against `cost`, else 0.
+        The column `front` is 1 for cells on the Pareto front of `error` and `cost`, else 0.
 
         Args:
             path: the file; `-` is standard output.
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Raises:
-            ValueError: for an unknown error or cost, or one that was not measured.
+            ValueError: for an unknown error or cost, or an error that was not measured.
             OSError: if the file cannot be written.
         """
         front = {id(row) for row in self.front(error, cost)}
@@ -213,26 +216,26 @@ class Sweep:
         write_text(path, csv_text(rows))
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Draws every cell's error over its cost, and the Pareto front as a line. Needs matplotlib.
+        """Draws each cell as a point of error over cost, and the Pareto front. Needs matplotlib.
 
         Args:
             path: the picture, .png or .svg.
-            error: an error by which rows are compared, as `SweepRow.value` names them; default:
-                the sweep's `error`.
+            error: the name of an error (see `SweepRow.value`); default None: the sweep's `error`.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Raises:
-            ValueError: for another ending of the file's name, and for an unknown error or cost.
+            ValueError: if the file name does not end in .png or .svg, and for an unknown error or
+                cost.
             OSError: if the file cannot be written.
         """
         picture = importlib.import_module("cpd.study.sweeps.picture")
         picture.write(Path(path), self, error or self.error, cost)
 
     def report(self, path: str | Path) -> None:
-        """Writes one HTML page that needs nothing else. Needs jinja2 and matplotlib.
+        """Writes a self-contained HTML page. Needs jinja2 and matplotlib.
 
-        The page has the Pareto fronts as pictures and tables.
+        The page has the Pareto fronts as plots and tables, and a table of all cells.
 
         Args:
             path: the page; `-` is standard output.
@@ -244,7 +247,7 @@ class Sweep:
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-    """Returns the sweep of measurements, one for each cell. `more`: `reused` and `left_out`."""
+    """Returns the `Sweep` of measured cells; `more` are its fields `reused` and `left_out`."""
     shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {
@@ -262,7 +265,7 @@ def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
 
 
 def _lesser(error: str) -> Callable[[SweepRow], float]:
-    """Returns the function of a row that a front minimizes."""
+    """Returns a function of a row that is smaller for a better row: the error, or -accuracy."""
     checked_name("error", error, ERRORS)
     if error == "accuracy":
         return lambda row: -row.value(error)
@@ -270,7 +273,10 @@ def _lesser(error: str) -> Callable[[SweepRow], float]:
 
 
 def _columns(sweep: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
-    """Returns a table's columns, except those that are equal in all rows or not measured."""
+    """Returns a table's columns, without columns that were not measured.
+
+    The columns of roundings and accumulators are also left out if all rows are equal in them.
+    """
     columns: list[tuple[str, Callable[[SweepRow], str]]] = [("Format", lambda row: row.operand)]
     chosen: list[tuple[str, Callable[[SweepRow], str]]] = [
         ("Rounding", lambda row: row.rounding),

@@ -17,7 +17,7 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
 ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""The errors for fronts. Smaller is better, except for the accuracy."""
+"""The names of errors for fronts. Smaller is better, except for the accuracy."""
 COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 
@@ -33,16 +33,16 @@ class SweepRow:
         rounding: the rounding of the cast, such as `nearest_even` or `stochastic:8`.
         overflow: the overflow of the cast, `saturate` or `ieee`.
         seed: the seed of stochastic rounding.
-        accuracy: the result of the user's function; None: there was none.
-        bits: bits of codes and scales per value.
+        accuracy: the result of the user's function `accuracy`; None if there was no function.
+        bits: the number of bits per value, including scales.
         cost: the cost of a multiply-accumulate in hardware.
         relative_rms: sqrt(sum (q - x)^2 / sum x^2).
-        sqnr: sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf for infinite errors.
-        mean_error: the mean magnitude of the errors, of tensors divided by their RMS.
-        worst: the largest magnitude of an error, of tensors divided by their RMS.
-        underflow: the share of values that became 0.
-        dot_error: the relative RMS error of dot products, compared with dot products of uncast
-            values in binary64; None without dot products.
+        sqnr: sum x^2 / sum (q - x)^2, in dB; inf if all errors are 0, -inf for infinite errors.
+        mean_error: the mean magnitude of the errors, after each tensor is divided by its RMS.
+        worst: the largest magnitude of an error, after each tensor is divided by its RMS.
+        underflow: the fraction of values that became 0.
+        dot_error: the relative RMS error of dot products, compared with dot products in binary64 of
+            values before the cast; None if there were no dot products.
     """
 
     operand: str
@@ -76,14 +76,15 @@ class SweepRow:
 
         Args:
             name: an error: `dot_error`, `relative_rms`, `mean_error`, `worst`, `underflow`,
-                `overflow` (the share of magnitudes above the format's max) or `accuracy`; or a
-                cost: `gates`, `bits`, `multiplier`, `aligner`, `adder` or `normalizer`.
+                `overflow` (the fraction of magnitudes above the format's largest value) or
+                `accuracy`; or a cost: `gates`, `bits`, `multiplier`, `aligner`, `adder` or
+                `normalizer`.
 
         Returns:
             The number.
 
         Raises:
-            ValueError: for another name, and for an error that was not measured.
+            ValueError: for an unknown name, and for an error that was not measured.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -106,7 +107,8 @@ class SweepRow:
             names: the names of the tensors, in order.
 
         Returns:
-            The figures by their names; `overflow` is the share of magnitudes above the max.
+            A dict of the row's numbers; `overflow` is the fraction of magnitudes above the format's
+            largest value.
         """
         tensors = {n: losses.json() for n, losses in zip(names, self._tensors, strict=True)}
         return {
@@ -120,7 +122,7 @@ class SweepRow:
 
 
 def row_of(measured: Measured, shapes: Sequence[tuple[int, int]]) -> SweepRow:
-    """Returns the row of a cell that was measured on tensors of these shapes."""
+    """Returns the row of a measured cell; `shapes` are the shapes of the tensors."""
     cell, total = measured.cell, Losses.total(measured.losses)
     return SweepRow(
         **asdict(cell),

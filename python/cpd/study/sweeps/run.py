@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a sweep: in this process, over processes of this machine, or as jobs of a cluster."""
+"""`sweep`: runs a sweep in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cpd.study.sweeps.tensors import LENGTH, TensorsLike, Workload, load_workloa
 
 Accuracy: TypeAlias = Callable[[Cell], float]
 Group: TypeAlias = list[Cell]
-"""Cells that share their cast."""
+"""Cells with equal casts, which are measured together."""
 
 ALONE = 1 << 28
-"""The most values times casts for which one process is enough."""
+"""The largest product of values and casts for which the default is one process."""
 _KEPT, _VALUES = "cells", "tensors"
-"""The names in a sweep's folder."""
+"""The names of the subfolders of a sweep's folder: results, and tensors for processes."""
 
 
 @checked
@@ -59,62 +59,69 @@ def sweep(
 ) -> Sweep:
     """Measures the errors of every combination of formats, accumulators, roundings and scales.
 
-    Each value of each tensor is cast, and each but the few behind a row's last vector is a factor
-    of a dot product. For that, vectors of up to `length` values along the last dimension are cast,
-    and 64 of them are multiplied with one more. That one is a vector of the same tensor or, for a
+    All values of each tensor are cast. For dot products, each row (along the last dimension) is cut
+    into vectors of up to `length` values; a few values at the end of a row may be left out. Groups
+    of 64 vectors are multiplied with one other vector: a vector of the same tensor or, for a tensor
     `NAME/activation`, a row of `NAME/weight`. Products are summed as by `cpd.gemm` with the
-    accumulator. The reference is the dot product of the uncast values, in binary64.
+    accumulator. The reference is the dot product of the values before the cast, in binary64.
 
-    When interrupted, it keeps the measured cells in `folder`.
+    If the sweep is interrupted, the cells that were measured stay in `folder`, and a later call
+    reads them.
 
     Args:
-        tensors: arrays or torch tensors by their names, one alone, or paths of .npy, .npz,
-            .safetensors, .pt or .pth files. Nothing in a file is executed. Values are rounded to
-            binary32 first; NaN and infinities are left out and counted.
+        tensors: a dict of named arrays or torch tensors, a single array or tensor, or paths of
+            .npy, .npz, .safetensors, .pt or .pth files. Code in a file is never executed. Values
+            are first rounded to binary32. NaNs and infinities are counted, and replaced by 0.
         formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
-            `cpd.Format` and `cpd.Scaled`. Scaled formats have their own scales.
+            `cpd.Format` and `cpd.Scaled`. Scaled formats keep their scales; `scales` does not apply
+            to them.
         accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`; default
-            fp32. A matrix unit is combined only with formats whose values its operand formats can
-            all represent. Matrix units and integers (`int32`, `fixed<40,12>`) are combined only
-            with operands without scales or with one scale per tensor, by which the result is
-            multiplied. `Sweep.left_out` names the other combinations.
+            fp32. A matrix unit is combined only with formats that its operand formats include.
+            Matrix units and integers (`int32`, `fixed<40,12>`) are combined only with operands
+            without scales, or with one scale per tensor, which multiplies the result.
+            `Sweep.left_out` names the combinations that are left out.
         rounding: one or several roundings of the cast, as in `cpd.cast`; default `nearest_even`.
             `stochastic:8` has 8 random bits.
-        scales: one or several of `none` (default), `tensor` (one fp32 scale), `row`, `mx` (32
-            values, e8m0), `nv` (16 values, e4m3fn, and a tensor's in fp32), or what follows the
-            element in a text of `cpd.Scaled`, such as `64 scale=e8m0`. All blocks run along the
-            last dimension.
-        bits: only element formats with this number of bits; default None: all.
+        scales: one or several of `none` (default), `tensor` (one fp32 scale per tensor), `row` (one
+            fp32 scale per row), `mx` (one e8m0 scale per 32 values), `nv` (one e4m3fn scale per 16
+            values, and one fp32 scale per tensor), or the text that follows the element format in
+            `cpd.Scaled`, such as `64 scale=e8m0`. All blocks run along the last dimension.
+        bits: the number of bits of the element formats to measure; default None: all formats are
+            measured.
         overflow: the overflow of the cast: `saturate` (default) or `ieee`.
         seed: the seed of stochastic rounding, of casts and sums; default 0.
-        length: the most terms of a dot product; default 1024. A pair of activations and weights has
-            its own length.
+        length: the largest number of terms in a dot product; default 1024. It does not apply to
+            products of activations and weights, which use whole rows.
         dots: whether to compute dot products; default True. If False, the accumulators have no
             effect.
-        sample: the most values of each tensor, in whole rows spread over it; default None: all.
-        accuracy: a function that returns the accuracy, a float, of a model in a cell; default None.
-            A cell has the attributes `operand`, `accumulator`, `rounding`, `overflow` and `seed`;
-            `cell.recipe()` is the recipe of a model that computes in it.
-        folder: keeps each cell in a file, which later calls with the same values and choices read;
-            default None. A damaged file is reported (by `tell`) and measured again. The values are
-            identified by their SHA-256, an accuracy's function by its name and source. If code that
-            the function calls has changed, use another folder.
-        jobs: the number of processes, by joblib. Default: one per CPU if there is much to do, but 1
-            with an accuracy. For a cluster: the number of its jobs, default 16.
-        cluster: None (default) is this machine. `slurm` uses submitit's job arrays, in `folder`,
-            which all nodes share. `local` and `debug` use submitit's jobs on this machine.
-        cluster_options: arguments of submitit's `update_parameters`; default none.
-        done: is called with each cell's measurement, first with those of the folder, then as they
-            are measured; default None.
-        tell: is called with a text for each damaged file; default: a warning.
+        sample: the largest number of values of each tensor; whole rows are chosen, evenly spread
+            over the tensor. Default None: all values.
+        accuracy: a function of a cell (one combination) that returns a model's accuracy, a float;
+            default None. A cell has the attributes `operand`, `accumulator`, `rounding`, `overflow`
+            and `seed`. `cell.recipe()` is the `cpd.Recipe` that converts a model to the cell.
+        folder: the folder in which each cell's result is stored in a file. Later calls with the
+            same tensors and options read these files. A damaged file is reported by `tell`, and its
+            cell is measured again. Tensors are identified by their SHA-256, `accuracy` by its name
+            and source. If code that `accuracy` calls has changed, use another folder. Default None:
+            results are not stored.
+        jobs: the number of processes, which joblib starts. Default None: one process, or for large
+            sweeps without `accuracy` one per CPU. With `cluster`, the number of cluster jobs,
+            default 16.
+        cluster: None (default) for this machine, or an executor of submitit: `slurm` for job
+            arrays, with a `folder` that all nodes share; `local` or `debug` for jobs on this
+            machine.
+        cluster_options: arguments of submitit's `update_parameters`; default None: no arguments.
+        done: a function that is called with each cell's measurement: first with those read from
+            `folder`, then as cells are measured; default None.
+        tell: a function that is called with a text for each damaged file; default None: a warning.
 
     Returns:
-        A row for each cell, with its errors and its cost.
+        The sweep: one row for each cell, with its errors and its cost.
 
     Raises:
         ValueError: for an invalid argument.
         TypeError: for an argument of another type.
-        OSError: for a file that cannot be opened.
+        OSError: if a file cannot be opened.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).standard_normal((64, 256), np.float32)
@@ -168,7 +175,7 @@ def _ignore(_: Measured) -> None:
 
 
 def _label(accuracy: Accuracy | None) -> str:
-    """Returns the function's name and the SHA-256 of its source, if that is available."""
+    """Returns the function's name and the SHA-256 of its source (of "" if it has no source)."""
     if accuracy is None:
         return ""
     if not callable(accuracy):
@@ -184,7 +191,7 @@ def _label(accuracy: Accuracy | None) -> str:
 def _measured(
     groups: list[Group], work: Workload, settings: _How, jobs: int | None, cluster: str | None
 ) -> Iterator[Measured]:
-    """Measures groups of cells; the process that measures a cell writes its file."""
+    """Measures groups of cells, and writes a file for each cell."""
     if not groups:
         return
     if cluster is not None:
@@ -215,9 +222,9 @@ def _measured(
 
 
 def _memory(size: int) -> Path | None:
-    """Returns a folder in memory, if there is one with `size` bytes free.
+    """Returns a folder in memory (/dev/shm) if it has `size` bytes free, else None.
 
-    Its files are mapped and not copied.
+    Processes map files of this folder into their memory without a copy.
     """
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK) or shutil.disk_usage(place).free < size:
@@ -226,7 +233,7 @@ def _memory(size: int) -> Path | None:
 
 
 def _part(values: Path, settings: _How, groups: Sequence[Group]) -> Iterator[Measured]:
-    """Measures groups of cells of a workload that is in files."""
+    """Measures groups of cells on a workload that `Workload.save` has written to a folder."""
     return _measure(_bench(values, settings.dots), settings, groups)
 
 

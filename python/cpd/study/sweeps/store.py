@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of cells: `Measured`, and `Measurements`, which stores them."""
+"""`Measured`: the result of a sweep's cell. `Measurements`: a folder of such results."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from cpd.study.store import Store, Telling, digest
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"
-"""The versions of what is measured: the library's, and the version of the meaning of `Losses`."""
+"""The library's version and the version of the definition of `Losses`. Results of another version
+are not read."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell and its losses, tensor by tensor."""
+    """A cell and its measured errors on each tensor."""
 
     cell: Cell
     losses: tuple[Losses, ...]
     accuracy: float | None = None
-    """The result of the user's function for it."""
+    """The result of the user's function `accuracy` for the cell; None without a function."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """A folder of results.
+    """A folder of results of cells.
 
-    `context`: what determines the results in addition to the cell: the tensors' digest, the
-    accuracy's function.
+    `context` has the texts that, with the cell, determine a result: the digest of the tensors,
+    whether dot products are computed, and the identity of the function `accuracy`.
     """
 
     folder: Path
     context: tuple[str, ...]
 
     def key(self, cell: Cell) -> str:
-        """Returns the digest of the cell and its context, which names its file."""
+        """Returns the digest of the cell, the context and the version; it names the cell's file."""
         return digest({"version": VERSION, "context": self.context, "cell": cell.json()})
 
     def write(self, measured: Measured) -> None:
-        """Writes a cell's file. Raises OSError."""
+        """Writes a cell's file. Raises OSError if the file cannot be written."""
         content = {
             "cell": measured.cell.json(),
             "losses": [_stored(losses) for losses in measured.losses],
@@ -51,9 +52,9 @@ class Measurements:
         Store(self.folder).write(self.key(measured.cell), content)
 
     def read(self, cell: Cell, tell: Telling) -> Measured | None:
-        """Reads a cell's file; None unless it exists and is undamaged.
+        """Reads a cell's file; returns None if the file is missing or damaged.
 
-        Raises OSError for a file that cannot be read.
+        Raises OSError if an existing file cannot be read.
         """
 
         def made(body: dict[str, Any]) -> Measured:
@@ -63,7 +64,7 @@ class Measurements:
 
 
 def _stored(losses: Losses) -> dict[str, Any]:
-    """Returns the losses with null for infinities, which JSON lacks."""
+    """Returns the losses as a dict for JSON, with None in place of infinity."""
     return {name: _or(value, math.inf, None) for name, value in asdict(losses).items()}
 
 

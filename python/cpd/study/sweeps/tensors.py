@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a sweep, as matrices in binary32, with the partners of their dot products.
+"""The tensors of a sweep, as matrices in binary32.
 
-They are from files or from memory.
+They are read from files or from memory. A matrix may have a partner: the matrix with the other
+factors of its dot products.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ from cpd.numeric.shown import kind_of, shown
 Values: TypeAlias = npt.NDArray[np.float32]
 Wide: TypeAlias = npt.NDArray[np.float64]
 TensorsLike: TypeAlias = "Mapping[str, Any] | str | Path | Iterable[str | Path] | Any"
-"""Arrays or tensors by their names, a single one, or the paths of files."""
+"""A dict of named arrays or tensors, a single array or tensor, or the paths of files."""
 
 LENGTH = 1024
-"""The most terms of a dot product."""
+"""The default of the largest number of terms in a dot product."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor as a matrix with rows along its last dimension, like sums and blocks.
+    """A tensor as a matrix; its rows run along the tensor's last dimension.
 
-    NaN and infinities are replaced by 0 and counted.
+    Dot products and blocks of scales also run along rows. NaNs and infinities are replaced by 0 and
+    counted in `nonfinite`.
     """
 
     name: str
     x: Values
     nonfinite: int = 0
     partner: int | None = None
-    """The number of the tensor whose rows multiply the rows of this tensor. None: this tensor
-    itself."""
+    """The index of the tensor with the rows that multiply the rows of this tensor. None: the
+    tensor's own vectors are multiplied with each other."""
     is_partner: bool = False
-    """True if it is another tensor's partner, and so has no dot products of its own."""
+    """True if this tensor is another tensor's partner, and has no dot products of its own."""
 
     @cached_property
     def amax(self) -> float:
@@ -54,14 +56,14 @@ class Matrix:
 
     @cached_property
     def squares(self) -> float:
-        """The sum of squares."""
+        """The sum of the squared values, in binary64."""
         flat = self.x.reshape(-1)
         parts = (flat[i : i + _PART].astype(np.float64) for i in range(0, flat.size, _PART))
         return math.fsum(map(square, parts))
 
     @property
     def zeros(self) -> int:
-        """The number of zeros."""
+        """The number of values that are zero."""
         return self.x.size - int(np.count_nonzero(self.x))
 
 
@@ -69,7 +71,7 @@ _PART = 1 << 16
 
 
 def square(x: Wide) -> float:
-    """Returns the sum of squares, by one thread: the same bits everywhere."""
+    """Returns the sum of squares, computed by one thread in a fixed order."""
     return float(np.einsum("i,i->", x, x))
 
 
@@ -77,8 +79,8 @@ def square(x: Wide) -> float:
 class Workload:
     """All tensors of a sweep.
 
-    `length`: the most terms of a dot product. `sample`: the most values of each tensor, in whole
-    rows spread over it; None: all.
+    `length` is the largest number of terms in a dot product. `sample` is the largest number of
+    values of each tensor, in whole rows spread over the tensor; None means all values.
     """
 
     matrices: tuple[Matrix, ...]
@@ -92,7 +94,7 @@ class Workload:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of names, shapes, values, and of the choice of dot products."""
+        """The SHA-256 of all names, shapes and values, and of the options of dot products."""
         hasher = hashlib.sha256()
         for matrix in self.matrices:
             head = [
@@ -108,7 +110,7 @@ class Workload:
         return hasher.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes files for `load_workload`, which maps them into memory."""
+        """Writes the tensors to files in `folder`, which `load_workload` reads."""
         folder.mkdir(parents=True, exist_ok=True)
         heads = []
         for number, matrix in enumerate(self.matrices):
@@ -123,7 +125,7 @@ _HEAD = "tensors.json"
 
 
 def load_workload(folder: Path) -> Workload:
-    """Reads what `Workload.save` has written, with values mapped from their files."""
+    """Reads a workload that `Workload.save` has written; values are mapped from the files."""
     head = json.loads((folder / _HEAD).read_text(encoding="utf-8"))
     matrices = tuple(
         Matrix(name, np.load(folder / f"{number}.npy", "r", allow_pickle=False), *more)
@@ -135,11 +137,10 @@ def load_workload(folder: Path) -> Workload:
 def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = None) -> Workload:
     """Returns the tensors of arrays or files.
 
-    A tensor becomes a matrix with rows along its last dimension. Tensors that are not
-    floating-point, or have no values, are left out. A tensor `NAME/activation`, a name as in
-    `capture`, is multiplied with `NAME/weight` if their rows have equal lengths.
-
-    Raises OSError for a file that cannot be opened, ValueError or TypeError for anything else.
+    Each tensor becomes a matrix with rows along its last dimension. Tensors that are not
+    floating-point, or have no values, are left out. A tensor with the name `NAME/activation`, as
+    `capture` gives it, is multiplied with `NAME/weight` if their rows have equal lengths. Raises
+    OSError if a file cannot be opened, and ValueError or TypeError for invalid arguments or files.
     """
     for name, number in (("length", length), ("sample", sample)):
         if number is not None and (type(number) is not int or number < 1):
@@ -185,7 +186,7 @@ _TENSORS = "tensors must be a dict of arrays, an array, or paths of files"
 
 
 def _from_files(paths: list[Any]) -> dict[str, Any]:
-    """Returns the arrays of files; with several files, their names begin with the file's."""
+    """Returns the arrays of files by name. With several files, names begin with the file's path."""
     from cpd.study.gradient_files import read_arrays, shown
 
     arrays: dict[str, Any] = {}
@@ -201,7 +202,7 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
-    """Returns a tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
+    """Returns a tensor's rows and its number of NaNs and infinities; None if it has no floats."""
     if is_torch(value):
         if not value.is_floating_point():
             return None
@@ -221,9 +222,9 @@ def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | N
 
 
 def _sampled(rows: Any, sample: int | None) -> Any:
-    """Returns up to `sample` values in whole rows, evenly spread.
+    """Returns up to `sample` values: whole rows, evenly spread over the matrix.
 
-    A single longer row is cut at its end.
+    If one row has more than `sample` values, its first `sample` values are returned.
     """
     if sample is None or rows.size <= sample:
         return rows
