@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's attention, with products and softmax by a recipe.
+"""torch's attention functions, with products and softmax computed as a recipe says.
 
-`scaled_dot_product_attention` computes, by `recipe.attention` and `recipe.softmax`:
+`scaled_dot_product_attention` has three steps, defined by `recipe.attention` and `recipe.softmax`:
 
-1. Scores: query · keyᵀ. If their type does not hold the sums, the sums are in float32. The scores
+1. Scores: query · keyᵀ. If the operands' type cannot represent the sums, the sums are in float32.
+The scores
    are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`. Then
    the mask is added, in float32: -inf where a boolean mask is False, and above the diagonal if
    `is_causal`.
@@ -12,10 +13,10 @@
    recipe casts them, else in the query's type. Then dropout is applied.
 3. The result: weights · value, in the query's type, or torch.autocast's.
 
-The query and the weights are the activations of the two products, the key and the value are their
-weights. So the attention recipe casts each operand of the forward and backward GEMMs. With neither
-`attention` nor `softmax`, torch's function computes everything; with `softmax` alone, torch
-computes the products.
+In the two products, the query and the attention weights have the casts of a recipe's `activation`;
+the key and the value have the casts of its `weight`. The attention recipe casts each operand of the
+forward and backward GEMMs. With neither `attention` nor `softmax`, torch's function computes
+everything; with `softmax` alone, torch computes the products.
 
 `multi_head_attention` adds the projections of query, key and value before the attention, and the
 projection of the output after it. Each projection is a `cpd.functional.linear` by the recipe
@@ -58,7 +59,7 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions in the stream: of the parts of one attention, and of multi_head_attention's parts."""
+"""Positions in the random stream, of the parts of one attention and of multi_head_attention."""
 
 
 @refused_by_torch
@@ -81,12 +82,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Computes torch.nn.functional.scaled_dot_product_attention by a recipe.
 
-    A row whose mask leaves nothing gives zeros, as in torch.
+    A row of the result is zero if the mask excludes all keys, as in torch.
 
     Args:
-        query: … × L × E.
-        key: … × S × E.
-        value: … × S × F.
+        query: a tensor of shape … × L × E.
+        key: a tensor of shape … × S × E.
+        value: a tensor of shape … × S × F.
         attn_mask: as in torch; default None.
         dropout_p: as in torch, with torch's own random numbers; default 0.
         is_causal: as in torch; default False.
@@ -105,11 +106,11 @@ def scaled_dot_product_attention(
             0, 2)`; default None.
 
     Returns:
-        The result, … × L × F.
+        The result, of shape … × L × F.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -176,8 +177,8 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Computes torch.nn.functional.multi_head_attention_forward by a recipe.
 
-    It is what torch.nn.MultiheadAttention computes. Masks are torch's too: a boolean one is True at
-    what is left out.
+    torch.nn.MultiheadAttention calls this function. Masks are as in torch: a boolean mask is True
+    for the keys that are excluded.
 
     Args:
         query: L × N × E (or L × E).
@@ -222,8 +223,8 @@ def multi_head_attention(
         The result, L × N × E, and the weights, or None.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -283,7 +284,10 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """Returns the recipe of an attention; sums and formats alone are for its products."""
+    """Returns the recipe of an attention.
+
+    A format or sums alone become the recipe of its products.
+    """
     call_recipe = recipe_of(recipe, sums)
     return (
         call_recipe
@@ -301,7 +305,7 @@ def _product(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """One of the two products."""
+    """Computes one of attention's two products: the scores, or the weighted sum of values."""
     if recipe.attention is not None:
         options = {"recipe": recipe.attention, "dtype": dtype, **bits.at(which)}
         return matmul(a, b, delayed=attending_at(delayed, which), **options)
@@ -318,16 +322,16 @@ def _weighted(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """Returns the sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
+    """Returns weights · value, in `dtype` if given, else in autocast's or the query's type."""
     if weights.dtype == query.dtype:
         return _product(weights, value, recipe, VALUES, bits, delayed, dtype)
     result_type = dtype or autocast_type(query) or query.dtype
-    # The gradient of weights in float32 is float32, too.
+    # If the attention weights are float32, their gradient must be float32 too.
     return _product(weights, value, recipe, VALUES, bits, delayed, torch.float32).to(result_type)
 
 
 def _are_cast(recipe: Recipe) -> bool:
-    """Returns whether the weights are cast as they enter a product."""
+    """Returns True if the attention weights are cast before they enter a product."""
     of = recipe.attention
     if of is None:
         return False
@@ -345,7 +349,7 @@ def _weights(
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
-    """Returns the weights of the values. A fully masked row is 0 if `zeros`, else NaN."""
+    """Returns the attention weights. A row whose keys are all masked is 0 if `zeros`, else NaN."""
     are_cast = _are_cast(recipe)
     if recipe.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), element_of(recipe.softmax).name)
@@ -384,19 +388,19 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal
 
 
 def refuses_mask(query: Tensor, mask: Tensor) -> bool:
-    """Returns whether torch refuses the mask's type."""
+    """Returns True if torch does not support the mask's type."""
     allowed = (torch.bool, torch.float32, query.dtype)
     return mask.dtype not in allowed and autocast_type(query) is None
 
 
 def _check_dense(query: Any, key: Any, value: Any) -> None:
-    """Raises TypeError unless all are dense tensors of floats."""
+    """Raises TypeError unless all arguments are dense floating-point tensors."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_operand(name, x, like="query")
 
 
 def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
-    """Key or value, repeated for the heads of the query that share one."""
+    """Repeats each head of key or value for the query's heads that share the head."""
     heads, groups = query.shape[-3], x.shape[-3]
     if groups == 0 or heads % groups:
         raise ValueError(
@@ -409,7 +413,10 @@ def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
 
 
 def _one_example(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value as batches of one. Arguments that share a tensor still do."""
+    """Adds a batch dimension of size 1 to query, key and value.
+
+    Equal arguments remain one tensor.
+    """
     q = query.unsqueeze(1)
     k = q if key is query else key.unsqueeze(1)
     return q, k, k if value is key else value.unsqueeze(1)
@@ -422,7 +429,7 @@ def _projected(
     bias: Tensor | None,
     project: Callable[..., Tensor],
 ) -> tuple[Tensor, ...]:
-    """Projects query, key and value: by `matrices`, or by the matrix that packs them."""
+    """Projects query, key and value, with three weights (`matrices`) or one packed weight."""
     query, key, value = inputs
     if matrices is None and packed is not None:
         size = query.shape[-1]
@@ -442,19 +449,19 @@ def _projected(
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """L × N × E as N × heads × L × E/heads."""
+    """Reshapes L × N × E to N × heads × L × E/heads."""
     return torch.unflatten(x, -1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _behind(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Keys or values, L × N × E, followed by the learnt one, if there is one."""
+    """Appends the learned key or value, if there is one, to keys or values of shape L × N × E."""
     return x if bias is None else torch.cat((x, bias.to(x.dtype).repeat(1, x.shape[1], 1)))
 
 
 def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
-    """Returns keys or values by head, followed by one of zeros if `zero`.
+    """Splits keys or values by head, and appends a zero key or value if `zero`.
 
-    `static`, if any, replaces them (N · heads × S × …).
+    `static`, of shape N · heads × S × …, replaces the keys or values if given.
     """
     if static is not None:
         x = torch.unflatten(static, 0, tuple(x.shape[:2]))
@@ -464,9 +471,9 @@ def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
 def _merged(
     attn_mask: Tensor | None, padding: Tensor | None, added: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """Returns torch's two masks as one to add to the scores.
+    """Combines torch's two masks to one mask that is added to the scores.
 
-    It is N × heads × L × S or a shape that broadcasts to it. The `added` keys at the end are never
+    Its shape is N × heads × L × S or broadcasts to that shape. The last `added` keys are never
     masked.
     """
     masks = []
@@ -479,10 +486,7 @@ def _merged(
 
 
 def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
-    """Returns a mask as a term of the scores.
-
-    True in a boolean one leaves a key out: it becomes -inf.
-    """
+    """Returns a mask as a tensor to add to the scores. True in a boolean mask becomes -inf."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`autocast`: torch's functions computed as a recipe says."""
+"""`cpd.autocast`: a context in which torch's functions compute as a recipe says."""
 
-# torch's modes and graphs are untyped.
+# torch has no type annotations for dispatch modes and graphs.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cpd.ops.arguments import check_whole
 
 
 class Mode(TorchFunctionMode):
-    """Computes torch's functions by rows of `cpd.nn.operations`.
+    """A torch function mode that computes functions by the table of `cpd.nn.operations`.
 
     Args:
-        recipe: the recipe by which the rows compute.
-        operations: the rows by torch's functions. Torch computes all other functions.
+        recipe: the recipe of the operations in the table.
+        operations: the table: its operations, by torch's functions. torch computes other functions.
 
     Attributes:
-        left: how often torch computed each operation that has a row.
+        left: how often torch computed each operation of the table itself.
     """
 
     _calls = _paused = 0
@@ -72,9 +72,9 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Returns the result of a function by its form.
+        """Returns a function's result by the recipe.
 
-        NotImplemented where torch's computes it.
+        NotImplemented if torch must compute the function.
         """
         if operation.form is None:
             return NotImplemented
@@ -101,9 +101,9 @@ class Mode(TorchFunctionMode):
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def _take(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call of `products` products.
+        """Counts a call that has `products` products.
 
-        Returns the keywords of its functional form: the recipe, the seed, the stream.
+        Returns its recipe, seed and stream, as keywords.
         """
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ _OPERATIONS = by_function(
 
 
 class Unseen(TorchDispatchMode):
-    """Counts in `left` the products that torch computes below its functions' level."""
+    """Counts in `left` the aten products that torch's functions compute internally."""
 
     supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0
@@ -222,7 +222,7 @@ class Unseen(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: compiled functions stay compiled within it."""
+        """Returns True: compiled functions remain compiled within this mode."""
         return True
 
     def __torch_dispatch__(
@@ -239,7 +239,7 @@ class Unseen(TorchDispatchMode):
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """A context in which nothing is counted below the level of torch's functions."""
+    """A context in which `left` does not count products within torch's functions."""
     Unseen._unwatched += 1
     try:
         yield
@@ -249,7 +249,7 @@ def unwatched() -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A context in which no `Mode` does anything."""
+    """A context in which every `Mode` is inactive."""
     pause(1)
     try:
         yield
@@ -258,7 +258,10 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Pauses each `Mode` that is entered now, once more, or with -1 once less."""
+    """Adds `change` to the pause count of each active `Mode`.
+
+    A `Mode` with a count above 0 is inactive.
+    """
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:
         if isinstance(mode, Mode):
@@ -269,7 +272,7 @@ def pause(count: int) -> None:
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """Returns the tensors among arguments and in their lists."""
+    """Returns the tensors among the arguments and in lists among the arguments."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -280,9 +283,9 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether tensors are dense and of types that products take.
+    """Returns True if the tensors are dense and of types that products support.
 
-    Indices and masks do not count. Products refuse nested tensors by themselves.
+    Indices and masks are not checked. Products themselves raise an error for nested tensors.
     """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
@@ -291,14 +294,14 @@ def _are_ours(tensors: Sequence[Tensor]) -> bool:
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
-    """Returns whether a form may write into `out=`; torch refuses it with gradients."""
+    """Returns True if a result may be written to `out=`; with gradients, torch raises an error."""
     if not isinstance(out, Tensor) or not _are_ours([out]):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)))
 
 
 def _written(out: Tensor, result: Tensor) -> Tensor:
-    """`out`, resized as torch does, with the result's values."""
+    """Copies the result to `out`, resized as torch does, and returns `out`."""
     if out.shape == result.shape:
         return out.copy_(result)
     return torch.ops.aten.clone.out(result, out=out)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a converted model: when a step begins, and the number of the step.
+"""`Clock`: counts the training steps of a converted model.
 
-Random streams and delayed scales follow from that number.
+The number of the step determines random streams and delayed scales.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from cpd.nn.ranks import groups_of, resolved
 from cpd.numeric.warned import warn
 
 NAME = "cpd_clock"
-"""The buffer of the model itself: a submodule would be one more layer to a Sequential."""
+"""The name of the step's buffer in the model. A submodule would count as a layer of a
+Sequential."""
 
 SHIFT = 36
-"""The lowest bit of the step in a stream; below it are layers and positions within them."""
+"""The lowest bit of a stream that has the step's number. Lower bits have the layer and the
+position."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`: the mode of the layers that a backward pass has reached."""
+"""Bits of `Clock.reached`: a backward pass has reached layers in training mode, or in eval mode."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
@@ -37,10 +39,10 @@ PER_RANK = {
     "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the "
     "model itself; cpd.convert(…, amax_group=…) gives the ranks that exchange them",
 }
-"""A report's notes on steps whose scales follow from one rank's magnitudes."""
+"""Notes of a report, for steps in which ranks did not exchange the magnitudes that scales need."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""The streams of clocks within each activation checkpoint whose backward pass is pending."""
+"""For each activation checkpoint that awaits its backward pass, the streams of its clocks."""
 
 
 class Clock:
@@ -136,8 +138,7 @@ class Clock:
     def stream(self) -> Tensor:
         """Returns the stream of the present step.
 
-        While an activation checkpoint computes its function again, it is the stream of the step
-        that the checkpoint belongs to.
+        While an activation checkpoint is recomputed, returns the stream of the checkpoint's step.
         """
         checkpoint = activation_checkpoint()
         if checkpoint is None:
@@ -148,11 +149,11 @@ class Clock:
         return of_clocks[self]
 
     def is_over(self) -> bool:
-        """Returns whether the next forward in training mode begins a step."""
+        """Returns True if the next forward in training mode begins a step."""
         return self.reached != 0 or self.fresh
 
     def notes(self) -> list[str]:
-        """Returns the report's notes on steps whose scales follow from one rank's magnitudes."""
+        """Returns notes for the report about steps in which ranks did not exchange magnitudes."""
         return [PER_RANK[which] for which in sorted(self.per_rank)]
 
     # ---- calls of the model --------------------------------------------------------------------
@@ -188,8 +189,8 @@ class Clock:
     def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
         """Begins a step at a call of the model.
 
-        It makes the exchange between ranks, the scales of all layers, and the number. The tensors
-        are the clock's and, in order, the layers'.
+        Exchanges magnitudes between ranks, computes the scales of all layers, and increments the
+        number. The arguments are tensors of the clock and, in order, of the layers.
         """
         self.advance(self._delayed, histories, scales)  # layers began their last steps
         for group in self._groups(step):
@@ -203,7 +204,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if one is due, and makes the scales of the layer."""
+        """Begins a step at a layer's forward if a step is due, and computes the layer's scales."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -236,10 +237,10 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if one is due.
+        """Begins a step at a layer's forward if a step is due, and computes the layer's scales.
 
-        Computes the scales of the delaying layer number `place`, from the given tensors; -1: the
-        layer does not delay.
+        `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
+        `tensors` has the layer's state.
         """
         if self._is_idle():
             return
@@ -252,7 +253,7 @@ class Clock:
             self.advance((self._delayed[place],), histories, scales)
 
     def mark(self, y: Any, training: bool) -> Any:
-        """Returns a layer's result, whose backward pass the clock notices."""
+        """Returns a layer's result unchanged. Its backward pass reports to the clock."""
         if not torch.is_grad_enabled():
             return y
         if torch.compiler.is_compiling():
@@ -265,7 +266,7 @@ class Clock:
         return y
 
     def reach_layer(self, training: bool) -> None:
-        """A backward pass has reached a layer in that mode."""
+        """Records that a backward pass has reached a layer in training mode or in eval mode."""
         bit = TRAINING if training else EVALUATING
         if self.reached & bit:
             return
@@ -280,7 +281,7 @@ class Clock:
         self.reach_layer(False)
 
     def _is_due(self, training: bool) -> bool:
-        """Returns whether a layer's forward in that mode, with gradients on, begins a step."""
+        """Returns True if a layer's forward in this mode, with gradients on, begins a step."""
         if True in self._within:
             return False
         if training:
@@ -288,7 +289,7 @@ class Clock:
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
-        """Returns whether calls now are no part of a step: recomputation, transforms, traces."""
+        """Returns True in recomputation, transforms and tracing: calls there begin no step."""
         if torch.compiler.is_compiling():
             return False
         return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)
@@ -307,7 +308,7 @@ class Clock:
     def advance(
         self, layers: Sequence[Delayed], histories: list[Tensor], scales: list[Tensor]
     ) -> None:
-        """Makes the scales of the present step, of layers with those tensors, in order."""
+        """Computes the present step's scales of layers, from the tensors of their states."""
         with torch.no_grad():
             parts = zip(parts_of(layers), histories, scales, strict=True)
             for part, history, scale in parts:
@@ -318,7 +319,7 @@ class Clock:
             layer.seen = self.begun
 
     def _follow(self, step: Tensor) -> None:
-        """Gives layers with schedules the recipes of the present step. The first step is 0."""
+        """Sets the recipes of layers with schedules to the present step's. The first step is 0."""
         if self._scheduled and not step.is_meta and not isinstance(step, FakeTensor):
             number = int(step)
             for state in self._scheduled:
@@ -356,7 +357,7 @@ class Clock:
         self._follow(self.step)
 
     def loaded(self, step: Tensor) -> None:
-        """Notes that a checkpoint gives the number.
+        """Records that a loaded state_dict set the number.
 
         The next forward with gradients begins a step.
         """
@@ -365,9 +366,9 @@ class Clock:
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Saves the number if `function` would lose the values of tensors, as `to_empty` does.
+        """Saves the step's number if `function`, about to be applied to the tensors, would lose it.
 
-        `function` is about to be applied to the model's tensors.
+        `to_empty`, for example, loses the values of tensors.
         """
         step = self._buffers[NAME]
         if self._lost is not None or step is None or isinstance(step, FakeTensor):
@@ -381,7 +382,10 @@ class Clock:
             self._lost = step
 
     def _restore(self, number: Tensor) -> None:
-        """Gives the buffer the number that `to_empty` lost; 0 after the meta device."""
+        """Writes the saved number to the buffer after `to_empty`.
+
+        0 if the model was on the meta device.
+        """
         lost, self._lost = self._lost, None
         assert lost is not None
         with torch.no_grad():
@@ -392,7 +396,7 @@ class Clock:
 
 
 _PROBE = 0x5AC3_96E1_3C69_A50F
-"""A number that empty memory does not hold by chance."""
+"""Marks a lost number: uninitialized memory is unlikely to contain this value."""
 
 
 def _is_behind(delayed: Delayed | None, begun: int) -> bool:
@@ -415,7 +419,7 @@ def _tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class _Mark(torch.autograd.Function):
-    """The identity, whose backward pass reports to a clock: in compiled programs."""
+    """The identity function. Its backward pass reports to a clock; used in compiled programs."""
 
     @staticmethod
     def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
@@ -432,11 +436,13 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if compiled backward passes write the clock's flag. Torch 2.11 drops that write."""
+"""Returns True if compiled backward passes set the clock's flag. Torch 2.11 drops that write."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
-    """Returns a layer's result in a compiled program, whose backward pass reports to the clock.
+    """Returns a layer's result unchanged in a compiled program.
+
+    Its backward pass reports to the clock.
 
     Raises RuntimeError if the backward pass would not report. Without fullgraph=True torch then
     runs the layer eagerly.
@@ -461,9 +467,9 @@ def _marked(y: Any, clock: Clock, training: bool) -> Any:
 def keep_the_present(
     model: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
 ) -> None:
-    """A hook of load_state_dict: preserves the clock's value if `state_dict` has none.
+    """A hook of load_state_dict: preserves the clock's number if `state_dict` does not contain it.
 
-    An unconverted model's state_dict has none.
+    The state_dict of an unconverted model does not.
     """
     clock = clock_of(model)
     if clock is None:
@@ -482,17 +488,14 @@ def keep_the_present(
 
 
 def restore_clock(model: nn.Module, *rest: Any) -> None:
-    """A hook of state_dict: the clock has its value again after `to_empty`."""
+    """A hook of state_dict: restores the clock's number if `to_empty` lost it."""
     clock = clock_of(model)
     if clock is not None:
         clock.step  # noqa: B018
 
 
 def recomputes_or_transforms() -> bool:
-    """Returns whether a backward pass or a transform of torch.func is under way.
-
-    False in a compiled program.
-    """
+    """Returns True in a backward pass or a torch.func transform; False in a compiled program."""
     if torch.compiler.is_compiling():
         return False
     in_backward: int = graph_task()

@@ -79,15 +79,17 @@ def lstm(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: hidden and cell state, each (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, and w_hr
-            if the hidden state is projected, as torch.nn.LSTM stores them.
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, and
+            w_hr if the hidden state is projected, as torch.nn.LSTM stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
@@ -100,7 +102,7 @@ def lstm(
         The output, the last hidden state and the last cell state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -142,15 +144,17 @@ def gru(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: the hidden state, (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, as
             torch.nn.GRU stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
@@ -163,7 +167,7 @@ def gru(
         The output and the last hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -205,15 +209,17 @@ def rnn(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: the hidden state, (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, as
             torch.nn.RNN stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         nonlinearity: "tanh" (default) or "relu".
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
@@ -227,7 +233,7 @@ def rnn(
         The output and the last hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -283,7 +289,7 @@ def lstm_cell(
         The next hidden and cell state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -334,7 +340,7 @@ def gru_cell(
         The next hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -385,7 +391,7 @@ def rnn_cell(
         The next hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
