@@ -85,8 +85,7 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The recipe's name, followed by the GEMM's name if the GEMM is not the first of its
-        role."""
+        """The recipe's name, followed by the GEMM's name if it is not the first of its role."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
 

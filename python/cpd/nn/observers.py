@@ -357,8 +357,7 @@ class _Hook:
 
 
 def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before each call of the model: ends the previous step, and begins a step if one is
-    due."""
+    """Runs before each call of the model: ends the previous step, begins a step if it is due."""
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED)
     watch._close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random streams of a layer that computes several products.
+"""`Bits`: the random streams of a layer that computes several products.
 
 Each product has a position, which is XORed into the lowest 20 bits of the layer's stream.
 """
@@ -22,11 +22,11 @@ class Bits(NamedTuple):
 
     seed: Number = 0
     stream: Number = 0
-    """The stream that positions are XORed into."""
+    """The layer's stream, before a position is XORed into it."""
 
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
-        """Returns a call's bits, zeros where the recipe draws nothing."""
+        """Returns the random bits of a call; seed and stream are 0 if no rounding is stochastic."""
         if not how._kept.draws:
             return cls()
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
