@@ -4,29 +4,28 @@
 `scaled_dot_product_attention` has three steps, defined by `recipe.attention` and `recipe.softmax`:
 
 1. Scores: query · keyᵀ. If the operands' type cannot represent the sums, the sums are in float32.
-The scores
-   are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`. Then
-   the mask is added, in float32: -inf where a boolean mask is False, and above the diagonal if
-   `is_causal`.
-2. Weights: the softmax along each row, in float32, rounded once by `recipe.softmax`. The returning
-   gradient is rounded in the same way, straight through. The weights are float32 if the attention
-   recipe casts them, else in the query's type. Then dropout is applied.
+The scores are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`.
+Then the mask is added, in float32. The mask is -inf where a boolean mask is False, and above the
+diagonal if `is_causal`.
+2. Weights: the softmax of each row, in float32, rounded once by `recipe.softmax`. In the backward
+pass, the gradient of the weights is rounded in the same way. The weights are float32 if the
+attention recipe casts them, else in the query's type. Then dropout is applied.
 3. The result: weights · value, in the query's type, or torch.autocast's.
 
 In the two products, the query and the attention weights have the casts of a recipe's `activation`;
 the key and the value have the casts of its `weight`. The attention recipe casts each operand of the
-forward and backward GEMMs. With neither `attention` nor `softmax`, torch's function computes
-everything; with `softmax` alone, torch computes the products.
+forward and backward GEMMs. If the recipe has neither `attention` nor `softmax`, torch's function
+computes everything. If it has only `softmax`, torch computes the products.
 
 `multi_head_attention` adds the projections of query, key and value before the attention, and the
 projection of the output after it. Each projection is a `cpd.functional.linear` by the recipe
-itself. As in torch, there is one product if query, key and value are the same tensor, two if key
-and value are, else three.
+itself. As in torch, the input's projections are one product if query, key and value are the same
+tensor. They are two products if only key and value are the same tensor, and otherwise three.
 
 Each product takes random bits from the stream XOR its position: 0 for the scores, 1 for the
-weighted values, 2 for the softmax. In multi_head_attention these positions are 4, 5 and 6. The
-projections of query, key and value have 0, 1 and 2, the projection of the output has 3. Dropout is
-torch's own.
+weighted values, 2 for the softmax. In `multi_head_attention` these three have the positions 4, 5
+and 6. The projections of query, key and value have the positions 0, 1 and 2, and the projection of
+the output has position 3. Dropout takes random numbers from torch's generator.
 
 All functions work under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
 """
@@ -184,27 +183,27 @@ def multi_head_attention(
         query: L × N × E (or L × E).
         key: S × N × … (or S × …).
         value: S × N × … (or S × …).
-        embed_dim_to_check: E.
+        embed_dim_to_check: the size E of the embedding.
         num_heads: the number of heads.
-        in_proj_weight: the three projections' weights together, 3 E × E, or None.
-        in_proj_bias: 3 E, or None.
-        bias_k: a key that is appended, or None.
-        bias_v: a value that is appended, or None.
+        in_proj_weight: the weights of the three projections in one tensor, 3 E × E, or None.
+        in_proj_bias: the biases of the three projections, 3 E values, or None.
+        bias_k: a learned key that is appended to the keys, 1 × 1 × E, or None.
+        bias_v: a learned value that is appended to the values, 1 × 1 × E, or None.
         add_zero_attn: whether a key and a value of zeros are appended.
         dropout_p: as in torch, with torch's own random numbers.
-        out_proj_weight: the output projection's weight.
-        out_proj_bias: the output projection's bias, or None.
+        out_proj_weight: the weight of the output's projection, E × E.
+        out_proj_bias: the bias of the output's projection, E values, or None.
         training: whether dropout is applied; default True.
-        key_padding_mask: N × S; default None.
-        need_weights: whether the weights are returned; default True.
-        attn_mask: L × S or N · heads × L × S; default None.
-        use_separate_proj_weight: whether the next three are used in place of `in_proj_weight`;
-            default False.
-        q_proj_weight: the query's projection; default None.
-        k_proj_weight: the key's projection; default None.
-        v_proj_weight: the value's projection; default None.
-        static_k: keys in place of the projected ones, N · heads × S × …; default None.
-        static_v: values in place of the projected ones; default None.
+        key_padding_mask: a mask of keys, N × S; default None.
+        need_weights: whether the attention weights are returned; default True.
+        attn_mask: a mask of scores, L × S or N · heads × L × S; default None.
+        use_separate_proj_weight: whether the next three arguments replace `in_proj_weight`; default
+            False.
+        q_proj_weight: the weight of the query's projection; default None.
+        k_proj_weight: the weight of the key's projection; default None.
+        v_proj_weight: the weight of the value's projection; default None.
+        static_k: keys that replace the projected keys, N · heads × S × E/heads; default None.
+        static_v: values that replace the projected values, as `static_k`; default None.
         average_attn_weights: whether returned weights are averaged over heads; default True.
         is_causal: as in torch; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
@@ -220,7 +219,7 @@ def multi_head_attention(
             None.
 
     Returns:
-        The result, L × N × E, and the weights, or None.
+        A tuple of the result, L × N × E, and the attention weights (None without `need_weights`).
 
     Raises:
         ValueError: for shapes that do not match, an invalid option, or a result type that cannot

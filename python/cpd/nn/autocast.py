@@ -33,7 +33,7 @@ class Mode(TorchFunctionMode):
 
     Args:
         recipe: the recipe of the operations in the table.
-        operations: the table: its operations, by torch's functions. torch computes other functions.
+        operations: the table's rows, by torch's functions. torch computes all other functions.
 
     Attributes:
         left: how often torch computed each operation of the table itself.
@@ -72,9 +72,9 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Returns a function's result by the recipe.
+        """Returns the result of an operation by the recipe.
 
-        NotImplemented if torch must compute the function.
+        Returns NotImplemented if torch must compute the function.
         """
         if operation.form is None:
             return NotImplemented
@@ -117,43 +117,44 @@ class autocast(Mode):  # noqa: N801  # as torch.autocast
     - of torch.nn.functional: linear, the convolutions, attention (by the recipe's `attention`),
       grouped_mm, bilinear, the normalizations, softmax and embedding (rounded as the recipe says);
     - matmul: @, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm, addmv,
-      addbmm, baddbmm, addr, which add to the product by torch; torch.linalg.matmul and those of
-      torch.ops.aten;
+      addbmm, baddbmm and addr (torch computes the addition); torch.linalg.matmul; and the functions
+      of torch.ops.aten with these names;
     - if the recipe has `residual`: the addition of two tensors of one shape.
 
-    All calls to them count, also by torch's own modules, by position or by name, and with `out=`. A
-    converted layer has its own recipe. All other products (lstm, cdist, multi_dot, einsum of three
-    tensors, …) remain torch's, and so do products of sparse operands and of other types than
-    float32, bfloat16 and float16. `left` counts them by name, or as aten's operation. It does not
-    see compiled code, nor operators that other packages define. Attention that is written out of
-    matmul and softmax takes the recipe itself: `cpd.convert` knows attention as such.
+    All calls of these functions are emulated, also calls in torch's own modules and calls with
+    `out=`. A converted layer follows its own recipe. torch computes all other products (lstm,
+    cdist, multi_dot, einsum of three tensors, …), products of sparse operands, and products in
+    other types than float32, bfloat16 and float16. The attribute `left` counts such products by the
+    function's name or the aten operation. `left` does not count products in compiled code or in
+    operators of other packages. If attention is written as matmul and softmax, the recipe itself
+    computes its products, not the recipe's `attention`; only `cpd.convert` recognizes such code as
+    attention.
 
-    In a 16-bit type, alpha times a product plus beta times an input is formed in float32 and
-    rounded once.
+    In a 16-bit type, alpha · product + beta · input is computed in float32 and rounded once.
 
-    Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
-    einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
-    DTensors raise TypeError.
+    Arguments have the same meaning as in torch: `beta=0` ignores the input, a size of 1 broadcasts
+    in einsum and tensordot, and invalid shapes raise torch's error. Nested tensors and DTensors
+    raise TypeError.
 
-    Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
-    the order in which the first operand has them.
+    addbmm, tensordot and einsum form one sum over all summed dimensions. The sum is row-major, with
+    the dimensions in the order of the first operand.
 
     Args:
         recipe: as for `cpd.convert`; its rules and schedule are ignored.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`. Calls are numbered from 0 whenever the
             context is entered, and use this stream XOR number << 20. Default 0.
-        coverage: whether `left` also counts what is called below the level of torch's functions.
-            Counting takes some microseconds for each operation of torch within the context, which
-            small models notice. Default True; False: it counts functions alone.
+        coverage: whether `left` also counts products that torch's functions compute internally;
+            default True. This takes some microseconds for each operation of torch within the
+            context, which slows small models. False: `left` counts only functions.
 
     Raises:
         ValueError: if the recipe's scaling is delayed.
 
-    It works under torch.compile, inside the compiled function and around it. A function under
-    activation checkpointing must enter the context itself, as it is recomputed outside of any
-    context around it: else a call raises RuntimeError. One context is not for several threads at
-    once.
+    The context works under torch.compile, inside the compiled function and around it. A function
+    under activation checkpointing must enter the context itself, because it is recomputed outside
+    of any surrounding context; otherwise a call raises RuntimeError. Several threads must not use
+    one context at the same time.
 
     >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
@@ -258,9 +259,9 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Adds `change` to the pause count of each active `Mode`.
+    """Adds `count` to the pause count of each `Mode` that is entered.
 
-    A `Mode` with a count above 0 is inactive.
+    A `Mode` with a pause count above 0 computes and counts nothing.
     """
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:

@@ -48,24 +48,25 @@ _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDict
 class Clock:
     """Counts the steps of a converted model, in an int64 buffer of the model's state_dict.
 
-    A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside such
-    a call it begins at the first forward, with gradients on, of a layer that delays, rounds
-    stochastically or has a schedule, after a backward pass has reached a converted layer (`enter`,
-    `mark`). In a model that has not trained yet, the first forward in training mode begins the
-    first step. A layer in eval mode begins a step only after a backward pass through layers in eval
-    mode. A call of the model that follows such a forward, before a backward pass, belongs to the
-    step that has begun.
+    A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside of
+    such a call, a step begins at a layer's forward (`enter`), if a backward pass has reached a
+    converted layer since the last step began (`mark`). The layer must have delayed scaling,
+    stochastic rounding or a schedule, and gradients must be on. In a model that has not trained
+    yet, the first forward in training mode begins the first step. A layer in eval mode begins a
+    step only after a backward pass through layers in eval mode. A call of the model that follows
+    such a forward, before a backward pass, belongs to the step that has begun.
 
-    No step begins while a backward pass recomputes activations, nor within a transform of
-    torch.func, which could not see the change: there the stream follows from the buffer passed to
-    torch.func.functional_call.
+    No step begins while a backward pass recomputes activations. No step begins within a transform
+    of torch.func either, which could not see the change. Within a transform, the stream is computed
+    from the buffer that torch.func.functional_call gets.
 
-    At a call of the model the ranks of `amax_group` exchange the magnitudes of the previous step;
-    within a layer's forward, which not all ranks need to reach, they exchange nothing. All layers'
-    scales advance at a call of the model; otherwise each layer's advance at its next forward.
+    At a call of the model, the ranks of `amax_group` exchange the magnitudes of the previous step.
+    In a layer's forward, which not all ranks may reach, ranks exchange nothing. A call of the model
+    updates the scales of all layers. If the model is not called, each layer's scales are updated in
+    its next forward.
 
-    The state beside the buffer is on the host. Compiled programs change it by the operators of
-    `cpd._torch.steps`, so they neither guard on it nor break.
+    All other state is on the host. Compiled programs change it by the operators of
+    `cpd._torch.steps`, so they have no guards on this state and no graph breaks.
 
     Args:
         model: the converted model, in which the clock registers its buffer and its hooks.
@@ -74,11 +75,11 @@ class Clock:
         amax_group: as for `cpd.convert`; default None.
 
     Attributes:
-        begun: the number of steps that began in this object's life.
+        begun: the number of steps that have begun since this object was made.
         reached: the modes of the layers that a backward pass has reached since the step began.
         fresh: True if the first forward in training mode begins a step, without a backward pass.
         trains_in_eval: True if the present step follows a backward pass of layers in eval mode.
-        per_rank: the keys of `PER_RANK` that have happened.
+        per_rank: the keys of `PER_RANK` for the notes that apply to past steps.
     """
 
     begun = 0
@@ -190,7 +191,8 @@ class Clock:
         """Begins a step at a call of the model.
 
         Exchanges magnitudes between ranks, computes the scales of all layers, and increments the
-        number. The arguments are tensors of the clock and, in order, of the layers.
+        number. `step` is the clock's buffer. `histories` and `scales` are the states of all layers,
+        in order.
         """
         self.advance(self._delayed, histories, scales)  # layers began their last steps
         for group in self._groups(step):
@@ -240,7 +242,7 @@ class Clock:
         """Begins a step at a layer's forward if a step is due, and computes the layer's scales.
 
         `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
-        `tensors` has the layer's state.
+        `histories` and `scales` are the layer's state.
         """
         if self._is_idle():
             return
@@ -436,7 +438,7 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Returns True if compiled backward passes set the clock's flag. Torch 2.11 drops that write."""
+"""True if compiled backward passes set the clock's flag. Torch 2.11 drops that write."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

@@ -158,7 +158,7 @@ def conv2d(
     gradient over (image, output row, output column). The input's gradient is a convolution too. The
     output's gradient, with stride - 1 zeros between its elements, is convolved with the kernel
     rotated by 180°. These sums run over (output channel, row, column), wholly in the accumulator.
-    Gradients of gradients are not supported.
+    Gradients of gradients are not supported; forward mode over gradients (torch.func.jvp) is.
 
     On the CPU, products read images in place: images are not unfolded or padded in memory. Zeros
     between a gradient's elements are multiplied only if that changes a bit. On a GPU, images are

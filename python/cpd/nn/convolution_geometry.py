@@ -20,7 +20,7 @@ PADDING_MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
-"""Maps the padding modes of torch's layers to those of torch.nn.functional.pad."""
+"""Maps the padding modes of torch's layers to the modes of torch.nn.functional.pad."""
 
 
 class Geometry(NamedTuple):
@@ -63,8 +63,8 @@ def moves_of(
 ) -> tuple[Moves, tuple[int, ...]]:
     """Returns stride, padding and dilation for the operator, and the padding to apply before it.
 
-    The latter is an argument of torch.nn.functional.pad. The operator itself pads with zeros,
-    equally on both sides; all other padding is applied before it.
+    The operator itself pads with zeros, equally on both sides. All other padding is applied before
+    the operator, by torch.nn.functional.pad; its argument is the second result.
     """
     transposed = geometry.output_padding is not None
     stride = _numbers(rank, "stride", geometry.stride, 1)

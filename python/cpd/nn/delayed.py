@@ -269,7 +269,7 @@ class Delayed(_Casts, nn.Module):
         """Moves the state from the meta device, which has no values.
 
         The new device is that of the layer's weights in `state_dict`, the state_dict of an
-        unconverted model. The values are then those before the first step.
+        unconverted model. The state then has its values from before the first step.
         """
         device = device_of(state_dict, prefix)
         if self.scale.is_meta and device is not None:

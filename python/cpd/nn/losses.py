@@ -121,8 +121,8 @@ def judge(x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None = None) ->
     """Measures what a cast of the finite tensor `x` to `spec` loses, with blocks along `axis`.
 
     `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor. If the spec
-    has a transform, the losses are those of the transformed values. The cast's result is float32,
-    like the operands of layers: 16-bit types cannot represent an element times its scale.
+    has a transform, the losses of the transformed values are measured. The cast's result is
+    float32, like the operands of layers: 16-bit types cannot represent an element times its scale.
     """
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
@@ -177,9 +177,9 @@ def _cast(
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
     """Returns the cast of `x`, the values before the cast, their factor, and the scales.
 
-    Cast and values are float32; the values are transformed if the spec has a transform. The cast is
-    that of the values times the factor. The scales, one for each element, decode elements; None
-    without scales.
+    Cast and values are float32; the values are transformed if the spec has a transform. The factor
+    multiplies the values before they are cast. The scales, one for each element, decode elements;
+    None without scales.
     """
     values = x.float()
     q = spec.format

@@ -132,7 +132,7 @@ def _names_sum(text: str) -> bool:
 
 
 def sums(value: Any) -> tuple[Any, ...]:
-    """Reads `sums`: returns three sums, four with that of the bias's gradient, or () for None."""
+    """Reads `sums`: returns three sums (four with the bias's gradient), or () for None."""
     if value is None:
         return ()
     is_tuple = isinstance(value, (tuple, list)) and len(value) != 2  # (exp, man) is a format

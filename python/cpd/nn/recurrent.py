@@ -7,13 +7,14 @@ A layer computes, for each direction:
 2. In each time step, the state's product h · w_hhᵀ + b_hh, and from the two products the next
 state, by torch's formulas in the products' type. LSTM: i, f, g and o are the quarters of the
 products' sum; c = σ(f)·c + σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h ·
-w_hrᵀ. GRU: r, z and n are thirds; r and z are sums, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n.
-RNN: h is the activation function of the products' sum.
+w_hrᵀ. GRU: x_r, x_z, x_n and h_r, h_z, h_n are the thirds of the two products; r = x_r + h_r, z =
+x_z + h_z, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n. RNN: h is the activation function of the
+products' sum.
 
 The recipe casts the operands of each product, and rounds its result to `output`. The gates and the
-state have no further rounding. The gradient of w_hh has a GEMM in each time step. These gradients
-are added in float32 in the order of the backward pass. `cpd.nn.recurrent_native` computes the same
-in fewer calls, if possible.
+state have no further rounding. The gradients of w_hh and w_hr have a GEMM in each time step. The
+GEMMs' results are added in float32 in the order of the backward pass, and then to the weight's
+other gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
 
 Each product takes random bits from the layer's stream XOR its position, 4 · (t · n + m) + kind. t
 is the time step (0 for the input's product), m = layer · directions + direction, n is the number of
@@ -430,7 +431,7 @@ class _Order(NamedTuple):
 
 
 class _How(NamedTuple):
-    """How a layer's products are computed: recipe, random bits and delayed scales."""
+    """The arithmetic of a layer's products: recipe, random bits and delayed scales."""
 
     recipe: Recipe
     bits: Bits

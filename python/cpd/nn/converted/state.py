@@ -94,7 +94,7 @@ class State:
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
-        """Yields all recipes that the layer may have: the first, then those of its schedule."""
+        """Yields the recipes that the layer may have: its first, then its schedule's recipes."""
         for recipe in (self.given, *(scheduled for _, _, scheduled in self.given.schedule)):
             if recipe is not None:
                 yield _followed(recipe)
