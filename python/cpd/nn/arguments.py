@@ -37,7 +37,7 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
             raise TypeError("give recipe=, such as recipe='mxfp8', or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
     if isinstance(sums, Accumulator):
-        sums = sums.text  # which compiled programs take beside a recipe's text
+        sums = sums.text  # also arguments of compiled programs
     if isinstance(sums, str) and not torch.compiler.is_dynamo_compiling():
         return _summed(None if recipe is None else as_recipe(recipe), sums)
     return Recipe(NATIVE if recipe is None else recipe, sums=sums)
@@ -86,10 +86,10 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether arguments and parameters have several float types.
+    """Returns True if a module's arguments and parameters have different floating-point types.
 
-    Tensors in tuples count. False within torch.autocast. Torch's layers of products refuse several
-    types.
+    torch's linear, convolutional and other product layers then raise an error. Tensors in tuples
+    are included. Returns False within torch.autocast.
     """
     first: Tensor | None = None
     for value in (*arguments, *module._parameters.values()):
@@ -103,9 +103,9 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
 
 
 def check_types(what: str, *operands: Tensor, way: str = "") -> None:
-    """Raises ValueError for operands of several types, outside of torch.autocast.
+    """Raises ValueError if operands have different types, outside of torch.autocast.
 
-    `way`: what helps, in addition to converting them.
+    The message advises to convert the operands; `way` adds another advice.
     """
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
@@ -132,13 +132,13 @@ class Arguments(NamedTuple):
     cast."""
     weight: Cast | None
     dtype: torch.dtype | None
-    """The requested type of the result."""
+    """The result's type that the caller requested; None if the caller did not."""
     element: torch.dtype
-    """The type of the sums."""
+    """The type in which the operator stores the sums."""
     narrow: torch.dtype | None
     """The type that torch.autocast uses; None if autocast is off or the caller gives `dtype`."""
     gemms: str
-    """The recipe's text as the operator takes it."""
+    """The recipe's text, an argument of the operator."""
     seed: Number
     stream: Number
     delayed: Any
@@ -267,7 +267,7 @@ def pair_of(
 
 
 def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Returns the type of the sums."""
+    """Returns the type in which the operator stores the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
     output = format_of(recipe.output)

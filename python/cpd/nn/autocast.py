@@ -84,7 +84,7 @@ class Mode(TorchFunctionMode):
             return NotImplemented
         asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
         if not asks and operation.refuses(tensors):
-            return NotImplemented  # torch's function raises
+            return NotImplemented  # torch's function raises an error
         if operation.part != RESIDUAL:
             for x in tensors:
                 check_whole(f"an operand of {operation.name}", x)
@@ -231,7 +231,7 @@ class Unseen(TorchDispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        in_backward = autograd_node() is not None  # counted in the forward pass
+        in_backward = autograd_node() is not None  # already counted in the forward pass
         if not (Unseen._unwatched or in_backward or is_ours(func)) and is_product(func):
             name = name_of(func)
             self.left[name] = self.left.get(name, 0) + 1

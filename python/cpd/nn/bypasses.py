@@ -26,5 +26,5 @@ def reader_of(parent: nn.Module, name: str) -> str:
 def _computes_as(module: nn.Module, kind: Any) -> bool:
     cls = getattr(
         type(module), "_cpd_class", type(module)
-    )  # of a converted module, the class it had
+    )  # a converted module's class before its conversion
     return kind is not None and cls.forward is kind.forward

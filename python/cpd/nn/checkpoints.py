@@ -33,7 +33,7 @@ def activation_checkpoint() -> Any:
         return frame if frame is not None else _variable(pack, "target_frame_ref")()
     if torch.is_grad_enabled() and graph_task() == -1:
         return None
-    return _reentrant()  # which has no hooks
+    return _reentrant()  # a use_reentrant=True checkpoint has no hooks
 
 
 def makes_gradients() -> bool:
@@ -59,12 +59,12 @@ _CODES = (CheckpointFunction.forward.__code__, CheckpointFunction.backward.__cod
 
 
 def _reentrant() -> Any:
-    """Returns the context of the innermost running checkpoint with use_reentrant=True."""
+    """Returns the autograd context of the innermost running checkpoint with use_reentrant=True."""
     return next(_reentrants(), None)
 
 
 def _reentrants() -> Iterator[Any]:
-    """Yields the contexts of the running checkpoints with use_reentrant=True, innermost first."""
+    """Yields the autograd contexts of running use_reentrant=True checkpoints, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _CODES:

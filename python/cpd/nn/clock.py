@@ -111,7 +111,7 @@ class Clock:
         self._within: list[bool] = []
         self._lost: Tensor | None = None
         self._warned = False
-        self._flag = torch.zeros((), dtype=torch.uint8)  # compiled backward passes write it
+        self._flag = torch.zeros((), dtype=torch.uint8)  # set by compiled backward passes
         self.key = enroll(self)
         for number, delayed in enumerate(self._delayed):
             for part in (delayed, *delayed.parts()):
@@ -129,7 +129,7 @@ class Clock:
 
     @property
     def step(self) -> Tensor:
-        """The number, a tensor."""
+        """The number of the present step, a one-element int64 tensor."""
         number = self._buffers[NAME]
         assert number is not None
         if self._lost is not None and number is not self._lost and not number.is_meta:
@@ -160,7 +160,7 @@ class Clock:
     # ---- calls of the model --------------------------------------------------------------------
 
     def tick(self, model: nn.Module, arguments: Any) -> None:
-        """The forward pre-hook: begins a step."""
+        """The model's forward pre-hook: begins a step."""
         counts = model.training and not self._is_idle()
         if torch.compiler.is_compiling():
             if counts:
@@ -168,7 +168,7 @@ class Clock:
             return
         self._within.append(counts)
         if counts:
-            if self._root is None:  # of a pickled model
+            if self._root is None:  # after unpickling
                 self._root = ref(model)
             self.begin_model(self.step, *tensors(self._delayed))
 
@@ -182,8 +182,8 @@ class Clock:
         ops.begin_model(self.step, histories, scales, self.key)
 
     def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
-        """The forward hook: ends a call of the model, also one that raises."""
-        if self._within:  # not where `tick` was compiled
+        """The model's forward hook: ends a call of the model, also a call that raised an error."""
+        if self._within:  # empty if `tick` was compiled
             self._within.pop()
 
     @torch.no_grad()
@@ -194,7 +194,7 @@ class Clock:
         number. `step` is the clock's buffer. `histories` and `scales` are the states of all layers,
         in order.
         """
-        self.advance(self._delayed, histories, scales)  # layers began their last steps
+        self.advance(self._delayed, histories, scales)  # for steps that layers began
         for group in self._groups(step):
             reduce(histories, group)
         joins = self._begun_by_layer and not self.reached
@@ -350,7 +350,7 @@ class Clock:
     # ---- the buffer ----------------------------------------------------------------------------
 
     def set(self, number: int) -> None:
-        """Sets the number of the present step.
+        """Sets the number of the present step to `number`.
 
         The next forward in training mode begins the next step.
         """
@@ -410,7 +410,7 @@ def _ranks() -> int:
 
 
 def _tensors_in(values: Any) -> Iterable[Tensor]:
-    """Yields the tensors in a layer's result."""
+    """Yields the tensors in a layer's result, which may be nested tuples, lists or dicts."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (tuple, list)):

@@ -280,7 +280,7 @@ def _states(root: nn.Module) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A module to be emulated."""
+    """A module that `convert` will emulate, with its name, emulation and state."""
 
     name: str
     module: nn.Module
@@ -418,7 +418,7 @@ class _Plan:
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> clock.Clock | None:
-        """Gives the model its clock, which continues from the state of the previous clock."""
+        """Adds a clock to the model if a layer needs one. It continues from a previous clock."""
         states = [layer.state for layer in self.layers]
         for state in states:
             state.counts = state.delayed is not None or bool(state.given.schedule) or state.draws

@@ -97,7 +97,7 @@ class Counter(TorchDispatchMode):
             )
             before = submodule.register_forward_pre_hook(self._enter_module, with_kwargs=True)
             self._handles += [after, before]
-        for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
+        for node in self._new_nodes((args, kwargs)):  # nodes made before the model
             del node
         self._enter_module(module, (), {})
         watchers.append(self._note)
@@ -184,7 +184,7 @@ class Counter(TorchDispatchMode):
 
     def _count(self, func: Any, args: Sequence[Any], number: int) -> None:
         if Counter.paused or (self._nodes and torch.is_grad_enabled() and not self._creates_graph):
-            return  # an observer's, or activation checkpointing computes it again
+            return  # in an observer or a recomputation
         module = self._nodes[-1] if self._nodes else self._within[-1]
         recipe = self._recipe(module, func, args)
         key = module, operation_name(func), bool(self._nodes), recipe
@@ -362,7 +362,7 @@ class Census:
             module.register_forward_pre_hook(look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of the model itself."""
+        """The forward pre-hook of the model itself: begins to count, or ends a counted step."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
@@ -400,7 +400,7 @@ class Census:
 
     def _note_traced(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         """Counts by tracing a training step of the model, or of a submodule called instead."""
-        self._counter = None  # of parts that ran before
+        self._counter = None  # discard counts of submodules
         if (None if self._model is None else self._model()) is None or _is_looked_at(model):
             self._model = weakref.ref(model)
             _CENSUSES[model] = self

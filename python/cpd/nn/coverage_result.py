@@ -60,7 +60,7 @@ class Coverage:
 
     @property
     def left(self) -> tuple[Products, ...]:
-        """The products that torch computed, the largest first."""
+        """The products that torch computed, ordered by multiply-accumulates, the largest first."""
         return tuple(sorted((p for p in self.products if not p.recipe), key=lambda p: -p.macs))
 
     @property
@@ -153,14 +153,14 @@ _MOST_LINES = 6
 
 
 def _percent(share: float) -> str:
-    """Returns a percentage with one decimal place. 0 % and 100 % are always exact."""
+    """Returns a percentage with one decimal place. 0 % and 100 % are never rounded values."""
     if share in (0, 1):
         return f"{round(100 * share)} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
 
 
 def _count(number: int) -> str:
-    """Returns a number in thousands, millions and so on."""
+    """Returns a number as a short text in thousands (k), millions (M) and so on."""
     for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
             return f"{number / unit:.3g} {letter}"

@@ -95,7 +95,7 @@ class _Casts:
 
 
 class Product(_Casts):
-    """One of the products whose scales a `Delayed` stores."""
+    """One product of a layer, with scales that a `Delayed` stores."""
 
     def __init__(self, state: Delayed, number: int) -> None:
         self.state, self.number = state, number
@@ -208,9 +208,9 @@ class Delayed(_Casts, nn.Module):
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
 
     def update(self) -> None:
-        """Computes the scales of the step that begins.
+        """Computes the scales of the step that begins, from the magnitudes of previous steps.
 
-        The function `update` does so for many layers.
+        The function `update` does so for many layers at once.
         """
         update((self,))
 
@@ -235,10 +235,10 @@ class Delayed(_Casts, nn.Module):
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
             q = scaled_of(cast)
-            assert q is not None  # as a history needs
+            assert q is not None  # a history needs a scaled format
             numbers[0][OPERANDS.index(name)] = q.element.max
             numbers[1][OPERANDS.index(name)] = 2.0**q.margin
-        for _ in range(min(steps, self.history + 1)):  # the history is then empty
+        for _ in range(min(steps, self.history + 1)):  # further steps would change nothing
             ops.update_delayed(history, scale, *numbers, self.amax == "most_recent")
 
     def catch_up(self) -> None:
@@ -287,7 +287,7 @@ class Delayed(_Casts, nn.Module):
                 return x
             if x.is_meta and not moved.is_meta:
                 return torch.full_like(x, x is self.scale, device=moved.device)
-            return x.to(moved.device)  # also where `fn` makes a tensor of another type, or an empty
+            return x.to(moved.device)  # even if `fn` changes type or values
 
         return super()._apply(keep_values, recurse)  # type: ignore[no-any-return,no-untyped-call]
 

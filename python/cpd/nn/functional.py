@@ -317,10 +317,10 @@ def bilinear(
 
 
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns a result in another shape.
+    """Returns `y` in another shape, but not as a view of `y` for autograd.
 
-    As with torch's results, autograd does not treat the result as a view. Hooks of FSDP2 and code
-    that writes into results rely on that.
+    Results of torch's functions are not views either. Hooks of FSDP2, and code that changes results
+    in place, rely on that.
     """
     if y.dim() == len(shape):
         return y

@@ -105,7 +105,7 @@ def grouped_mm(
 
 
 def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """Returns the operands of one group."""
+    """Returns the parts of both operands that one group multiplies."""
     if a.dim() == 2 and b.dim() == 2:
         return a[:, begin:end], b[begin:end]
     if a.dim() == 2:

@@ -13,7 +13,7 @@ from cpd.numeric.warned import warn
 
 
 class _Layer(nn.Module):
-    """The base class of layers pickled by 0.7. An object becomes a layer of the next base class."""
+    """Loads a layer that version 0.7 pickled: converts it to a layer of the second base class."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         recipe = state.pop("recipe")

@@ -66,7 +66,7 @@ class Judged(NamedTuple):
     """The losses of a cast, mostly as counts of values. NaN and infinities are not counted."""
 
     values: float
-    """The number of values; a transform may have appended zeros."""
+    """The number of values, including zeros that a transform may have appended."""
     underflows: float
     """The number of nonzero values that became 0."""
     overflows: float

@@ -362,7 +362,7 @@ class _Rounding(NamedTuple):
             element = operators.result_type(input, self.dtype)
             check_storage(operators.name_of(element), element_of(recipe.norm).name)
             if mixes_types(input, others):
-                compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
+                compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch's own error
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
             y = rounded(y, recipe.norm, recipe.norm, seed=self.seed, stream=self.stream).to(element)

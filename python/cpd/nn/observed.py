@@ -35,7 +35,7 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields the weight matrices of a layer, each with its name; "" if there is only one."""
     if isinstance(layer, (nn.Linear, _ConvNd)):
-        yield "", layer.weight  # also where it is parametrized
+        yield "", layer.weight  # parametrized or not
         return
     for name, weight in layer.named_parameters(recurse=False):
         if "weight" in name and weight.dim() >= 2:

@@ -106,7 +106,7 @@ COLUMNS = tuple(column.name for column in fields(WatchRow))
 def row_of(
     step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str
 ) -> WatchRow:
-    """Returns the row of one tensor in one step."""
+    """Returns the `WatchRow` of one tensor and recipe in one step, from its measurements."""
     layer, role, name, gemm = key
     count = int(seen.values)
     finite = seen.nonfinite < seen.values
@@ -158,7 +158,7 @@ def json_of(rows: Iterable[WatchRow]) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Returns a value that JSON can hold: a number that is not finite becomes a text."""
+    """Converts a value for JSON: a number that is not finite becomes a text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

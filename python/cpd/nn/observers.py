@@ -159,7 +159,7 @@ class Watch:
     def to_json(self, path: str | Path | None = None) -> str:
         """Returns the rows as a JSON array of objects.
 
-        Numbers that JSON lacks are the texts "inf", "-inf" and "nan".
+        Infinities and NaN, which JSON does not have, become the texts "inf", "-inf" and "nan".
 
         Args:
             path: a file to which the text is also written; default None: no file.
@@ -197,7 +197,7 @@ class Watch:
         draw(Path(path), self.last())
 
     def last(self) -> list[WatchRow]:
-        """Returns the rows of the last step."""
+        """Returns the rows of the last measured step."""
         rows = self.rows
         return [row for row in rows if row.step == rows[-1].step]
 
@@ -385,7 +385,7 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
 
 
 def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before a layer computes: measures its input and, once a step, its weights."""
+    """Runs before a layer's forward: measures its input and, once in each step, its weights."""
     _check_eager()
     step = watch._open
     if step is None or _is_repeated():

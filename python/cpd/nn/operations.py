@@ -45,8 +45,8 @@ class Operation(NamedTuple):
     name: str
     """The operation's name in errors, and in `cpd.autocast(…).left`."""
     functions: str
-    """The operation's names in torch, Tensor and torch.nn.functional. "F." or "linalg." restricts a
-    name to that namespace."""
+    """The operation's names in torch, Tensor and torch.nn.functional. A name with "F." or "linalg."
+    is only in torch.nn.functional or torch.linalg."""
     form: Callable[..., Any] | None = None
     """A function of (mode, *arguments of torch's function) that computes the operation by a recipe.
     It returns NotImplemented for arguments that torch must compute. `mode._take(products)` counts a

@@ -19,9 +19,9 @@ from torch.utils.flop_counter import flop_registry
 
 
 def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
-    """Returns the multiply-accumulates of one call of an overload of torch.ops.
+    """Returns the number of multiply-accumulates of one call of an operation in torch.ops.
 
-    Biases are not counted. None if the operation is not a product.
+    The addition of a bias is not counted. Returns None if the operation is not a product.
     """
     packet = _packet(operation)
     name = getattr(packet, "_qualified_op_name", "")

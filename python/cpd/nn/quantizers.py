@@ -21,7 +21,7 @@ Axes: TypeAlias = "int | tuple[int, int]"
 
 @dataclass(frozen=True)
 class _Rounding:
-    """The casts of a `Quantizer`."""
+    """The casts of a `Quantizer`: a function that rounds a tensor and its gradient."""
 
     forward: Cast | None
     backward: Cast | None

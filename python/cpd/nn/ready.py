@@ -147,4 +147,4 @@ READY: dict[str, Ready] = {
         _short("fp16", loss_scale="dynamic"),
     ),
 }
-"""The named recipes, by name."""
+"""Maps the names of recipes to the recipes."""

@@ -335,7 +335,7 @@ class Recipe:
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        """The keyword arguments that make the same recipe."""
+        """The keyword arguments with which `Recipe` makes an equal recipe."""
         return {name: getattr(self, name) for name in _PARTS}
 
     # ---- for layers ------------------------------------------------------------------------------
@@ -348,12 +348,12 @@ class Recipe:
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
-        """The four sums: forward, grad_input, grad_weight, grad_bias."""
+        """The recipe's four sums: forward, grad_input, grad_weight, grad_bias."""
         return tuple(getattr(self, name) for name in SUMS)
 
     @property
     def _is_native(self) -> bool:
-        """True if all sums are torch's own."""
+        """True if torch's own kernels compute all sums."""
         return all(map(is_native, self._sums))
 
     @property

@@ -57,7 +57,7 @@ def operands(value: Any) -> Cast | None:
         return formats(value)
     except ValueError as error:
         if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
-            raise  # the format or the accumulator exists
+            raise  # the error has another reason
         if number := re.search(r"\b(seed|stream|step|layer)=", value):
             raise ValueError(
                 f"a recipe has no {number[1]}: give it to the call, cpd.convert(…, seed=…), in "
@@ -212,7 +212,7 @@ def words(name: str, value: Any) -> str:
 
 def reduce(name: str, value: Any) -> Reduce:
     """Reads an all-reduce."""
-    from cpd.comm.spec import as_reduce  # which most recipes do not need, and takes time to import
+    from cpd.comm.spec import as_reduce  # imported late: slow, rarely used
 
     return as_reduce(value)
 
@@ -222,7 +222,7 @@ def loss_scale(name: str, value: Any) -> Any:
     if isinstance(value, str):
         if value == "dynamic":
             return value
-        with contextlib.suppress(ValueError):  # anything but a number is refused below
+        with contextlib.suppress(ValueError):  # the check below raises
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")

@@ -58,7 +58,7 @@ def keys_of(given: Any) -> dict[str, Any] | None:
     for name, equals, _ in (word.partition("=") for word in head.split()):
         is_missed = did_you_mean(name, KEYS, 0.8) and not names_cast(head)
         if equals and (head.startswith(f"{NATIVE} ") or is_missed):
-            keys[name] = ""  # which is unknown
+            keys[name] = ""  # unknown: the caller raises
     return _known({"format": head or NATIVE} | keys) if keys else None
 
 

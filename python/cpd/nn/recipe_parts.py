@@ -111,7 +111,7 @@ def _text(parts: dict[str, Any]) -> str:
     """Returns a recipe's text from its fields."""
     texts = {name: parts[name] for name in (*SUMS, *OPERANDS, "output", *ROUNDED, "scales_at")}
     texts |= {name: parts[name] for name in OVERRIDES if not is_same(parts[name])}
-    if parts["scales_at"] is None:  # what follows from `sums`
+    if parts["scales_at"] is None:  # the default follows from `sums`
         texts["sums"] = texts.pop("forward")
         del texts["scales_at"]
     return "native " + " ".join(f"{name}='{_word(part)}'" for name, part in texts.items())

@@ -71,7 +71,7 @@ def _cast(x: Tensor, spec: Cast | None) -> Tensor:
 
 
 class _Product:
-    """A product of the state with a weight, in each time step."""
+    """The product of the state with a weight, which is computed in each time step."""
 
     def __init__(self, recipe: Recipe, weight: Tensor, bias: Tensor | None) -> None:
         self.call = RecipeCall(resolved(recipe._kept.gemms))
@@ -146,13 +146,13 @@ class Cell(NamedTuple):
     """A kind of recurrent cell: what a step computes apart from products, and its derivative."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    """Computes the next state from the products of input and hidden state, and the state. Returns
-    the next state (hidden, before its projection, and an LSTM's cell state), and the values that
-    `backward` takes."""
+    """A function of the input's product, the state's product and the state. It returns the next
+    state and the values that `backward` needs. The next state is the hidden state before its
+    projection, and an LSTM's cell state."""
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
-    """Computes gradients from the values of `forward`, the state before the step, and the gradients
-    of the state after it. Returns the gradients of both products, and of the state before the step
-    without the part that its product adds."""
+    """A function of the values from `forward`, the state before the step, and the gradients of the
+    state after the step. It returns the gradients of both products, and of the state before the
+    step. The last gradient lacks the term that comes through the state's product."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -351,9 +351,9 @@ def _forward(
 def _backward(
     ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
 ) -> Gradients:
-    """Returns the operands' gradients.
+    """Returns the gradients of the operands of `over_time`.
 
-    `saved`: the values that `_forward` returned for the backward pass.
+    `saved` has the values that `_forward` returned for the backward pass.
     """
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad

@@ -152,7 +152,7 @@ class Report(Sequence[ReportRow]):
             state.set_off(True)
 
     def on(self) -> None:
-        """Makes the converted layers compute by their recipes."""
+        """Makes the converted layers compute by their recipes again, after `off`."""
         for state in self._states:
             state.set_off(False)
 

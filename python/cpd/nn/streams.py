@@ -18,7 +18,7 @@ MAX_POSITIONS = 1 << 20
 
 
 class Bits(NamedTuple):
-    """The random bits of a call that computes several products."""
+    """Seed and stream of a call that computes several products."""
 
     seed: Number = 0
     stream: Number = 0
@@ -30,7 +30,7 @@ class Bits(NamedTuple):
         if not how._kept.draws:
             return cls()
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
-            stream = stream.view(torch.int64)  # for which torch has no XOR
+            stream = stream.view(torch.int64)  # torch has no XOR of uint64
         return cls(seed, stream)
 
     def at(self, position: int) -> dict[str, Any]:

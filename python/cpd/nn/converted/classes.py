@@ -54,8 +54,8 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
         **emulation.attributes,
         "__reduce_ex__": reduce,
         "_load_from_state_dict": load,
-        "_apply": apply,  # which to_empty and to call
-        "__prepare_scriptable__": refuse_scripts,  # which torch.jit.script calls
+        "_apply": apply,  # called by to_empty and to
+        "__prepare_scriptable__": refuse_scripts,  # called by torch.jit.script
         "__module__": cls.__module__,
         "__doc__": cls.__doc__,
         "_cpd_class": cls,

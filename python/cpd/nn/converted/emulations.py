@@ -33,11 +33,11 @@ _HISTORIES = 16
 
 @dataclass(frozen=True)
 class Emulation:
-    """A kind of module and its emulation. Pickled modules hold its name."""
+    """How a kind of module is emulated. Pickled modules contain the emulation's name."""
 
     name: str
     what: str
-    """The name of the emulation in the report."""
+    """The name of the emulated part in the report, such as "products" or "norm"."""
     forward: Forward | None
     """Computes the module's forward by its recipe; None: the module's own forward runs."""
     part: str = ""
@@ -60,7 +60,7 @@ class Emulation:
     """Returns the reason why a module is not emulated; None: `refuses` derives it from the
     recipe."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """The attributes of the emulated class."""
+    """Attributes that the emulated subclass gets in addition."""
 
     @property
     def stands_alone(self) -> bool:
@@ -194,7 +194,7 @@ def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     with ByRecipe(module.cpd, PRODUCTS):
-        if not hasattr(module, "is_transposed"):  # written without implementations to choose from
+        if not hasattr(module, "is_transposed"):  # has only one implementation
             return own(module, *args, **kwargs)
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](module, *args, **kwargs)
 
@@ -256,7 +256,7 @@ _ALL = (
     _own("Experts", forward=_experts, histories=_histories_of_experts),
     Emulation("Residual", RESIDUAL, within(ADDITIONS), RESIDUAL),
     _rounding("OwnNorm", "norm", "norm"),
-    _rounding("Bag", "table", "embedding"),  # of sums, means or maxima of rows
+    _rounding("Bag", "table", "embedding"),  # sums, means or maxima of rows
     _encoder("CallsItsLayers", "activation_relu_or_gelu", 0),
     _encoder("MakesNoNestedTensors", "use_nested_tensor", False),
 )

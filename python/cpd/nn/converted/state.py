@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`State`, the attribute `cpd` of a converted layer: its recipe, number, clock and scales."""
+"""`State`: the attribute `cpd` of a converted layer.
+
+It has the layer's recipe, number, clock and scales.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +83,12 @@ class State:
         self._choose()
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch for the recipe's schedule."""
+        """Sets the number of the epoch, which a schedule of epochs follows."""
         self._epoch = epoch
         self._choose()
 
     def follow(self, step: int, then: int) -> None:
-        """Sets the present step and the one after it."""
+        """Sets the numbers of the present step (`step`) and of the step after it (`then`)."""
         self._steps = step, then
         self._choose()
 
