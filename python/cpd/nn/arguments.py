@@ -105,7 +105,7 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
 def check_types(what: str, *operands: Tensor, way: str = "") -> None:
     """Raises ValueError if operands have different types, outside of torch.autocast.
 
-    The message advises to convert the operands; `way` adds another advice.
+    The message recommends to convert the operands; `way` adds another remedy.
     """
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
@@ -292,7 +292,7 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
 def _or_off(element: torch.dtype, x: Tensor) -> str:
     """Returns the advice at the end of an error about the result's type.
 
-    Autocast needs other advice.
+    The advice differs under torch.autocast.
     """
     by_autocast = element == autocast_type(x) != x.dtype
     return ", or turn torch.autocast off around the layer" if by_autocast else ""

@@ -46,10 +46,7 @@ def makes_gradients() -> bool:
 
 
 def _variable(function: Callable[..., Any], name: str) -> Any:
-    """Returns the value of a variable that `function` captured (its closure).
-
-    None if there is none.
-    """
+    """Returns the value of the variable `name` in the closure of `function`, or None."""
     names = function.__code__.co_freevars
     cells = function.__closure__
     return cells[names.index(name)].cell_contents if cells and name in names else None

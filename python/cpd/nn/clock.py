@@ -39,7 +39,7 @@ PER_RANK = {
     "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the "
     "model itself; cpd.convert(…, amax_group=…) gives the ranks that exchange them",
 }
-"""Notes of a report, for steps in which ranks did not exchange the magnitudes that scales need."""
+"""Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
 """For each activation checkpoint that awaits its backward pass, the streams of its clocks."""
@@ -384,9 +384,9 @@ class Clock:
             self._lost = step
 
     def _restore(self, number: Tensor) -> None:
-        """Writes the saved number to the buffer after `to_empty`.
+        """Writes the saved number of the step to the buffer after `to_empty`.
 
-        0 if the model was on the meta device.
+        Writes 0 if the model was on the meta device.
         """
         lost, self._lost = self._lost, None
         assert lost is not None
@@ -421,7 +421,10 @@ def _tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class _Mark(torch.autograd.Function):
-    """The identity function. Its backward pass reports to a clock; used in compiled programs."""
+    """The identity function.
+
+    Its backward pass notifies a clock (`Clock.reached`), when compiled.
+    """
 
     @staticmethod
     def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
@@ -469,9 +472,9 @@ def _marked(y: Any, clock: Clock, training: bool) -> Any:
 def keep_the_present(
     model: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
 ) -> None:
-    """A hook of load_state_dict: preserves the clock's number if `state_dict` does not contain it.
+    """A hook of load_state_dict: preserves the step's number if `state_dict` does not contain one.
 
-    The state_dict of an unconverted model does not.
+    The state_dict of an unconverted model contains none.
     """
     clock = clock_of(model)
     if clock is None:

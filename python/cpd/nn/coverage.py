@@ -195,7 +195,7 @@ class Counter(TorchDispatchMode):
     def _recipe(self, module: str, func: Any, args: Sequence[Any]) -> str:
         """Returns the name or text of the recipe that computes a product.
 
-        "" if torch computes it.
+        Returns "" if torch computes the product.
         """
         text = _text_of_node()
         if text is None and is_ours(func):

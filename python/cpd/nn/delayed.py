@@ -85,7 +85,7 @@ class _Casts:
     def attending(self) -> Product | None:
         """The product with this number among attention's.
 
-        None if attention has no delayed scaling.
+        The value is None if attention has no delayed scaling.
         """
         attention = self.state.attention
         return None if attention is None else Product(attention, self.number)
@@ -238,7 +238,7 @@ class Delayed(_Casts, nn.Module):
             assert q is not None  # a history needs a scaled format
             numbers[0][OPERANDS.index(name)] = q.element.max
             numbers[1][OPERANDS.index(name)] = 2.0**q.margin
-        for _ in range(min(steps, self.history + 1)):  # further steps would change nothing
+        for _ in range(min(steps, self.history + 1)):  # the history is then empty
             ops.update_delayed(history, scale, *numbers, self.amax == "most_recent")
 
     def catch_up(self) -> None:
@@ -253,9 +253,9 @@ class Delayed(_Casts, nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
     ) -> None:
-        """Loads the buffers.
+        """Loads the buffers from `state_dict`.
 
-        Preserves them if `state_dict` is of a model that was not converted.
+        If `state_dict` is from an unconverted model, the buffers remain as they are.
         """
         ours = [key for key in state_dict if key.startswith(prefix)]
         if ours:
@@ -268,7 +268,7 @@ class Delayed(_Casts, nn.Module):
     def leave_meta(self, state_dict: Any, prefix: str) -> None:
         """Moves the state from the meta device, which has no values.
 
-        The new device is that of the layer's weights in `state_dict`, the state_dict of an
+        The new device is the device of the layer's weights in `state_dict`, the state_dict of an
         unconverted model. The state then has its values from before the first step.
         """
         device = device_of(state_dict, prefix)
@@ -287,7 +287,7 @@ class Delayed(_Casts, nn.Module):
                 return x
             if x.is_meta and not moved.is_meta:
                 return torch.full_like(x, x is self.scale, device=moved.device)
-            return x.to(moved.device)  # even if `fn` changes type or values
+            return x.to(moved.device)  # also where `fn` makes a tensor of another type, or an empty
 
         return super()._apply(keep_values, recurse)  # type: ignore[no-any-return,no-untyped-call]
 

@@ -98,8 +98,8 @@ def _losses(
 ) -> None:
     """Draws a mark for each recipe of each layer.
 
-    The mark is at the right edge if nothing is lost. A cross at the left edge means that a rule
-    exempts the layer.
+    The mark is at the right edge if the cast loses nothing. A cross at the left edge means that a
+    rule leaves the layer to torch.
     """
     edges = axes.get_yaxis_transform()  # x from 0 to 1
     for row in rows:

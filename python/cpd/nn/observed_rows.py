@@ -20,7 +20,7 @@ Key: TypeAlias = tuple[str, str, str, str]
 """(layer, role, recipe, GEMM). Recipe and GEMM are empty in the key of a tensor's range."""
 
 EXEMPT = "left in torch by the rule"
-"""The beginning of `WatchRow.why` for a layer that a rule exempts."""
+"""The beginning of `WatchRow.why` if a rule leaves the layer to torch."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 

@@ -124,7 +124,7 @@ def _emulation_of(cls: Any) -> Emulation | None:
 
 
 def torchs_base(cls: type[nn.Module]) -> type[nn.Module] | None:
-    """Returns torch's class whose emulation modules of a class have.
+    """Returns the torch class that modules of class `cls` are emulated as.
 
     Returns None if their own forward is emulated, or if they are not emulated.
     """

@@ -117,7 +117,10 @@ def _decided(recipe: Any, name: str) -> Recipe:
 
 
 def longest_list(modules: dict[str, nn.Module]) -> list[str]:
-    """Returns the children's names of the longest ModuleList or Sequential, the first if equal."""
+    """Returns the names of the children of the longest ModuleList or Sequential.
+
+    If several are equally long, takes the first.
+    """
     best: list[str] = []
     for name, module in modules.items():
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > len(best):

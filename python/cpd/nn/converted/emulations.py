@@ -33,7 +33,7 @@ _HISTORIES = 16
 
 @dataclass(frozen=True)
 class Emulation:
-    """How a kind of module is emulated. Pickled modules contain the emulation's name."""
+    """The emulation of a kind of module. Pickled modules contain the emulation's name."""
 
     name: str
     what: str

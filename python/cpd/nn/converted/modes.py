@@ -67,7 +67,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """Returns the operations, by torch's functions, that use one of these parts of a recipe."""
+    """Maps torch's functions to operations, for operations that use one of these recipe parts."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 
