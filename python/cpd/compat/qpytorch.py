@@ -134,7 +134,7 @@ class FixedPoint(Number):
         clamp: whether values beyond the range become its nearest end; default True.
         symmetric: whether the range excludes its lowest value; default False.
 
-     fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")
+    >>> fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")
     tensor([ 0.2500,  0.5000, -2.0000])
     """
 
@@ -266,7 +266,7 @@ def quantizer(
 
     Raises:
         TypeError: for a number format that is not a `Number`.
-        ValueError: for another rounding, or if `clamping_grad_zero` meets a number without clamp.
+        ValueError: for an unknown rounding, or `clamping_grad_zero` with a number without clamp.
 
     >>> q = quantizer(FixedPoint(4, 2), None, "nearest", clamping_grad_zero=True)
     >>> x = torch.tensor([0.3, 9.0], requires_grad=True)
@@ -300,7 +300,7 @@ class Quantizer(nn.Module):
 
     Raises:
         TypeError: for a number format that is not a `Number`.
-        ValueError: for another rounding.
+        ValueError: for an unknown rounding.
 
     >>> layer = Quantizer(FloatingPoint(4, 3), forward_rounding="nearest")
     >>> layer(torch.tensor([0.3]))
@@ -332,7 +332,7 @@ class Quantizer(nn.Module):
 
 @checked
 def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") -> Tensor:
-    """Rounds `x` to floating point; see `FloatingPoint`. Its gradient is straight through.
+    """Rounds `x` to floating point; see `FloatingPoint`. The gradient passes unchanged.
 
     Args:
         x: a tensor.
@@ -362,15 +362,15 @@ def fixed_point_quantize(
     symmetric: bool = False,
     rounding: str = "stochastic",
 ) -> Tensor:
-    """Rounds `x` to fixed point; see `FixedPoint`. Its gradient is straight through.
+    """Rounds `x` to fixed point; see `FixedPoint`. The gradient passes unchanged.
 
     Args:
         x: a tensor.
         wl: the number of bits, 1…24.
         fl: the number of fraction bits.
-        clamp: whether values beyond the range are clamped; default True. False: only the precision
-            is limited.
-        symmetric: whether the least value is left out; default False.
+        clamp: whether values beyond the range become its nearest end; default True. False: values
+            are rounded to a multiple of 2^-fl, of any magnitude.
+        symmetric: whether the range excludes its lowest value; default False.
         rounding: `nearest` or `stochastic` (default).
 
     Returns:
@@ -390,13 +390,13 @@ def fixed_point_quantize(
 def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochastic") -> Tensor:
     """Rounds `x` to block floating point; see `BlockFloatingPoint`.
 
-    Its gradient is straight through.
+    The gradient passes unchanged.
 
     Args:
         x: a tensor.
         wl: the number of bits of an integer, 2…25, sign included.
-        dim: the dimension each of whose indices has its own exponent; default -1: one exponent for
-            all values.
+        dim: the values with the same index in this dimension share an exponent; default -1: all
+            values share one exponent.
         rounding: `nearest` or `stochastic` (default).
 
     Returns:
