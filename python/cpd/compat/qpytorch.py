@@ -131,7 +131,7 @@ class FixedPoint(Number):
     Attributes:
         wl: the number of bits, sign included, 1…24.
         fl: the number of fraction bits, an integer.
-        clamp: whether values beyond the range become its nearest end; default True.
+        clamp: True (default): values beyond the range become its nearest end. False: no limit.
         symmetric: whether the range excludes its lowest value; default False.
 
     >>> fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")

@@ -70,7 +70,7 @@ def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
 
     Raises:
         RuntimeError: if transformer_engine cannot be imported.
-        ValueError: for an invalid recipe, or one with delayed scaling.
+        ValueError: for an invalid recipe, or a recipe with delayed scaling.
     """
     factory = qfactory(recipe)
     return _engine("transformer_engine.common.recipe").CustomRecipe(qfactory=factory, **options)

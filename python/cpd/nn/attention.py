@@ -58,7 +58,7 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions in the random stream, of the parts of one attention and of multi_head_attention."""
+"""Positions in the random stream: one for each part of an attention and of multi_head_attention."""
 
 
 @refused_by_torch

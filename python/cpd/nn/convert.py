@@ -418,7 +418,10 @@ class _Plan:
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> clock.Clock | None:
-        """Adds a clock to the model if a layer needs one. It continues from a previous clock."""
+        """Adds a clock to the model if a layer needs it.
+
+        The clock continues from the state of a previous clock.
+        """
         states = [layer.state for layer in self.layers]
         for state in states:
             state.counts = state.delayed is not None or bool(state.given.schedule) or state.draws

@@ -279,7 +279,7 @@ _WITHOUT_PRODUCTS = re.compile(
     "Clone|Alias|ToCopy|Add|Sub|Mul|Div|Neg|Sum|Mean|Pow|Rsqrt|Gelu|Relu|Silu|Softmax|LogSoftmax|"
     "NllLoss|NativeLayerNorm|NativeBatchNorm|NativeDropout|Embedding|Cat|Stack)Backward[0-9]+"
 )
-"""Names of autograd nodes that compute no products, so that they need no hooks."""
+"""Names of autograd nodes without products. Such nodes need no hooks."""
 
 
 @contextmanager

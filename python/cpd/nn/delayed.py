@@ -29,7 +29,7 @@ OPERANDS = TENSORS
 class _Casts:
     """The base class of `Delayed` and `Product`: casts the operands of one product.
 
-    It casts by the present scales, and records the largest magnitudes of the operands.
+    The casts use the present scales, and record the largest magnitudes of the operands.
     """
 
     state: Delayed

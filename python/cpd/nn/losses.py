@@ -175,11 +175,11 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """Returns the cast of `x`, the values before the cast, their factor, and the scales.
+    """Casts `x`. Returns the result, the values before the cast, their factor, and the scales.
 
     Cast and values are float32; the values are transformed if the spec has a transform. The factor
-    multiplies the values before they are cast. The scales, one for each element, decode elements;
-    None without scales.
+    multiplies the values before they are cast. Each element has a scale, by which it is multiplied
+    to decode it; None for formats without scales.
     """
     values = x.float()
     q = spec.format

@@ -382,5 +382,8 @@ def mixes_types(input: Tensor, others: Iterable[Tensor | None]) -> bool:
 
 
 def _values(others: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> list[Any]:
-    """Returns parameters, and copies of running statistics, which change later, in type `dtype`."""
+    """Converts parameters and running statistics to `dtype`.
+
+    Copies the statistics, which change later.
+    """
     return [None if x is None else x.to(dtype or x.dtype, copy=not x.requires_grad) for x in others]

@@ -108,7 +108,10 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """Returns the name of the recipe with the same products as `how`, or the text of `how`."""
+    """Returns the name of the named recipe that has the same products as `how`.
+
+    If there is none, returns the text of `how`.
+    """
     return _names().get(how._kept.text, how._kept.text)
 
 

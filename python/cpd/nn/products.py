@@ -44,7 +44,10 @@ def name_of(operation: Any) -> str:
 
 
 def _packet(operation: Any) -> Any:
-    """Returns an overload's operation; a higher-order operation (flex_attention) itself."""
+    """Returns the operation of an overload.
+
+    Returns a higher-order operation (flex_attention) as it is.
+    """
     return getattr(operation, "_overloadpacket", operation)
 
 
@@ -62,7 +65,10 @@ def _terms(result: Tensor, left: Tensor) -> int:
 
 
 def _ours(result: Tensor, left: Tensor, *rest: Any, **kwargs: Any) -> int | None:
-    """Counts CPD's product; None if it sums a bias's gradient, as a product with broadcast ones."""
+    """Counts a product of CPD.
+
+    Returns None for a bias's gradient, a product with broadcast ones.
+    """
     return None if left.stride(-1) == 0 and left.shape[-2] == 1 else _terms(result, left)
 
 

@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     """A kind of recurrent cell, such as LSTM."""
 
     step: Callable[..., Sequence[Tensor]]
-    """Computes the next state from two products: of the input and of the hidden state."""
+    """Computes the next state from the input's product and the hidden state's product."""
     carries: bool
     """True if `step` also needs the last state itself: an LSTM's cell state, a GRU's hidden
     state."""

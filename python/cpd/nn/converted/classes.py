@@ -20,7 +20,7 @@ _made: dict[tuple[str, type], _Class] = {}
 
 
 def emulated(emulation: Emulation, cls: _Class) -> _Class:
-    """Returns the subclass of `cls` that computes by the emulation.
+    """Returns the subclass of `cls` whose forward is the emulation's.
 
     Repeated calls return the same class.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The emulation of each kind of module by `cpd.convert`: `EMULATIONS`.
+"""`EMULATIONS`: for each kind of module, how `cpd.convert` emulates it.
 
 Most emulations are made from the table `cpd.nn.operations`. The others run a module's own forward,
 for modules of other packages and user-defined modules; `cpd.nn.registered` lists them.
