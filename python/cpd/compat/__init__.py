@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other libraries' names, computed here: `qpytorch`, `cpd2020` and `transformer_engine`.
+"""Other libraries' interfaces, computed by CPD: `qpytorch`, `cpd2020`, `transformer_engine`.
 
-Each has the functions of that library with its names, its arguments and their order, so that a
-program only changes an import. Results differ where those libraries rounded wrongly; each module
-lists the differences.
+Each module has functions with the other library's names and arguments, in the same order. A program
+only changes an import. Results differ where the other library rounds wrongly; each module's
+docstring lists the differences.
 """
 
 from typing import TYPE_CHECKING

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of CPD as it was published with the APS paper in 2020.
+"""The interface of CPD 2020, the library that was published with the APS paper in 2020.
 
-They are `float_quantize`, `quantizer`, `Quantizer`, `quant_gemm` and `sum_gradients`.
+The functions are `float_quantize`, `quantizer`, `Quantizer`, `quant_gemm` and `sum_gradients`.
 
-Argument names, order and defaults are those of that library, where the order of `exp` and `man` is
-not the same everywhere: `float_quantize(x, exp, man)`, `quantizer(forward_exp, forward_man,
-backward_exp, backward_man)` and `sum_gradients(…, grad_exp, grad_man, …)`, but `quant_gemm(a, b,
-man, exp)`.
+Argument names, order and defaults are those of CPD 2020. The order of `exp` and `man` differs
+between functions: `float_quantize(x, exp, man)`, `quantizer(forward_exp, forward_man, backward_exp,
+backward_man)` and `sum_gradients(…, grad_exp, grad_man, …)`, but `quant_gemm(a, b, man, exp)`.
 
-Here everything runs on the CPU too, takes float32, bfloat16 and float16, does not change its inputs
-(there `float_quantize` overwrote them) and is straight through in autograd. Values differ where
-those were wrong:
+This module also runs on the CPU and takes float32, bfloat16 and float16. It does not change its
+inputs (CPD 2020's `float_quantize` overwrote them). Gradients pass through a rounding unchanged
+(straight through). Values differ where CPD 2020 was wrong:
 
-- Overflow is tested after rounding ((4,3): 248 is Inf, not 256).
-- Below the least normal number no bit is dropped before rounding ((4,3): 0x3A800001 is 2^-9, not
-  0), and binary32's subnormal numbers count.
-- A product's last rows and columns start from a compensation of 0.
+- Overflow is tested after rounding: in (4,3), 248 becomes Inf (in CPD 2020: 256).
+- Below the least normal number, values are rounded once, from all their bits: in (4,3), 0x3A800001
+  becomes 2^-9 (in CPD 2020: 0). Subnormal numbers of binary32 are rounded like all others.
+- The Kahan sums of a product's last rows and columns start with a compensation of 0.
 - A Kahan sum that has overflowed stays infinite instead of becoming NaN.
-- Parameters without a gradient are left out.
-- A layer whose gradients are all 0 stays 0 under APS (there NaN).
+- `sum_gradients` skips parameters without a gradient.
+- With APS, a layer whose gradients are all 0 stays 0 (in CPD 2020: NaN).
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ FP32 = (8, 23)
 
 @checked
 def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
-    """Rounds `x` to (exp, man), to nearest, ties to even.
+    """Rounds `x` to the format (exp, man), to nearest, ties to even.
 
     Args:
         x: a tensor of float32, bfloat16 or float16, on any device; it is not changed.
-        exp: the number of exponent bits.
-        man: the number of mantissa bits.
+        exp: the number of exponent bits, 1…8.
+        man: the number of mantissa bits, 0…23.
 
     Returns:
-        A tensor of x's shape and type. Its gradient is straight through.
+        A tensor of x's shape and type. The gradient passes through unchanged.
 
     Raises:
-        ValueError: for an invalid format, or one that x's type does not hold.
+        ValueError: for an invalid format, or if x's type cannot represent all its values.
         TypeError: for an argument of another type.
 
     >>> import torch
@@ -140,22 +139,23 @@ class Quantizer(nn.Module):
 
 @checked
 def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
-    """Multiplies two matrices, with each operation rounded to (exp, man).
+    """Multiplies two matrices; rounds each operation to the format (exp, man).
 
-    Products are rounded and then summed, k ascending, by Kahan's method, each operation rounded.
-    `man` comes before `exp`.
+    Each product is rounded. The products are then added by Kahan's method in the order of k (the
+    summed index); each of its operations is rounded. The argument `man` comes before `exp`.
 
     Args:
-        a: M × K.
-        b: K × N.
+        a: a tensor of shape M × K.
+        b: a tensor of shape K × N.
         man: the number of mantissa bits; default 23.
         exp: the number of exponent bits; default 8.
 
     Returns:
-        a · b, M × N, of the operands' type.
+        The product a · b, of shape M × N and the operands' type.
 
     Raises:
-        ValueError: for operands that are not matrices, or do not fit, and for an invalid format.
+        ValueError: if an operand is not a matrix, if the shapes do not match, or for an invalid
+            format.
         TypeError: for an argument of another type.
 
     >>> import torch
@@ -181,19 +181,20 @@ def sum_gradients(
 ) -> None:
     """Replaces each parameter's gradient by its sum over all ranks.
 
-    The sum is in rank order, each addition rounded to (grad_exp, grad_man). All ranks call this.
-    Without torch.distributed, or with one rank, the sum has one term.
+    Ranks' gradients are added in rank order; each addition is rounded to (grad_exp, grad_man). All
+    ranks must call this function. Without torch.distributed, or with one rank, the gradient itself
+    is rounded.
 
     Args:
-        model: the module whose parameters' gradients are summed. Parameters without a gradient are
-            left out.
-        use_APS: whether each layer is scaled by its own power of two and rounded before it is sent,
-            and scaled back after the sum (the paper's exponent). Default False: gradients are sent
-            in fp32, and only the sums are rounded.
+        model: the module whose parameters' gradients are summed, in place. Parameters without a
+            gradient are skipped.
+        use_APS: whether to use APS. With APS, each parameter's gradient is multiplied by a power of
+            two (the paper's exponent), rounded, sent, summed and scaled back. Default False:
+            gradients are sent in fp32, and only the sums are rounded.
         grad_exp: the number of exponent bits; default 5.
         grad_man: the number of mantissa bits; default 2.
-        use_kahan: whether sums are by Kahan's method; default False.
-        group: the ranks; default all.
+        use_kahan: whether gradients are added by Kahan's method; default False.
+        group: the torch.distributed group of the ranks. Default None: all ranks.
 
     Raises:
         ValueError: for an invalid format.
@@ -230,7 +231,7 @@ def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> Reduce:
 
 
 def _format(exp: int, man: int) -> Format | None:
-    """Returns the format; None for binary32, which leaves values unchanged."""
+    """Returns the format (exp, man); None for binary32, which does not change a value."""
     return None if (exp, man) == FP32 else Format(exp=exp, man=man)
 
 
@@ -239,7 +240,7 @@ _communicators = weakref.WeakKeyDictionary()
 
 
 def _communicator(group: dist.ProcessGroup | None) -> Communicator:
-    """Returns the communicator of a group, which has its own connections."""
+    """Returns the communicator of a group. It is opened once, and again if it has broken."""
     ranks = dist.group.WORLD if group is None else group
     assert ranks is not None
     known = _communicators.get(ranks)

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QPyTorch's names.
+"""QPyTorch's interface, computed by CPD.
 
-They are its numbers, `float_quantize`, `fixed_point_quantize`, `block_quantize`, `quantizer`,
-`Quantizer` and `OptimLP`. Argument names, their order and defaults are QPyTorch's. This one module
-has the names of qtorch, qtorch.quant and qtorch.optim.
+The module replaces qtorch, qtorch.quant and qtorch.optim. Names and order of arguments and their
+defaults are QPyTorch's.
 
-`rounding` is `nearest` or `stochastic` (the default). Stochastic rounding takes its stream from
-torch's default generator. So `torch.manual_seed` repeats a run, and activation checkpointing
-repeats its bits. Each element then has random bits as in `cpd.cast`, the same on every device.
+`rounding` is `nearest` or `stochastic` (the default). Each stochastic call takes the number of its
+random stream from torch's default generator. So `torch.manual_seed` repeats a run, and activation
+checkpointing recomputes the same bits. Random bits are as in `cpd.cast`, the same on every device.
 
-Where the values differ from QPyTorch 0.3, and why:
+Values differ from QPyTorch 0.3 in these cases:
 
-- nearest is to even, of the exact value, in one rounding; there ties go away from zero (in blocks
-  upward), and below the least normal number values are rounded twice;
-- (exp, man) is IEEE's: the top exponent is Inf's and NaN's. Finite values beyond the largest one
-  saturate, as there (where it is twice as large); Inf and NaN stay, which there become numbers;
-- a block's exponent is its largest magnitude's; there, along a dim, of its largest value;
-- a NaN or infinity makes its whole block NaN;
-- 23 mantissa bits, and gradients through a bare `float_quantize`, which is straight through here.
+- `nearest` rounds the exact value once, ties to even. QPyTorch rounds ties away from zero (in
+  blocks: upward), and rounds values below the least normal number twice.
+- (exp, man) is an IEEE format: the top exponent encodes Inf and NaN. Finite values beyond the
+  largest finite value saturate. QPyTorch saturates too, but its largest value is twice as large.
+- Inf and NaN are preserved in floating point. QPyTorch turns them into finite numbers.
+- A block's exponent is the exponent of its largest magnitude. QPyTorch with `dim` uses the block's
+  largest signed value.
+- A NaN or infinity makes its whole block NaN.
+- 23 mantissa bits are supported, and a gradient passes through `float_quantize` unchanged.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 ROUNDINGS = {"nearest": "nearest_even", "stochastic": "stochastic"}
 _MOST_FIXED_BITS = 24
-"""Of which binary32 holds every value."""
+"""The largest `wl` of fixed point: binary32 represents every integer of 24 bits."""
 _MOST_BLOCK_BITS = 25
-"""Sign and magnitude."""
+"""The largest `wl` of block floating point: a sign and 24 bits of magnitude."""
 _MOMENTA = {SGD: ("momentum_buffer",), Adam: ("exp_avg", "exp_avg_sq")}
 _CANNOT_CLAMP = (
     "clamping_grad_zero needs a FixedPoint number that clamps as forward_number, or none: got "
@@ -69,14 +70,14 @@ _CANNOT_CLAMP = (
 
 
 class Number(ABC):
-    """A number format, an argument of `quantizer`."""
+    """The base class of number formats, which are arguments of `quantizer`."""
 
     @abstractmethod
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        """Rounds `x`; without a derivative of its own.
+        """Rounds `x` to this format. For a gradient, use `quantizer`.
 
         Args:
-            x: a tensor.
+            x: a tensor of a floating-point type.
             rounding: `nearest` or `stochastic`.
 
         Returns:
@@ -87,9 +88,9 @@ class Number(ABC):
 @checked
 @dataclass(frozen=True)
 class FloatingPoint(Number):
-    """Floating point with subnormal numbers, which saturates.
+    """A floating-point format with subnormal numbers. It saturates; Inf and NaN are preserved.
 
-    Finite values beyond the largest finite value become that value.
+    Finite values beyond the largest finite value become that value, with their sign.
 
     Attributes:
         exp: the number of exponent bits, 1…8.
@@ -109,10 +110,10 @@ class FloatingPoint(Number):
         object.__setattr__(self, "_format", number_format)
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        """Rounds `x`; without a derivative of its own.
+        """Rounds `x` to this format. For a gradient, use `quantizer`.
 
         Args:
-            x: a tensor.
+            x: a tensor of a floating-point type.
             rounding: `nearest` or `stochastic`.
 
         Returns:
@@ -125,14 +126,13 @@ class FloatingPoint(Number):
 @checked
 @dataclass(frozen=True)
 class FixedPoint(Number):
-    """Fixed point: multiples of 2^-fl in -2^(wl - fl - 1) … 2^(wl - fl - 1) - 2^-fl.
+    """A fixed-point format: multiples of 2^-fl from -2^(wl - fl - 1) to 2^(wl - fl - 1) - 2^-fl.
 
     Attributes:
-        wl: the number of bits, 1…24.
-        fl: the number of fraction bits.
-        clamp: whether values beyond the range are clamped; default True. False: only the precision
-            is limited.
-        symmetric: whether the least value is left out; default False.
+        wl: the number of bits, sign included, 1…24.
+        fl: the number of fraction bits, an integer.
+        clamp: True (default): values beyond the range become its nearest end. False: no limit.
+        symmetric: whether the range excludes its lowest value; default False.
 
     >>> fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")
     tensor([ 0.2500,  0.5000, -2.0000])
@@ -143,7 +143,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """Multiples of 2^-fl, of more than the range."""
+    """The multiples of 2^-fl, in a range wider than the format's. `clamp` limits the range."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -160,10 +160,10 @@ class FixedPoint(Number):
         return (step - half if self.symmetric else -half), half - step
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        """Rounds `x`; without a derivative of its own.
+        """Rounds `x` to this format. For a gradient, use `quantizer`.
 
         Args:
-            x: a tensor.
+            x: a tensor of a floating-point type.
             rounding: `nearest` or `stochastic`.
 
         Returns:
@@ -172,18 +172,18 @@ class FixedPoint(Number):
         if self.clamp:
             return self.clamped(x, rounding)[0]
         y = _rounded(x, self._grid, rounding)
-        whole = x.abs() >= 2.0 ** (_MOST_FIXED_BITS - 1 - self.fl)  # a multiple as it is
+        whole = x.abs() >= 2.0 ** (_MOST_FIXED_BITS - 1 - self.fl)  # already a multiple of 2^-fl
         return torch.where(whole, x, y)
 
     def clamped(self, x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
         """Rounds and clamps `x`, and marks the values that were clamped.
 
         Args:
-            x: a tensor.
+            x: a tensor of a floating-point type.
             rounding: `nearest` or `stochastic`.
 
         Returns:
-            The rounded tensor, and a mask: True where the rounded value was beyond the range.
+            The rounded tensor, and a bool tensor of its shape: True where a value was clamped.
         """
         low, high = self._range()
         y = _rounded(x, self._grid, rounding)
@@ -193,12 +193,13 @@ class FixedPoint(Number):
 @checked
 @dataclass(frozen=True)
 class BlockFloatingPoint(Number):
-    """Integers under one exponent that they share: the largest magnitude's.
+    """A block floating-point format: integers that share an exponent.
+
+    The exponent is the exponent of the largest magnitude among the values that share it.
 
     Attributes:
         wl: the number of bits of an integer, 2…25, sign included.
-        dim: the dimension each of whose indices has its own exponent; default -1: one exponent for
-            all values.
+        dim: the values with the same index in this dimension share an exponent; default -1: all.
 
     >>> block_quantize(torch.tensor([[1.0, 0.3], [8.0, 0.3]]), wl=4, dim=0, rounding="nearest")
     tensor([[1.0000, 0.2500],
@@ -218,17 +219,17 @@ class BlockFloatingPoint(Number):
         object.__setattr__(self, "_scaled", Scaled(f"int{self.wl} {block} scale=e8m0 rule=floor"))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        """Rounds `x`; without a derivative of its own.
+        """Rounds `x` to this format. For a gradient, use `quantizer`.
 
         Args:
-            x: a tensor.
+            x: a tensor of a floating-point type.
             rounding: `nearest` or `stochastic`.
 
         Returns:
             A tensor of x's shape and type.
 
         Raises:
-            ValueError: if x has no dimension `dim`.
+            ValueError: if x has `dim` dimensions or fewer.
         """
         if self.dim == -1:
             return _rounded(x, self._scaled, rounding)
@@ -255,18 +256,17 @@ def quantizer(
         backward_number: the number format of the gradient; default None: it is not rounded.
         forward_rounding: `nearest` or `stochastic` (default), of the tensor.
         backward_rounding: `nearest` or `stochastic` (default), of the gradient.
-        clamping_grad_zero: whether values that were clamped get no gradient; default False. Needs a
-            `FixedPoint` that clamps, or no forward_number.
-        backward_hooks: functions that are applied in this order to the gradient before it is
-            rounded; default none.
+        clamping_grad_zero: whether the gradient of a clamped value is set to 0; default False. True
+            requires that `forward_number` is None or a `FixedPoint` with `clamp`.
+        backward_hooks: functions from a tensor to a tensor. They are applied, in this order, to the
+            gradient before it is rounded. Default: an empty tuple.
 
     Returns:
         A function from a tensor to a tensor of its shape and type.
 
     Raises:
         TypeError: for a number format that is not a `Number`.
-        ValueError: for another rounding, and for `clamping_grad_zero` with a number that does not
-            clamp.
+        ValueError: for an unknown rounding, or `clamping_grad_zero` with a number without clamp.
 
     >>> q = quantizer(FixedPoint(4, 2), None, "nearest", clamping_grad_zero=True)
     >>> x = torch.tensor([0.3, 9.0], requires_grad=True)
@@ -300,7 +300,7 @@ class Quantizer(nn.Module):
 
     Raises:
         TypeError: for a number format that is not a `Number`.
-        ValueError: for another rounding.
+        ValueError: for an unknown rounding.
 
     >>> layer = Quantizer(FloatingPoint(4, 3), forward_rounding="nearest")
     >>> layer(torch.tensor([0.3]))
@@ -332,7 +332,7 @@ class Quantizer(nn.Module):
 
 @checked
 def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") -> Tensor:
-    """Rounds `x` to floating point; see `FloatingPoint`. Its gradient is straight through.
+    """Rounds `x` to floating point; see `FloatingPoint`. The gradient passes unchanged.
 
     Args:
         x: a tensor.
@@ -362,15 +362,15 @@ def fixed_point_quantize(
     symmetric: bool = False,
     rounding: str = "stochastic",
 ) -> Tensor:
-    """Rounds `x` to fixed point; see `FixedPoint`. Its gradient is straight through.
+    """Rounds `x` to fixed point; see `FixedPoint`. The gradient passes unchanged.
 
     Args:
         x: a tensor.
         wl: the number of bits, 1…24.
         fl: the number of fraction bits.
-        clamp: whether values beyond the range are clamped; default True. False: only the precision
-            is limited.
-        symmetric: whether the least value is left out; default False.
+        clamp: whether values beyond the range become its nearest end; default True. False: values
+            are rounded to a multiple of 2^-fl, of any magnitude.
+        symmetric: whether the range excludes its lowest value; default False.
         rounding: `nearest` or `stochastic` (default).
 
     Returns:
@@ -390,13 +390,13 @@ def fixed_point_quantize(
 def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochastic") -> Tensor:
     """Rounds `x` to block floating point; see `BlockFloatingPoint`.
 
-    Its gradient is straight through.
+    The gradient passes unchanged.
 
     Args:
         x: a tensor.
         wl: the number of bits of an integer, 2…25, sign included.
-        dim: the dimension each of whose indices has its own exponent; default -1: one exponent for
-            all values.
+        dim: the values with the same index in this dimension share an exponent; default -1: all
+            values share one exponent.
         rounding: `nearest` or `stochastic` (default).
 
     Returns:
@@ -414,31 +414,31 @@ def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochasti
 
 @checked
 class OptimLP(Optimizer):
-    """torch's SGD or Adam with rounded gradients, momenta, weights and accumulator.
+    """Wraps torch's SGD or Adam; rounds gradients, weights, momenta and a copy of the weights.
 
-    Functions round (`quantizer`, or any from tensor to tensor). In a step, in this order:
+    The arguments `…_quant` are functions from a tensor to the rounded tensor, such as a
+    `quantizer`. A step has these parts, in this order:
 
-    - The gradient, times `grad_scaling`, is rounded by `grad_quant` (and, as in QPyTorch, not
-      scaled back).
-    - `optim` makes its step, on the accumulator if `acc_quant` is given.
-    - The result is rounded by `acc_quant`, then by `weight_quant`.
-    - The momenta, after they were used, are rounded by `momentum_quant`.
+    - The gradient is multiplied by `grad_scaling` and rounded by `grad_quant`, in place (and, as in
+      QPyTorch, not divided by `grad_scaling` afterwards).
+    - `optim` makes its step; with `acc_quant`, on the accumulator, a second copy of the weights.
+    - `acc_quant` rounds the result for the accumulator, then `weight_quant` for the weights.
+    - The momenta are rounded by `momentum_quant`.
 
-    Without `acc_quant` the weights are the only copy. Unlike QPyTorch's, parameters without a
-    gradient are left out, and the accumulator is part of the state_dict. `cpd.optim.LowPrecision`
-    takes formats, and any optimizer.
+    Unlike in QPyTorch, parameters without a gradient are not changed, and the accumulator is part
+    of the state_dict. `cpd.optim.LowPrecision` supports other optimizers.
 
     Args:
         optim: torch's SGD or Adam.
-        weight_quant: rounds the weights; default None: they are not rounded.
-        grad_scaling: the factor of the gradients, above 0 and finite; default 1.
-        grad_quant: rounds the gradients; default None: they are not rounded.
-        momentum_quant: rounds the momenta; default None: they are not rounded.
-        acc_quant: rounds the accumulator; default None: there is no accumulator.
+        weight_quant: the function that rounds the weights. Default None: they are not rounded.
+        grad_scaling: the factor of the gradients for `grad_quant`, above 0, finite; default 1.
+        grad_quant: the function that rounds the gradients. Default None: they are not rounded.
+        momentum_quant: the function that rounds the momenta. Default None: they are not rounded.
+        acc_quant: the function that rounds the accumulator. Default None: there is no accumulator.
 
     Raises:
-        TypeError: for another optimizer.
-        ValueError: for another grad_scaling.
+        TypeError: if `optim` is not torch's SGD or Adam.
+        ValueError: if `grad_scaling` is not finite or not above 0.
 
     >>> p = nn.Parameter(torch.tensor([1.0]))
     >>> nearest = quantizer(FloatingPoint(4, 3), None, "nearest")
@@ -476,13 +476,14 @@ class OptimLP(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Makes a step.
+        """Makes a step of `optim`, with the roundings that the class describes.
 
         Args:
-            closure: computes the loss, and its gradients, before the step; default None.
+            closure: a function that computes the loss and its gradients, called before the step.
+                Default None: the gradients are already computed.
 
         Returns:
-            The loss of `closure`; None without one.
+            The value of `closure`, or None.
         """
         loss = None
         if closure is not None:
@@ -512,7 +513,7 @@ class OptimLP(Optimizer):
                 state[name].copy_(quantize(state[name]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the inner optimizer's state, and the accumulators."""
+        """Returns the state_dict of `optim`, and the accumulators under the key `weight_acc`."""
         return {**self.optim.state_dict(), "weight_acc": list(self.weight_acc.values())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -522,7 +523,7 @@ class OptimLP(Optimizer):
             state_dict: the state; it is not changed.
 
         Raises:
-            ValueError: for another number of accumulators.
+            ValueError: if the state's number of accumulators differs from the optimizer's.
         """
         inner = dict(state_dict)
         copies = inner.pop("weight_acc", [])
@@ -534,12 +535,12 @@ class OptimLP(Optimizer):
             mine.copy_(its)
 
 
-# ---- how it is done ------------------------------------------------------------------------------
+# ---- implementation ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Both:
-    """The function that `quantizer` makes."""
+    """The function that `quantizer` returns: rounds a tensor, and its gradient."""
 
     forward: Number | None
     backward: Number | None
@@ -556,7 +557,7 @@ class _Both:
 
 
 class _Rounding(torch.autograd.Function):
-    """Rounds forward, and the gradient backward."""
+    """Rounds a tensor in the forward pass and its gradient in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, both: _Both) -> Tensor:
@@ -583,7 +584,7 @@ class _Rounding(torch.autograd.Function):
 
 
 def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
-    """Returns `x`, rounded and saturated; the stream is the generator's next number."""
+    """Returns `x` rounded, with saturation; torch's generator gives the number of the stream."""
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
     spec = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
     return ops.cast(x, spec, stream=stream)

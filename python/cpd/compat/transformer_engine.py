@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's modules, computed here: recipes of this package for its `CustomRecipe`.
+"""Runs TransformerEngine's modules with CPD's recipes, as a TransformerEngine `CustomRecipe`.
 
     import transformer_engine.pytorch as te
     from cpd.compat.transformer_engine import custom_recipe
@@ -7,17 +7,18 @@
     with te.autocast(enabled=True, recipe=custom_recipe(recipe)):
         y = model(x)
 
-TransformerEngine asks a factory of quantizers for one quantizer for each tensor of a module, and
-leaves the products to them. The quantizers made here hold emulated values in the tensor's own type,
-cast along each GEMM's sum as in `cpd.functional.linear`, and form the recipe's sums. So
-TransformerEngine's modules run in any format, and on a GPU without FP8 units. Only the three GEMMs
-are emulated, not attention's products, nor a module's outputs in FP8.
+TransformerEngine gets a quantizer for each tensor of a module from a factory, and lets the
+quantizers compute the products. This module's quantizers cast tensors as `cpd.functional.linear`
+does: scaled blocks run along the axis that a GEMM sums over. The cast values are stored in the
+tensor's own type. The quantizers then sum products as the recipe says. So TransformerEngine's
+modules run in any format, also on a GPU without FP8 units. Only a linear layer's three GEMMs are
+emulated, not attention's products, and not a module's outputs in FP8.
 
-Written for TransformerEngine 2.20, whose interface is experimental. This module can be imported
-without TransformerEngine; its first use then raises RuntimeError.
+The module is written for TransformerEngine 2.20, whose interface for custom recipes is
+experimental. It can be imported without TransformerEngine; its first use then raises RuntimeError.
 """
 
-# The contents of TransformerEngine are known only where it is installed.
+# mypy can check uses of TransformerEngine's classes only where TransformerEngine is installed.
 # mypy: disable-error-code="no-any-return,misc,name-defined"
 
 from __future__ import annotations
@@ -48,25 +49,28 @@ OPERANDS = {
     "weight": ("weight", "grad_input_weight"),
     "grad_output": ("grad_input_gradient", "grad_weight_gradient"),
 }
-"""TransformerEngine's name of a tensor, and the recipe's name of it as an operand that is summed
-over its columns ('rowwise') and over its rows ('columnwise')."""
+"""Maps TransformerEngine's name of a tensor to the recipe's names of the tensor as an operand.
+
+The first name is for the GEMM that sums over the tensor's columns ('rowwise'), the second for the
+GEMM that sums over its rows ('columnwise').
+"""
 SUMS = {"fprop": "forward", "dgrad": "grad_input", "wgrad": "grad_weight"}
 
 
 @checked
 def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
-    """Returns TransformerEngine's `CustomRecipe` of `qfactory(recipe)`.
+    """Returns a TransformerEngine `CustomRecipe` that emulates a recipe of CPD.
 
     Args:
-        recipe: a recipe of this package, its name or text.
-        **options: options of `CustomRecipe`.
+        recipe: a `cpd.Recipe`, or a recipe's name or text.
+        **options: further arguments of TransformerEngine's `CustomRecipe`.
 
     Returns:
         The `CustomRecipe`, for `te.autocast`.
 
     Raises:
         RuntimeError: if transformer_engine cannot be imported.
-        ValueError: for an invalid recipe, or one with delayed scaling.
+        ValueError: for an invalid recipe, or a recipe with delayed scaling.
     """
     factory = qfactory(recipe)
     return _engine("transformer_engine.common.recipe").CustomRecipe(qfactory=factory, **options)
@@ -74,21 +78,22 @@ def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
 
 @checked
 def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
-    """Returns a factory of quantizers that emulate a recipe.
+    """Returns a factory of quantizers that emulate a recipe of CPD.
 
-    The factory takes a role (a `QuantizerRole`, or a word such as `linear_input`). It returns a
-    quantizer for the tensor of that role. Tensors of other roles are not cast. The factory raises
-    RuntimeError if transformer_engine cannot be imported.
+    The factory takes a role: a TransformerEngine `QuantizerRole`, or a text such as `linear_input`.
+    It returns a quantizer for the tensor of that role. Inputs, weights and output gradients of
+    linear layers are cast; tensors of other roles are not. The factory raises RuntimeError if
+    transformer_engine cannot be imported.
 
     Args:
-        recipe: a recipe of this package, its name or text.
+        recipe: a `cpd.Recipe`, or a recipe's name or text.
 
     Returns:
-        The factory.
+        The factory, the argument `qfactory` of TransformerEngine's `CustomRecipe`.
 
     Raises:
-        ValueError: for an invalid recipe, and for one with delayed scaling: TransformerEngine keeps
-            its state only for its own recipes.
+        ValueError: for an invalid recipe, or a recipe with delayed scaling. TransformerEngine
+            stores the state of delayed scaling only for its own recipes.
 
     >>> import cpd
     >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
@@ -129,7 +134,10 @@ class _Factory:
 
 
 def _cast(x: Tensor, spec: Cast | None, axis: int, call: int) -> Tensor:
-    """Returns `x` as an operand; each call uses a stream of its own."""
+    """Returns `x` cast as an operand whose products are summed over `axis`.
+
+    `call` is the number of the quantizer's call; it selects the stream of random bits.
+    """
     if spec is None:
         return x
     numbers = call_numbers(spec, 0, call << SHIFT, x)
@@ -137,13 +145,16 @@ def _cast(x: Tensor, spec: Cast | None, axis: int, call: int) -> Tensor:
 
 
 def _unfactored(spec: Cast | None, x: Tensor) -> Tensor:
-    """Returns the factor by which a product is multiplied for an operand."""
+    """Returns 1/factor of a cast, as a tensor of one element on x's device.
+
+    A product of the operand is multiplied by this number, which undoes the cast's factor.
+    """
     factor = 1.0 if spec is None else spec.factor
     return torch.full((1,), 1 / factor, device=x.device)
 
 
 def _product(recipe: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns x · wᵀ, summed as the recipe says."""
+    """Returns x · wᵀ in the type `dtype`; the recipe's accumulator for `gemm` adds the products."""
     acc = getattr(recipe, SUMS[gemm])
     if acc == NATIVE:
         return (x @ w.mT).to(dtype)
@@ -151,7 +162,7 @@ def _product(recipe: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype
     return ops.gemm(x, w.mT, acc, dtype=held).to(dtype)
 
 
-# ---- TransformerEngine's classes, of which ours are made when they are first needed --------------
+# ---- subclasses of TransformerEngine's classes, defined at their first use -----------------------
 
 
 def _engine(module: str) -> Any:
@@ -166,14 +177,14 @@ def _engine(module: str) -> Any:
 
 @functools.cache
 def _classes() -> tuple[type, type]:
-    """Our quantizer and its tensors."""
+    """Returns the class of quantizers and the class of their tensors."""
     base = _engine("transformer_engine.pytorch.quantized_tensor")
 
     class Emulated(base.QuantizedTensorStorage):
-        """A tensor as the operand of two GEMMs.
+        """The values of a tensor, cast twice: as an operand of two GEMMs.
 
-        `data` (rows × columns) is summed over its columns. `data_t` is summed over the tensor's
-        rows, which are the columns of `data_t`.
+        `data` (rows × columns) is for the GEMM that sums over the tensor's columns. `data_t`
+        (columns × rows) is transposed, for the GEMM that sums over the tensor's rows.
         """
 
         custom = True
@@ -189,7 +200,7 @@ def _classes() -> tuple[type, type]:
             self.fill(x)
 
         def fill(self, x: Tensor) -> None:
-            """Takes the values of `x`."""
+            """Casts the values of `x` and stores them in this tensor."""
             self.original_shape, self.dtype, self.device = x.shape, x.dtype, x.device
             quantizer, rows = self._quantizer, x.detach().reshape(-1, x.shape[-1])
             call = quantizer.count()
@@ -212,9 +223,10 @@ def _classes() -> tuple[type, type]:
         def update_usage(
             self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
         ) -> None:
-            """Drops the operands that are not needed.
+            """Drops the operands that are no longer needed.
 
-            Needed operands were made from the tensor itself: a cast of a cast would round twice.
+            Raises RuntimeError if a needed operand is missing. Both operands are cast from the
+            original tensor: a cast of a cast would round twice.
             """
             for usage, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
                 if usage and getattr(self, name) is None:
@@ -237,7 +249,7 @@ def _classes() -> tuple[type, type]:
             return f"Emulated({tuple(self.original_shape)}, {self._quantizer})"
 
     class EmulatingQuantizer(base.Quantizer):
-        """Casts as a recipe says, and forms its products."""
+        """A quantizer that casts tensors and computes products as a recipe says."""
 
         custom = True
         supports_allgather_fp8 = False
@@ -252,7 +264,7 @@ def _classes() -> tuple[type, type]:
             self._calls = 0
 
         def count(self) -> int:
-            """Returns the number of this call."""
+            """Counts a call and returns its number, beginning with 1."""
             self._calls += 1
             return self._calls
 
@@ -280,7 +292,7 @@ def _classes() -> tuple[type, type]:
             return Emulated(torch.zeros(shape, dtype=dtype, device=device or "cuda"), self)
 
         def calibrate(self, tensor: Tensor) -> None:
-            """Nothing is kept from step to step."""
+            """Does nothing: these quantizers have no state that calibration could set."""
 
         def _get_compatible_recipe(self) -> Any:
             return _engine("transformer_engine.common.recipe").CustomRecipe
@@ -299,7 +311,10 @@ def _classes() -> tuple[type, type]:
             gemm_type: Any = None,
             **operands: Any,
         ) -> Tensor:
-            """Returns qx · qwᵀ + bias."""
+            """Returns (qx · qwᵀ) · sx · sw + bias, in the type `out_dtype`.
+
+            If `out` is given, stores the result there or, with `accumulate`, adds it to `out`.
+            """
             y = _product(self.how, getattr(gemm_type, "value", "fprop"), qx, qw, out_dtype)
             y = (y * (sx * sw)).to(out_dtype)
             if bias is not None and bias.numel():

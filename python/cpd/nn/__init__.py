@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom modules in `cpd.convert`, and the results of `convert` and `observe`.
+"""`register`, for custom modules in `cpd.convert`, and the results of `convert` and `observe`.
 
-Importing a name of `__all__` imports torch; `cpd.nn.recipe` does not.
+Importing a name in `__all__` imports torch. Importing `cpd.nn.recipe` does not.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that the functional forms share.
-
-Checks of operands, a recipe as the operators take it, and the casts before and after a product.
-"""
+"""Helpers of the functions in `cpd.functional`: checks of arguments, casts around products."""
 
 from __future__ import annotations
 
@@ -31,13 +28,16 @@ from cpd.ops.explaining import explains
 
 
 def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """Returns the recipe of a functional form's arguments. Raises TypeError where both are None."""
+    """Returns the recipe that the arguments `recipe` and `sums` of a function define.
+
+    Raises TypeError if both are None.
+    """
     if sums is None:
         if recipe is None:
             raise TypeError("give recipe=, such as recipe='mxfp8', or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
     if isinstance(sums, Accumulator):
-        sums = sums.text  # which compiled programs take beside a recipe's text
+        sums = sums.text  # also arguments of compiled programs
     if isinstance(sums, str) and not torch.compiler.is_dynamo_compiling():
         return _summed(None if recipe is None else as_recipe(recipe), sums)
     return Recipe(NATIVE if recipe is None else recipe, sums=sums)
@@ -49,30 +49,36 @@ def _summed(recipe: Recipe | None, sums: str) -> Recipe:
 
 
 check_operand = operators.check_float
-"""Raises unless `x` is a tensor that products take."""
+"""Raises TypeError unless `x` is a tensor of a type that products support."""
 
 
 def check_places(like: str, first: Tensor, **others: Tensor | None) -> None:
-    """Raises unless all are on one device. `like`: the name of the first one."""
+    """Raises ValueError unless all tensors are on one device.
+
+    `like`: the name of the first tensor.
+    """
     for name, x in others.items():
         if x is not None and x.device != first.device:
             raise ValueError(f"{name} must be on {like}'s device, {first.device}, got {x.device}")
 
 
 def check_bias(bias: Tensor, outputs: int) -> None:
-    """Raises unless `bias` has one value for each output."""
+    """Raises an error unless `bias` has one value for each output."""
     if tuple(bias.shape) != (outputs,):
         raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
 
 
 @constant
 def _has_autocast(place: str) -> bool:
-    """True if torch.autocast serves devices of that type. Torch 2.11 cannot trace the question."""
+    """Returns True if torch.autocast supports a device type.
+
+    Torch 2.11 cannot trace torch's own test.
+    """
     return torch.amp.is_autocast_available(place)
 
 
 def autocast_type(x: Tensor) -> torch.dtype | None:
-    """Returns the type of torch.autocast where `x` is; None: no autocast."""
+    """Returns the type that torch.autocast uses on x's device; None if autocast is off."""
     place = x.device.type
     if not _has_autocast(place) or not torch.is_autocast_enabled(place):
         return None
@@ -80,10 +86,10 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether arguments and parameters have several float types.
+    """Returns True if a module's arguments and parameters have different floating-point types.
 
-    Tensors in tuples count. False within torch.autocast. Torch's layers of products refuse several
-    types.
+    torch's linear, convolutional and other product layers then raise an error. Tensors in tuples
+    are included. Returns False within torch.autocast.
     """
     first: Tensor | None = None
     for value in (*arguments, *module._parameters.values()):
@@ -97,9 +103,9 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
 
 
 def check_types(what: str, *operands: Tensor, way: str = "") -> None:
-    """Raises ValueError for operands of several types, outside of torch.autocast.
+    """Raises ValueError if operands have different types, outside of torch.autocast.
 
-    `way`: what helps, in addition to converting them.
+    The message recommends to convert the operands; `way` adds another remedy.
     """
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
@@ -111,27 +117,28 @@ def check_types(what: str, *operands: Tensor, way: str = "") -> None:
 
 
 FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The types that products take, and their formats."""
+"""Maps the types that products support to the names of their formats."""
 
 watchers: list[Callable[[Recipe], None]] = []
-"""Called with the recipe of each call of an operator, just before it (`cpd.nn.coverage`)."""
+"""Functions called with an operator's recipe just before each call (used by `cpd.nn.coverage`)."""
 
 
 class Arguments(NamedTuple):
-    """A call's recipe, divided into the casts before the operator and the operator's arguments."""
+    """The recipe of one call: the casts before the operator, and the arguments of the operator."""
 
     how: Recipe
     activation: Cast | None
-    """The cast before the operator, one for both GEMMs; None: within the operator, or no cast."""
+    """The cast before the operator, for both GEMMs; None: the operator casts, or nothing is
+    cast."""
     weight: Cast | None
     dtype: torch.dtype | None
-    """The requested type of the result."""
+    """The result's type that the caller requested; None if the caller did not."""
     element: torch.dtype
-    """The type of the sums."""
+    """The type in which the operator stores the sums."""
     narrow: torch.dtype | None
-    """Torch.autocast's type; None: no autocast, or the caller asks for a type."""
+    """The type that torch.autocast uses; None if autocast is off or the caller gives `dtype`."""
     gemms: str
-    """The recipe's text as the operator takes it."""
+    """The recipe's text, an argument of the operator."""
     seed: Number
     stream: Number
     delayed: Any
@@ -150,8 +157,8 @@ class Arguments(NamedTuple):
     ) -> Arguments:
         """Returns the arguments of a call with operands `x` and `w`.
 
-        Raises if a type does not hold a format that the recipe puts into it, or the state of
-        delayed scaling is missing.
+        Raises an error if a tensor's type cannot represent a format of the recipe, or if delayed
+        scaling has no state.
         """
         if dtype is None and x.dtype != w.dtype:
             check_types("the operands", x, w, way=", or give dtype=")
@@ -170,7 +177,7 @@ class Arguments(NamedTuple):
         return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """Returns recipe, numbers, multipliers, narrow and dtype of the operator (`cpd._torch`)."""
+        """Returns the operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch`)."""
         for watch in watchers:
             if not explains():
                 watch(self.how)
@@ -179,10 +186,10 @@ class Arguments(NamedTuple):
 
 
 def _casts_within(recipe: Recipe, *dtypes: torch.dtype) -> bool:
-    """Returns whether the operator casts activation and weight itself, for each GEMM.
+    """Returns True if the operator itself casts activation and weight, separately for each GEMM.
 
-    It does where torch's kernels multiply 16-bit values, apart from their scales if possible
-    (`cpd._torch.native`).
+    It does so if torch's kernels multiply 16-bit values. Scales are then applied to the products if
+    possible (`cpd._torch.native`).
     """
     if not is_native(recipe.forward) or dtypes.count(torch.float32) == len(dtypes):
         return False
@@ -193,13 +200,13 @@ def _casts_within(recipe: Recipe, *dtypes: torch.dtype) -> bool:
 
 @constant
 def _gemms_within(text: str) -> str:
-    """Returns the part of a recipe's text that GEMMs use, with the casts of their operands."""
+    """Returns the part of a recipe's text that GEMMs use: their sums and the casts of operands."""
     gemms: str = _core.Recipe.parse(text).gemms(False, False).text
     return gemms
 
 
 def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Input and weight as they enter the operator."""
+    """Returns input and weight after the casts that come before the operator."""
     if arguments.how._kept.delays:
         _note_delayed(arguments, x, w)
     return (
@@ -209,7 +216,7 @@ def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor
 
 
 def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
-    """Records the largest magnitudes of operands that the operator casts by a delayed scale."""
+    """Records the largest magnitude of operands that the operator casts with delayed scales."""
     for name, operand, before in (
         ("activation", x, arguments.activation),
         ("weight", w, arguments.weight),
@@ -220,10 +227,7 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
 
 
 def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
-    """Returns the layer's result: the sums, cast to the recipe's `output`.
-
-    `x`: the first operand.
-    """
+    """Returns the layer's result: the sums `y`, cast to the recipe's `output`. `x`: an operand."""
     recipe = arguments.how
     if recipe._kept.delays:
         y = arguments.delayed.watch(y)
@@ -234,7 +238,10 @@ def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
 
 
 def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Purpose) -> Tensor:
-    """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
+    """Returns `x` cast, with the gradient passed through unchanged.
+
+    Scales, if the format has them, cover the whole tensor or square blocks.
+    """
     if spec is None:
         return x
     numbers = pair_of(spec, purpose, x, arguments.seed, arguments.stream)
@@ -252,7 +259,7 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
 def pair_of(
     spec: Any, purpose: Purpose, x: Tensor, seed: Number, stream: Number
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a sum or a cast, for one purpose; None: it draws nothing."""
+    """Returns seed and stream of a sum's or cast's random bits; None if its rounding needs none."""
     if spec is None or is_native(spec):
         return None, None
     of_seed, of_stream = call_numbers(spec, seed, stream, x)
@@ -260,7 +267,7 @@ def pair_of(
 
 
 def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Returns the type of the sums."""
+    """Returns the type in which the operator stores the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
     output = format_of(recipe.output)
@@ -283,17 +290,20 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
 
 
 def _or_off(element: torch.dtype, x: Tensor) -> str:
-    """Returns the end of an error about the result's type: another remedy under torch.autocast."""
+    """Returns the advice at the end of an error about the result's type.
+
+    The advice differs under torch.autocast.
+    """
     by_autocast = element == autocast_type(x) != x.dtype
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
 
 
 _PURPOSES = tuple(Purpose)
-"""A tuple, since torch 2.11 cannot trace an enumeration's iterator."""
+"""All members of `Purpose`, as a tuple: torch 2.11 cannot trace iteration over an enumeration."""
 
 
 def _numbers(recipe: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
-    """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
+    """Returns a row of seed and stream for each purpose; None if no rounding is stochastic."""
     if not recipe._kept.drawing:
         return None
     parts = zip(recipe._kept.drawing, _PURPOSES, strict=True)

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's attention, with products and softmax by a recipe.
+"""torch's attention functions, with products and softmax computed as a recipe says.
 
-`scaled_dot_product_attention` computes, by `recipe.attention` and `recipe.softmax`:
+`scaled_dot_product_attention` has three steps, defined by `recipe.attention` and `recipe.softmax`:
 
-1. Scores: query · keyᵀ. If their type does not hold the sums, the sums are in float32. The scores
-   are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`. Then
-   the mask is added, in float32: -inf where a boolean mask is False, and above the diagonal if
-   `is_causal`.
-2. Weights: the softmax along each row, in float32, rounded once by `recipe.softmax`. The returning
-   gradient is rounded in the same way, straight through. The weights are float32 if the attention
-   recipe casts them, else in the query's type. Then dropout is applied.
+1. Scores: query · keyᵀ. If the operands' type cannot represent the sums, the sums are in float32.
+The scores are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`.
+Then the mask is added, in float32. The mask is -inf where a boolean mask is False, and above the
+diagonal if `is_causal`.
+2. Weights: the softmax of each row, in float32, rounded once by `recipe.softmax`. In the backward
+pass, the gradient of the weights is rounded in the same way. The weights are float32 if the
+attention recipe casts them, else in the query's type. Then dropout is applied.
 3. The result: weights · value, in the query's type, or torch.autocast's.
 
-The query and the weights are the activations of the two products, the key and the value are their
-weights. So the attention recipe casts each operand of the forward and backward GEMMs. With neither
-`attention` nor `softmax`, torch's function computes everything; with `softmax` alone, torch
-computes the products.
+In the two products, the query and the attention weights have the casts of a recipe's `activation`;
+the key and the value have the casts of its `weight`. The attention recipe casts each operand of the
+forward and backward GEMMs. If the recipe has neither `attention` nor `softmax`, torch's function
+computes everything. If it has only `softmax`, torch computes the products.
 
 `multi_head_attention` adds the projections of query, key and value before the attention, and the
 projection of the output after it. Each projection is a `cpd.functional.linear` by the recipe
-itself. As in torch, there is one product if query, key and value are the same tensor, two if key
-and value are, else three.
+itself. As in torch, the input's projections are one product if query, key and value are the same
+tensor. They are two products if only key and value are the same tensor, and otherwise three.
 
 Each product takes random bits from the stream XOR its position: 0 for the scores, 1 for the
-weighted values, 2 for the softmax. In multi_head_attention these positions are 4, 5 and 6. The
-projections of query, key and value have 0, 1 and 2, the projection of the output has 3. Dropout is
-torch's own.
+weighted values, 2 for the softmax. In `multi_head_attention` these three have the positions 4, 5
+and 6. The projections of query, key and value have the positions 0, 1 and 2, and the projection of
+the output has position 3. Dropout takes random numbers from torch's generator.
 
 All functions work under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
 """
@@ -58,7 +58,7 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions in the stream: of the parts of one attention, and of multi_head_attention's parts."""
+"""Positions in the random stream: one for each part of an attention and of multi_head_attention."""
 
 
 @refused_by_torch
@@ -81,12 +81,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Computes torch.nn.functional.scaled_dot_product_attention by a recipe.
 
-    A row whose mask leaves nothing gives zeros, as in torch.
+    A row of the result is zero if the mask excludes all keys, as in torch.
 
     Args:
-        query: … × L × E.
-        key: … × S × E.
-        value: … × S × F.
+        query: a tensor of shape … × L × E.
+        key: a tensor of shape … × S × E.
+        value: a tensor of shape … × S × F.
         attn_mask: as in torch; default None.
         dropout_p: as in torch, with torch's own random numbers; default 0.
         is_causal: as in torch; default False.
@@ -105,11 +105,11 @@ def scaled_dot_product_attention(
             0, 2)`; default None.
 
     Returns:
-        The result, … × L × F.
+        The result, of shape … × L × F.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -176,34 +176,34 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Computes torch.nn.functional.multi_head_attention_forward by a recipe.
 
-    It is what torch.nn.MultiheadAttention computes. Masks are torch's too: a boolean one is True at
-    what is left out.
+    torch.nn.MultiheadAttention calls this function. Masks are as in torch: a boolean mask is True
+    for the keys that are excluded.
 
     Args:
         query: L × N × E (or L × E).
         key: S × N × … (or S × …).
         value: S × N × … (or S × …).
-        embed_dim_to_check: E.
+        embed_dim_to_check: the size E of the embedding.
         num_heads: the number of heads.
-        in_proj_weight: the three projections' weights together, 3 E × E, or None.
-        in_proj_bias: 3 E, or None.
-        bias_k: a key that is appended, or None.
-        bias_v: a value that is appended, or None.
+        in_proj_weight: the weights of the three projections in one tensor, 3 E × E, or None.
+        in_proj_bias: the biases of the three projections, 3 E values, or None.
+        bias_k: a learned key that is appended to the keys, 1 × 1 × E, or None.
+        bias_v: a learned value that is appended to the values, 1 × 1 × E, or None.
         add_zero_attn: whether a key and a value of zeros are appended.
         dropout_p: as in torch, with torch's own random numbers.
-        out_proj_weight: the output projection's weight.
-        out_proj_bias: the output projection's bias, or None.
+        out_proj_weight: the weight of the output's projection, E × E.
+        out_proj_bias: the bias of the output's projection, E values, or None.
         training: whether dropout is applied; default True.
-        key_padding_mask: N × S; default None.
-        need_weights: whether the weights are returned; default True.
-        attn_mask: L × S or N · heads × L × S; default None.
-        use_separate_proj_weight: whether the next three are used in place of `in_proj_weight`;
-            default False.
-        q_proj_weight: the query's projection; default None.
-        k_proj_weight: the key's projection; default None.
-        v_proj_weight: the value's projection; default None.
-        static_k: keys in place of the projected ones, N · heads × S × …; default None.
-        static_v: values in place of the projected ones; default None.
+        key_padding_mask: a mask of keys, N × S; default None.
+        need_weights: whether the attention weights are returned; default True.
+        attn_mask: a mask of scores, L × S or N · heads × L × S; default None.
+        use_separate_proj_weight: whether the next three arguments replace `in_proj_weight`; default
+            False.
+        q_proj_weight: the weight of the query's projection; default None.
+        k_proj_weight: the weight of the key's projection; default None.
+        v_proj_weight: the weight of the value's projection; default None.
+        static_k: keys that replace the projected keys, N · heads × S × E/heads; default None.
+        static_v: values that replace the projected values, as `static_k`; default None.
         average_attn_weights: whether returned weights are averaged over heads; default True.
         is_causal: as in torch; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
@@ -219,11 +219,11 @@ def multi_head_attention(
             None.
 
     Returns:
-        The result, L × N × E, and the weights, or None.
+        A tuple of the result, L × N × E, and the attention weights (None without `need_weights`).
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -283,7 +283,10 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """Returns the recipe of an attention; sums and formats alone are for its products."""
+    """Returns the recipe of an attention.
+
+    A format or sums alone become the recipe of its products.
+    """
     call_recipe = recipe_of(recipe, sums)
     return (
         call_recipe
@@ -301,7 +304,7 @@ def _product(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """One of the two products."""
+    """Computes one of attention's two products: the scores, or the weighted sum of values."""
     if recipe.attention is not None:
         options = {"recipe": recipe.attention, "dtype": dtype, **bits.at(which)}
         return matmul(a, b, delayed=attending_at(delayed, which), **options)
@@ -318,16 +321,16 @@ def _weighted(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """Returns the sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
+    """Returns weights · value, in `dtype` if given, else in autocast's or the query's type."""
     if weights.dtype == query.dtype:
         return _product(weights, value, recipe, VALUES, bits, delayed, dtype)
     result_type = dtype or autocast_type(query) or query.dtype
-    # The gradient of weights in float32 is float32, too.
+    # If the attention weights are float32, their gradient must be float32 too.
     return _product(weights, value, recipe, VALUES, bits, delayed, torch.float32).to(result_type)
 
 
 def _are_cast(recipe: Recipe) -> bool:
-    """Returns whether the weights are cast as they enter a product."""
+    """Returns True if the attention weights are cast before they enter a product."""
     of = recipe.attention
     if of is None:
         return False
@@ -345,7 +348,7 @@ def _weights(
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
-    """Returns the weights of the values. A fully masked row is 0 if `zeros`, else NaN."""
+    """Returns the attention weights. A row whose keys are all masked is 0 if `zeros`, else NaN."""
     are_cast = _are_cast(recipe)
     if recipe.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), element_of(recipe.softmax).name)
@@ -384,19 +387,19 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal
 
 
 def refuses_mask(query: Tensor, mask: Tensor) -> bool:
-    """Returns whether torch refuses the mask's type."""
+    """Returns True if torch does not support the mask's type."""
     allowed = (torch.bool, torch.float32, query.dtype)
     return mask.dtype not in allowed and autocast_type(query) is None
 
 
 def _check_dense(query: Any, key: Any, value: Any) -> None:
-    """Raises TypeError unless all are dense tensors of floats."""
+    """Raises TypeError unless all arguments are dense floating-point tensors."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_operand(name, x, like="query")
 
 
 def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
-    """Key or value, repeated for the heads of the query that share one."""
+    """Repeats each head of key or value for the query's heads that share the head."""
     heads, groups = query.shape[-3], x.shape[-3]
     if groups == 0 or heads % groups:
         raise ValueError(
@@ -409,7 +412,10 @@ def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
 
 
 def _one_example(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value as batches of one. Arguments that share a tensor still do."""
+    """Adds a batch dimension of size 1 to query, key and value.
+
+    Equal arguments remain one tensor.
+    """
     q = query.unsqueeze(1)
     k = q if key is query else key.unsqueeze(1)
     return q, k, k if value is key else value.unsqueeze(1)
@@ -422,7 +428,7 @@ def _projected(
     bias: Tensor | None,
     project: Callable[..., Tensor],
 ) -> tuple[Tensor, ...]:
-    """Projects query, key and value: by `matrices`, or by the matrix that packs them."""
+    """Projects query, key and value, with three weights (`matrices`) or one packed weight."""
     query, key, value = inputs
     if matrices is None and packed is not None:
         size = query.shape[-1]
@@ -442,19 +448,19 @@ def _projected(
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """L × N × E as N × heads × L × E/heads."""
+    """Reshapes L × N × E to N × heads × L × E/heads."""
     return torch.unflatten(x, -1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _behind(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Keys or values, L × N × E, followed by the learnt one, if there is one."""
+    """Appends the learned key or value, if there is one, to keys or values of shape L × N × E."""
     return x if bias is None else torch.cat((x, bias.to(x.dtype).repeat(1, x.shape[1], 1)))
 
 
 def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
-    """Returns keys or values by head, followed by one of zeros if `zero`.
+    """Splits keys or values by head, and appends a zero key or value if `zero`.
 
-    `static`, if any, replaces them (N · heads × S × …).
+    `static`, of shape N · heads × S × …, replaces the keys or values if given.
     """
     if static is not None:
         x = torch.unflatten(static, 0, tuple(x.shape[:2]))
@@ -464,9 +470,9 @@ def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
 def _merged(
     attn_mask: Tensor | None, padding: Tensor | None, added: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """Returns torch's two masks as one to add to the scores.
+    """Combines torch's two masks to one mask that is added to the scores.
 
-    It is N × heads × L × S or a shape that broadcasts to it. The `added` keys at the end are never
+    Its shape is N × heads × L × S or broadcasts to that shape. The last `added` keys are never
     masked.
     """
     masks = []
@@ -479,10 +485,7 @@ def _merged(
 
 
 def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
-    """Returns a mask as a term of the scores.
-
-    True in a boolean one leaves a key out: it becomes -inf.
-    """
+    """Returns a mask as a tensor to add to the scores. True in a boolean mask becomes -inf."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

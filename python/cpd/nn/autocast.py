@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`autocast`: torch's functions computed as a recipe says."""
+"""`cpd.autocast`: a context in which torch's functions compute as a recipe says."""
 
-# torch's modes and graphs are untyped.
+# torch has no type annotations for dispatch modes and graphs.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cpd.ops.arguments import check_whole
 
 
 class Mode(TorchFunctionMode):
-    """Computes torch's functions by rows of `cpd.nn.operations`.
+    """A torch function mode that computes functions by the table of `cpd.nn.operations`.
 
     Args:
-        recipe: the recipe by which the rows compute.
-        operations: the rows by torch's functions. Torch computes all other functions.
+        recipe: the recipe of the operations in the table.
+        operations: the table's rows, by torch's functions. torch computes all other functions.
 
     Attributes:
-        left: how often torch computed each operation that has a row.
+        left: how often torch computed each operation of the table itself.
     """
 
     _calls = _paused = 0
@@ -72,9 +72,9 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Returns the result of a function by its form.
+        """Returns the result of an operation by the recipe.
 
-        NotImplemented where torch's computes it.
+        Returns NotImplemented if torch must compute the function.
         """
         if operation.form is None:
             return NotImplemented
@@ -84,7 +84,7 @@ class Mode(TorchFunctionMode):
             return NotImplemented
         asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
         if not asks and operation.refuses(tensors):
-            return NotImplemented  # torch's function raises
+            return NotImplemented  # torch's function raises an error
         if operation.part != RESIDUAL:
             for x in tensors:
                 check_whole(f"an operand of {operation.name}", x)
@@ -101,9 +101,9 @@ class Mode(TorchFunctionMode):
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def _take(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call of `products` products.
+        """Counts a call that has `products` products.
 
-        Returns the keywords of its functional form: the recipe, the seed, the stream.
+        Returns its recipe, seed and stream, as keywords.
         """
         raise NotImplementedError
 
@@ -117,43 +117,44 @@ class autocast(Mode):  # noqa: N801  # as torch.autocast
     - of torch.nn.functional: linear, the convolutions, attention (by the recipe's `attention`),
       grouped_mm, bilinear, the normalizations, softmax and embedding (rounded as the recipe says);
     - matmul: @, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm, addmv,
-      addbmm, baddbmm, addr, which add to the product by torch; torch.linalg.matmul and those of
-      torch.ops.aten;
+      addbmm, baddbmm and addr (torch computes the addition); torch.linalg.matmul; and the functions
+      of torch.ops.aten with these names;
     - if the recipe has `residual`: the addition of two tensors of one shape.
 
-    All calls to them count, also by torch's own modules, by position or by name, and with `out=`. A
-    converted layer has its own recipe. All other products (lstm, cdist, multi_dot, einsum of three
-    tensors, …) remain torch's, and so do products of sparse operands and of other types than
-    float32, bfloat16 and float16. `left` counts them by name, or as aten's operation. It does not
-    see compiled code, nor operators that other packages define. Attention that is written out of
-    matmul and softmax takes the recipe itself: `cpd.convert` knows attention as such.
+    All calls of these functions are emulated, also calls in torch's own modules and calls with
+    `out=`. A converted layer follows its own recipe. torch computes all other products (lstm,
+    cdist, multi_dot, einsum of three tensors, …), products of sparse operands, and products in
+    other types than float32, bfloat16 and float16. The attribute `left` counts such products by the
+    function's name or the aten operation. `left` does not count products in compiled code or in
+    operators of other packages. If attention is written as matmul and softmax, the recipe itself
+    computes its products, not the recipe's `attention`; only `cpd.convert` recognizes such code as
+    attention.
 
-    In a 16-bit type, alpha times a product plus beta times an input is formed in float32 and
-    rounded once.
+    In a 16-bit type, alpha · product + beta · input is computed in float32 and rounded once.
 
-    Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
-    einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
-    DTensors raise TypeError.
+    Arguments have the same meaning as in torch: `beta=0` ignores the input, a size of 1 broadcasts
+    in einsum and tensordot, and invalid shapes raise torch's error. Nested tensors and DTensors
+    raise TypeError.
 
-    Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
-    the order in which the first operand has them.
+    addbmm, tensordot and einsum form one sum over all summed dimensions. The sum is row-major, with
+    the dimensions in the order of the first operand.
 
     Args:
         recipe: as for `cpd.convert`; its rules and schedule are ignored.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`. Calls are numbered from 0 whenever the
             context is entered, and use this stream XOR number << 20. Default 0.
-        coverage: whether `left` also counts what is called below the level of torch's functions.
-            Counting takes some microseconds for each operation of torch within the context, which
-            small models notice. Default True; False: it counts functions alone.
+        coverage: whether `left` also counts products that torch's functions compute internally;
+            default True. This takes some microseconds for each operation of torch within the
+            context, which slows small models. False: `left` counts only functions.
 
     Raises:
         ValueError: if the recipe's scaling is delayed.
 
-    It works under torch.compile, inside the compiled function and around it. A function under
-    activation checkpointing must enter the context itself, as it is recomputed outside of any
-    context around it: else a call raises RuntimeError. One context is not for several threads at
-    once.
+    The context works under torch.compile, inside the compiled function and around it. A function
+    under activation checkpointing must enter the context itself, because it is recomputed outside
+    of any surrounding context; otherwise a call raises RuntimeError. Several threads must not use
+    one context at the same time.
 
     >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
@@ -211,7 +212,7 @@ _OPERATIONS = by_function(
 
 
 class Unseen(TorchDispatchMode):
-    """Counts in `left` the products that torch computes below its functions' level."""
+    """Counts in `left` the aten products that torch's functions compute internally."""
 
     supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0
@@ -222,7 +223,7 @@ class Unseen(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: compiled functions stay compiled within it."""
+        """Returns True: compiled functions remain compiled within this mode."""
         return True
 
     def __torch_dispatch__(
@@ -230,7 +231,7 @@ class Unseen(TorchDispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        in_backward = autograd_node() is not None  # counted in the forward pass
+        in_backward = autograd_node() is not None  # already counted in the forward pass
         if not (Unseen._unwatched or in_backward or is_ours(func)) and is_product(func):
             name = name_of(func)
             self.left[name] = self.left.get(name, 0) + 1
@@ -239,7 +240,7 @@ class Unseen(TorchDispatchMode):
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """A context in which nothing is counted below the level of torch's functions."""
+    """A context in which `left` does not count products within torch's functions."""
     Unseen._unwatched += 1
     try:
         yield
@@ -249,7 +250,7 @@ def unwatched() -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A context in which no `Mode` does anything."""
+    """A context in which every `Mode` is inactive."""
     pause(1)
     try:
         yield
@@ -258,7 +259,10 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Pauses each `Mode` that is entered now, once more, or with -1 once less."""
+    """Adds `count` to the pause count of each `Mode` that is entered.
+
+    A `Mode` with a pause count above 0 computes and counts nothing.
+    """
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:
         if isinstance(mode, Mode):
@@ -269,7 +273,7 @@ def pause(count: int) -> None:
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """Returns the tensors among arguments and in their lists."""
+    """Returns the tensors among the arguments and in lists among the arguments."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -280,9 +284,9 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether tensors are dense and of types that products take.
+    """Returns True if the tensors are dense and of types that products support.
 
-    Indices and masks do not count. Products refuse nested tensors by themselves.
+    Indices and masks are not checked. Products themselves raise an error for nested tensors.
     """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
@@ -291,14 +295,14 @@ def _are_ours(tensors: Sequence[Tensor]) -> bool:
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
-    """Returns whether a form may write into `out=`; torch refuses it with gradients."""
+    """Returns True if a result may be written to `out=`; with gradients, torch raises an error."""
     if not isinstance(out, Tensor) or not _are_ours([out]):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)))
 
 
 def _written(out: Tensor, result: Tensor) -> Tensor:
-    """`out`, resized as torch does, with the result's values."""
+    """Copies the result to `out`, resized as torch does, and returns `out`."""
     if out.shape == result.shape:
         return out.copy_(result)
     return torch.ops.aten.clone.out(result, out=out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's modules that read the weight of a layer within them and compute without calling it."""
+"""torch's modules that use the weight of a layer they contain without calling the layer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from torch import nn
 
 _READ = {"MultiheadAttention": "out_proj", "LinearCrossEntropyLoss": "linear"}
-"""The layer whose weight is read, by the class's name: not every torch has these classes."""
+"""Maps a class's name to its layer that is not called. Not every torch version has these
+classes."""
 
 
 def reader_of(parent: nn.Module, name: str) -> str:
-    """Returns the class of torch that `parent` computes as.
+    """Returns the name of `parent`'s torch class if it uses the child's weight without calling it.
 
-    It is "" unless that class reads the child's weight without calling the child.
+    Otherwise returns "".
     """
     for reader, read in _READ.items():
         if name == read and _computes_as(parent, getattr(nn, reader, None)):
@@ -25,5 +26,5 @@ def reader_of(parent: nn.Module, name: str) -> str:
 def _computes_as(module: nn.Module, kind: Any) -> bool:
     cls = getattr(
         type(module), "_cpd_class", type(module)
-    )  # of a converted module, the class it had
+    )  # a converted module's class before its conversion
     return kind is not None and cls.forward is kind.forward

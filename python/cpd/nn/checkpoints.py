@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The activation checkpoint (torch.utils.checkpoint) around a call.
+"""Finds the activation checkpoint (torch.utils.checkpoint) that surrounds a call.
 
-It is found in its forward pass and as the backward pass computes it again.
+The checkpoint is found in its forward pass, and while the backward pass recomputes it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cpd._torch.private import graph_task, saved_tensors_hooks
 def activation_checkpoint() -> Any:
     """Returns an object that identifies the innermost surrounding activation checkpoint.
 
-    It is the same whenever the checkpoint computes its function. None without a checkpoint, and in
-    compiled code, whose graph is recomputed with the casts in it.
+    The object is the same in the forward pass and in the recomputation. Returns None outside of a
+    checkpoint. Also returns None in compiled code, whose graph recomputes the casts too.
     """
     if torch.compiler.is_compiling():
         return None
@@ -33,20 +33,20 @@ def activation_checkpoint() -> Any:
         return frame if frame is not None else _variable(pack, "target_frame_ref")()
     if torch.is_grad_enabled() and graph_task() == -1:
         return None
-    return _reentrant()  # which has no hooks
+    return _reentrant()  # a use_reentrant=True checkpoint has no hooks
 
 
 def makes_gradients() -> bool:
-    """Returns whether a call may get gradients.
+    """Returns True if a call may need gradients.
 
-    It may if they are on, or if a surrounding checkpoint with use_reentrant=True, which switches
-    them off, will compute the call again with gradients.
+    It may if gradients are on. It also may within a checkpoint with use_reentrant=True: this
+    switches gradients off, but calls the function again with gradients.
     """
     return torch.is_grad_enabled() or any(ctx.next_functions for ctx in _reentrants())
 
 
 def _variable(function: Callable[..., Any], name: str) -> Any:
-    """Returns the value of a variable of the function around `function`; None where it has none."""
+    """Returns the value of the variable `name` in the closure of `function`, or None."""
     names = function.__code__.co_freevars
     cells = function.__closure__
     return cells[names.index(name)].cell_contents if cells and name in names else None
@@ -56,12 +56,12 @@ _CODES = (CheckpointFunction.forward.__code__, CheckpointFunction.backward.__cod
 
 
 def _reentrant() -> Any:
-    """Returns the context of the innermost running checkpoint with use_reentrant=True."""
+    """Returns the autograd context of the innermost running checkpoint with use_reentrant=True."""
     return next(_reentrants(), None)
 
 
 def _reentrants() -> Iterator[Any]:
-    """Yields the contexts of the running checkpoints with use_reentrant=True, innermost first."""
+    """Yields the autograd contexts of running use_reentrant=True checkpoints, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _CODES:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a converted model: when a step begins, and the number of the step.
+"""`Clock`: counts the training steps of a converted model.
 
-Random streams and delayed scales follow from that number.
+The number of the step determines random streams and delayed scales.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from cpd.nn.ranks import groups_of, resolved
 from cpd.numeric.warned import warn
 
 NAME = "cpd_clock"
-"""The buffer of the model itself: a submodule would be one more layer to a Sequential."""
+"""The name of the step's buffer in the model. A submodule would count as a layer of a
+Sequential."""
 
 SHIFT = 36
-"""The lowest bit of the step in a stream; below it are layers and positions within them."""
+"""The lowest bit of a stream that has the step's number. Lower bits have the layer and the
+position."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`: the mode of the layers that a backward pass has reached."""
+"""Bits of `Clock.reached`: a backward pass has reached layers in training mode, or in eval mode."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
@@ -37,33 +39,34 @@ PER_RANK = {
     "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the "
     "model itself; cpd.convert(…, amax_group=…) gives the ranks that exchange them",
 }
-"""A report's notes on steps whose scales follow from one rank's magnitudes."""
+"""Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""The streams of clocks within each activation checkpoint whose backward pass is pending."""
+"""For each activation checkpoint that awaits its backward pass, the streams of its clocks."""
 
 
 class Clock:
     """Counts the steps of a converted model, in an int64 buffer of the model's state_dict.
 
-    A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside such
-    a call it begins at the first forward, with gradients on, of a layer that delays, rounds
-    stochastically or has a schedule, after a backward pass has reached a converted layer (`enter`,
-    `mark`). In a model that has not trained yet, the first forward in training mode begins the
-    first step. A layer in eval mode begins a step only after a backward pass through layers in eval
-    mode. A call of the model that follows such a forward, before a backward pass, belongs to the
-    step that has begun.
+    A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside of
+    such a call, a step begins at a layer's forward (`enter`), if a backward pass has reached a
+    converted layer since the last step began (`mark`). The layer must have delayed scaling,
+    stochastic rounding or a schedule, and gradients must be on. In a model that has not trained
+    yet, the first forward in training mode begins the first step. A layer in eval mode begins a
+    step only after a backward pass through layers in eval mode. A call of the model that follows
+    such a forward, before a backward pass, belongs to the step that has begun.
 
-    No step begins while a backward pass recomputes activations, nor within a transform of
-    torch.func, which could not see the change: there the stream follows from the buffer passed to
-    torch.func.functional_call.
+    No step begins while a backward pass recomputes activations. No step begins within a transform
+    of torch.func either, which could not see the change. Within a transform, the stream is computed
+    from the buffer that torch.func.functional_call gets.
 
-    At a call of the model the ranks of `amax_group` exchange the magnitudes of the previous step;
-    within a layer's forward, which not all ranks need to reach, they exchange nothing. All layers'
-    scales advance at a call of the model; otherwise each layer's advance at its next forward.
+    At a call of the model, the ranks of `amax_group` exchange the magnitudes of the previous step.
+    In a layer's forward, which not all ranks may reach, ranks exchange nothing. A call of the model
+    updates the scales of all layers. If the model is not called, each layer's scales are updated in
+    its next forward.
 
-    The state beside the buffer is on the host. Compiled programs change it by the operators of
-    `cpd._torch.steps`, so they neither guard on it nor break.
+    All other state is on the host. Compiled programs change it by the operators of
+    `cpd._torch.steps`, so they have no guards on this state and no graph breaks.
 
     Args:
         model: the converted model, in which the clock registers its buffer and its hooks.
@@ -72,11 +75,11 @@ class Clock:
         amax_group: as for `cpd.convert`; default None.
 
     Attributes:
-        begun: the number of steps that began in this object's life.
+        begun: the number of steps that have begun since this object was made.
         reached: the modes of the layers that a backward pass has reached since the step began.
         fresh: True if the first forward in training mode begins a step, without a backward pass.
         trains_in_eval: True if the present step follows a backward pass of layers in eval mode.
-        per_rank: the keys of `PER_RANK` that have happened.
+        per_rank: the keys of `PER_RANK` for the notes that apply to past steps.
     """
 
     begun = 0
@@ -108,7 +111,7 @@ class Clock:
         self._within: list[bool] = []
         self._lost: Tensor | None = None
         self._warned = False
-        self._flag = torch.zeros((), dtype=torch.uint8)  # compiled backward passes write it
+        self._flag = torch.zeros((), dtype=torch.uint8)  # set by compiled backward passes
         self.key = enroll(self)
         for number, delayed in enumerate(self._delayed):
             for part in (delayed, *delayed.parts()):
@@ -126,7 +129,7 @@ class Clock:
 
     @property
     def step(self) -> Tensor:
-        """The number, a tensor."""
+        """The number of the present step, a one-element int64 tensor."""
         number = self._buffers[NAME]
         assert number is not None
         if self._lost is not None and number is not self._lost and not number.is_meta:
@@ -136,8 +139,7 @@ class Clock:
     def stream(self) -> Tensor:
         """Returns the stream of the present step.
 
-        While an activation checkpoint computes its function again, it is the stream of the step
-        that the checkpoint belongs to.
+        While an activation checkpoint is recomputed, returns the stream of the checkpoint's step.
         """
         checkpoint = activation_checkpoint()
         if checkpoint is None:
@@ -148,17 +150,17 @@ class Clock:
         return of_clocks[self]
 
     def is_over(self) -> bool:
-        """Returns whether the next forward in training mode begins a step."""
+        """Returns True if the next forward in training mode begins a step."""
         return self.reached != 0 or self.fresh
 
     def notes(self) -> list[str]:
-        """Returns the report's notes on steps whose scales follow from one rank's magnitudes."""
+        """Returns notes for the report about steps in which ranks did not exchange magnitudes."""
         return [PER_RANK[which] for which in sorted(self.per_rank)]
 
     # ---- calls of the model --------------------------------------------------------------------
 
     def tick(self, model: nn.Module, arguments: Any) -> None:
-        """The forward pre-hook: begins a step."""
+        """The model's forward pre-hook: begins a step."""
         counts = model.training and not self._is_idle()
         if torch.compiler.is_compiling():
             if counts:
@@ -166,7 +168,7 @@ class Clock:
             return
         self._within.append(counts)
         if counts:
-            if self._root is None:  # of a pickled model
+            if self._root is None:  # after unpickling
                 self._root = ref(model)
             self.begin_model(self.step, *tensors(self._delayed))
 
@@ -180,18 +182,19 @@ class Clock:
         ops.begin_model(self.step, histories, scales, self.key)
 
     def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
-        """The forward hook: ends a call of the model, also one that raises."""
-        if self._within:  # not where `tick` was compiled
+        """The model's forward hook: ends a call of the model, also a call that raised an error."""
+        if self._within:  # empty if `tick` was compiled
             self._within.pop()
 
     @torch.no_grad()
     def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
         """Begins a step at a call of the model.
 
-        It makes the exchange between ranks, the scales of all layers, and the number. The tensors
-        are the clock's and, in order, the layers'.
+        Exchanges magnitudes between ranks, computes the scales of all layers, and increments the
+        number. `step` is the clock's buffer. `histories` and `scales` are the states of all layers,
+        in order.
         """
-        self.advance(self._delayed, histories, scales)  # layers began their last steps
+        self.advance(self._delayed, histories, scales)  # for steps that layers began
         for group in self._groups(step):
             reduce(histories, group)
         joins = self._begun_by_layer and not self.reached
@@ -203,7 +206,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if one is due, and makes the scales of the layer."""
+        """Begins a step at a layer's forward if a step is due, and computes the layer's scales."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -236,10 +239,10 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if one is due.
+        """Begins a step at a layer's forward if a step is due, and computes the layer's scales.
 
-        Computes the scales of the delaying layer number `place`, from the given tensors; -1: the
-        layer does not delay.
+        `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
+        `histories` and `scales` are the layer's state.
         """
         if self._is_idle():
             return
@@ -252,7 +255,7 @@ class Clock:
             self.advance((self._delayed[place],), histories, scales)
 
     def mark(self, y: Any, training: bool) -> Any:
-        """Returns a layer's result, whose backward pass the clock notices."""
+        """Returns a layer's result unchanged. Its backward pass reports to the clock."""
         if not torch.is_grad_enabled():
             return y
         if torch.compiler.is_compiling():
@@ -265,7 +268,7 @@ class Clock:
         return y
 
     def reach_layer(self, training: bool) -> None:
-        """A backward pass has reached a layer in that mode."""
+        """Records that a backward pass has reached a layer in training mode or in eval mode."""
         bit = TRAINING if training else EVALUATING
         if self.reached & bit:
             return
@@ -280,7 +283,7 @@ class Clock:
         self.reach_layer(False)
 
     def _is_due(self, training: bool) -> bool:
-        """Returns whether a layer's forward in that mode, with gradients on, begins a step."""
+        """Returns True if a layer's forward in this mode, with gradients on, begins a step."""
         if True in self._within:
             return False
         if training:
@@ -288,7 +291,7 @@ class Clock:
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
-        """Returns whether calls now are no part of a step: recomputation, transforms, traces."""
+        """Returns True in recomputation, transforms and tracing: calls there begin no step."""
         if torch.compiler.is_compiling():
             return False
         return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)
@@ -307,7 +310,7 @@ class Clock:
     def advance(
         self, layers: Sequence[Delayed], histories: list[Tensor], scales: list[Tensor]
     ) -> None:
-        """Makes the scales of the present step, of layers with those tensors, in order."""
+        """Computes the present step's scales of layers, from the tensors of their states."""
         with torch.no_grad():
             parts = zip(parts_of(layers), histories, scales, strict=True)
             for part, history, scale in parts:
@@ -318,7 +321,7 @@ class Clock:
             layer.seen = self.begun
 
     def _follow(self, step: Tensor) -> None:
-        """Gives layers with schedules the recipes of the present step. The first step is 0."""
+        """Sets the recipes of layers with schedules to the present step's. The first step is 0."""
         if self._scheduled and not step.is_meta and not isinstance(step, FakeTensor):
             number = int(step)
             for state in self._scheduled:
@@ -347,7 +350,7 @@ class Clock:
     # ---- the buffer ----------------------------------------------------------------------------
 
     def set(self, number: int) -> None:
-        """Sets the number of the present step.
+        """Sets the number of the present step to `number`.
 
         The next forward in training mode begins the next step.
         """
@@ -356,7 +359,7 @@ class Clock:
         self._follow(self.step)
 
     def loaded(self, step: Tensor) -> None:
-        """Notes that a checkpoint gives the number.
+        """Records that a loaded state_dict set the number.
 
         The next forward with gradients begins a step.
         """
@@ -365,9 +368,9 @@ class Clock:
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Saves the number if `function` would lose the values of tensors, as `to_empty` does.
+        """Saves the step's number if `function`, about to be applied to the tensors, would lose it.
 
-        `function` is about to be applied to the model's tensors.
+        `to_empty`, for example, loses the values of tensors.
         """
         step = self._buffers[NAME]
         if self._lost is not None or step is None or isinstance(step, FakeTensor):
@@ -381,7 +384,10 @@ class Clock:
             self._lost = step
 
     def _restore(self, number: Tensor) -> None:
-        """Gives the buffer the number that `to_empty` lost; 0 after the meta device."""
+        """Writes the saved number of the step to the buffer after `to_empty`.
+
+        Writes 0 if the model was on the meta device.
+        """
         lost, self._lost = self._lost, None
         assert lost is not None
         with torch.no_grad():
@@ -392,7 +398,7 @@ class Clock:
 
 
 _PROBE = 0x5AC3_96E1_3C69_A50F
-"""A number that empty memory does not hold by chance."""
+"""Marks a lost number: uninitialized memory is unlikely to contain this value."""
 
 
 def _is_behind(delayed: Delayed | None, begun: int) -> bool:
@@ -404,7 +410,7 @@ def _ranks() -> int:
 
 
 def _tensors_in(values: Any) -> Iterable[Tensor]:
-    """Yields the tensors in a layer's result."""
+    """Yields the tensors in a layer's result, which may be nested tuples, lists or dicts."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (tuple, list)):
@@ -415,7 +421,10 @@ def _tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class _Mark(torch.autograd.Function):
-    """The identity, whose backward pass reports to a clock: in compiled programs."""
+    """The identity function.
+
+    Its backward pass notifies a clock (`Clock.reached`), when compiled.
+    """
 
     @staticmethod
     def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
@@ -432,11 +441,13 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if compiled backward passes write the clock's flag. Torch 2.11 drops that write."""
+"""True if compiled backward passes set the clock's flag. Torch 2.11 drops that write."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
-    """Returns a layer's result in a compiled program, whose backward pass reports to the clock.
+    """Returns a layer's result unchanged in a compiled program.
+
+    Its backward pass reports to the clock.
 
     Raises RuntimeError if the backward pass would not report. Without fullgraph=True torch then
     runs the layer eagerly.
@@ -461,9 +472,9 @@ def _marked(y: Any, clock: Clock, training: bool) -> Any:
 def keep_the_present(
     model: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
 ) -> None:
-    """A hook of load_state_dict: preserves the clock's value if `state_dict` has none.
+    """A hook of load_state_dict: preserves the step's number if `state_dict` does not contain one.
 
-    An unconverted model's state_dict has none.
+    The state_dict of an unconverted model contains none.
     """
     clock = clock_of(model)
     if clock is None:
@@ -482,17 +493,14 @@ def keep_the_present(
 
 
 def restore_clock(model: nn.Module, *rest: Any) -> None:
-    """A hook of state_dict: the clock has its value again after `to_empty`."""
+    """A hook of state_dict: restores the clock's number if `to_empty` lost it."""
     clock = clock_of(model)
     if clock is not None:
         clock.step  # noqa: B018
 
 
 def recomputes_or_transforms() -> bool:
-    """Returns whether a backward pass or a transform of torch.func is under way.
-
-    False in a compiled program.
-    """
+    """Returns True in a backward pass or a torch.func transform; False in a compiled program."""
     if torch.compiler.is_compiling():
         return False
     in_backward: int = graph_task()

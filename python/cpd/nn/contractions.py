@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's products of two tensors, from mm to einsum, as `cpd.autocast` computes them.
+"""Computes torch's products of two tensors, from mm to einsum, for `cpd.autocast`.
 
-A form returns NotImplemented for operands that it does not take. torch's own function then computes
-the product or raises its own error.
+Each function here replaces a function of torch. It returns NotImplemented for operands that it does
+not support. torch's own function then computes the product or raises its error.
 """
 
-# Forms return NotImplemented as operators do.
+# Functions return NotImplemented, as Python's binary operators do; mypy expects a Tensor.
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def matmul(
     dtype: torch.dtype | None = None,
     in_float32: bool = False,
 ) -> Tensor:
-    """Computes torch.matmul in a mode."""
+    """Computes torch.matmul by the mode's recipe."""
     options = mode._take()
     if in_float32:
         return functional.matmul_in_float32(input, other, **options)
@@ -42,7 +42,7 @@ def matmul(
 
 
 def rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
-    """Computes `matmul` of operands in the other order."""
+    """Computes `matmul` with the operands exchanged."""
     return matmul(mode, input, other)
 
 
@@ -58,17 +58,18 @@ def _batch_summed(mode: Any, a: Tensor, b: Tensor, **of_result: Any) -> Tensor:
 
 
 class Kind(NamedTuple):
-    """A product of two operands of fixed ranks."""
+    """A kind of product of two operands with fixed numbers of dimensions, such as mm or bmm."""
 
     ranks: tuple[int, int]
     equal: Sequence[tuple[int, int]]
-    """The dimensions of a and b that must have the same size."""
+    """The dimension of a and the dimension of b that must have the same size."""
     result: Sequence[tuple[int, int]]
-    """The result's dimensions: the operand's index and its dimension."""
+    """For each dimension of the result: the operand (0 or 1) and its dimension with the same
+    size."""
     compute: Form
 
     def shape(self, a: Tensor, b: Tensor) -> list[int] | None:
-        """Returns the result's shape; None for operands that torch's function refuses."""
+        """Returns the result's shape; None if torch's function raises an error for the operands."""
         if (a.dim(), b.dim()) != self.ranks:
             return None
         if any(a.shape[i] != b.shape[j] for i, j in self.equal):
@@ -85,7 +86,7 @@ BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
 
 
 def product(kind: Kind) -> Form:
-    """Returns the form of a product of this kind."""
+    """Returns the function that computes a product of this kind."""
 
     def compute(mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         if kind.shape(a, b) is None or not _holds(out_dtype, a):
@@ -96,7 +97,7 @@ def product(kind: Kind) -> Form:
 
 
 def adding(kind: Kind) -> Form:
-    """Makes the form of beta * input + alpha * (a product of this kind).
+    """Returns the function that computes beta * input + alpha * (a product of this kind).
 
     A 16-bit result is rounded once.
     """
@@ -135,15 +136,15 @@ def adding(kind: Kind) -> Form:
 
 
 def _ignoring(input: Tensor, product: Tensor) -> Tensor:
-    """Returns `product` in the type of its sum with `input`, whose values are ignored.
+    """Returns `product` in the type that product + input has; the values of `input` are ignored.
 
-    The gradient of `input` is zero, as in torch.
+    The gradient of `input` is zero, as in torch with beta=0.
     """
     return torch.where(torch.ones((), dtype=torch.bool, device=product.device), product, input)
 
 
 def in_place(form: Form) -> Form:
-    """Returns the form that writes into its first operand."""
+    """Returns the function that writes the result to its first operand, like torch's `…_`."""
 
     def compute(mode: Any, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
         result = form(mode, input, *operands, **factors)
@@ -155,14 +156,14 @@ def in_place(form: Form) -> Form:
 
 
 def _expands(input: Tensor, shape: Sequence[int]) -> bool:
-    """Returns whether `input` broadcasts to this shape."""
+    """Returns True if `input` broadcasts to this shape."""
     sizes = tuple(input.shape)
     last = shape[len(shape) - len(sizes) :]
     return len(sizes) <= len(shape) and all(n in (1, m) for n, m in zip(sizes, last, strict=True))
 
 
 def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
-    """Returns whether a product of a's type may have `out_dtype`: its own or float32."""
+    """Returns True if `out_dtype` is a's type or float32."""
     return out_dtype in (None, a.dtype, torch.float32)
 
 
@@ -170,14 +171,14 @@ def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
 
 
 def inner(mode: Any, a: Tensor, b: Tensor) -> Tensor:
-    """Computes torch.inner in a mode."""
+    """Computes torch.inner by the mode's recipe."""
     if not a.dim() or not b.dim() or a.shape[-1] != b.shape[-1]:
         return NotImplemented
     return tensordot(mode, a, b, ([-1], [-1]))
 
 
 def tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """Computes torch.tensordot in a mode."""
+    """Computes torch.tensordot by the mode's recipe."""
     pairs = _paired(dims, a.dim(), b.dim())
     if pairs is None:
         return NotImplemented
@@ -193,7 +194,7 @@ def tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
     """Returns the dimensions of a and b that tensordot sums over, counted from the front.
 
-    None if torch refuses `dims`.
+    Returns None if torch raises an error for `dims`.
     """
     if isinstance(dims, Tensor):
         dims = dims.tolist()
@@ -211,7 +212,7 @@ def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
 
 
 def einsum(mode: Any, equation: Any, *operands: Any) -> Tensor:
-    """Computes torch.einsum of two tensors in a mode."""
+    """Computes torch.einsum of two tensors by the mode's recipe."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
@@ -238,8 +239,9 @@ _TWO = re.compile(f"{_TERM},{_TERM}(?:->{_TERM})?")
 def _labels(text: str, rank: int) -> list[str] | None:
     """Returns the labels of an operand's dimensions.
 
-    Labels are letters, and for the dimensions that an ellipsis covers numbers from the end, "-1"
-    the last. None if their number is not the operand's rank.
+    A label is a letter of the equation. The dimensions that an ellipsis covers have numbers that
+    count from the end: "-1" is the last. Returns None if the operand has another number of
+    dimensions.
     """
     before, dots, after = text.partition("...")
     covered = rank - len(before) - len(after)
@@ -257,10 +259,10 @@ def _pair(
     out: list[str],
     **of_result: Any,
 ) -> Tensor:
-    """Returns the product of two tensors by the labels of their dimensions.
+    """Returns the product of two tensors, given the labels of their dimensions.
 
-    `out` are the result's labels. The sums run over the others, which both tensors have, in a's
-    order. A size of 1 broadcasts.
+    `out` has the result's labels. The product sums over all other labels, which both tensors have,
+    in a's order. A size of 1 broadcasts.
     """
     size = _sizes(a, b, in_a, in_b, out)
     batch = [x for x in in_a if x in in_b and x in out]
@@ -284,10 +286,10 @@ def _pair(
 def _sizes(
     a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
 ) -> dict[str, int] | None:
-    """Returns the size of each label.
+    """Returns the size of each label; None for equations that `_pair` does not compute.
 
-    Returns None for equations that `_pair` does not compute: labels that are repeated or summed
-    over in only one tensor, and equations that torch refuses.
+    `_pair` does not compute equations in which one tensor repeats a label or alone has a summed
+    label, and equations for which torch raises an error.
     """
     once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
     alone = set(in_a) ^ set(in_b)
@@ -303,7 +305,7 @@ def _sizes(
 
 
 def _count(size: dict[str, int], labels: list[str]) -> int:
-    """Returns the number of values of dimensions with these labels."""
+    """Returns the product of the sizes of dimensions with these labels."""
     count = 1
     for label in labels:
         count *= size[label]
@@ -316,11 +318,11 @@ def _count(size: dict[str, int], labels: list[str]) -> int:
 def in_order(
     args: Sequence[Any], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of a function whose tensors have different names: these by position.
+    """Returns a function's arguments with tensors by position and all others by keyword.
 
-    All else is by keyword. The names of tensors follow one another in the alphabet, `input` first.
-    Numbers by position are beta and alpha, which torch still takes there, and a dtype is
-    `out_dtype`.
+    torch's functions name their tensors differently. The names are in alphabetical order, with
+    `input` first. Positional numbers are beta and alpha, an old form that torch still accepts. A
+    dtype is `out_dtype`.
     """
     names = [n for n, x in keywords.items() if isinstance(x, Tensor) and n not in _FACTORS]
     rest = {name: value for name, value in keywords.items() if name not in names}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of torch, emulated in place: `convert`, `restore`, `set_step`."""
+"""Emulates a torch model in place: `convert`, `restore`, `set_step`, `plain_state_dict`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""Kinds of layers that "first N" and "last N" do not count."""
+"""Kinds of emulations without products; the rules "first N" and "last N" do not count them."""
 
 
 @checked
@@ -54,69 +54,70 @@ def convert(
 ) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
-    Each known layer gets a subclass of its own class (`Report` names the unknown ones, and why). So
-    modules, parameters, the names of the state_dict, hooks, parametrizations, tied weights and
-    optimizers stay what they are. The model continues to work with deepcopy, pickle, DDP, FSDP2,
+    Each supported layer's class is replaced by a subclass. `Report` names the other layers, with a
+    reason. Modules, parameters, the names in the state_dict, hooks, parametrizations, tied weights
+    and optimizers remain the same. The model continues to work with deepcopy, pickle, DDP, FSDP2,
     torch.compile, torch.export and activation checkpointing. `restore` undoes the conversion;
     converting again replaces it and preserves the clock.
 
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
-            it, the module within is converted.
-        recipe: anything that `cpd.Recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
-            format, scaled or not, to which activation, weight and gradient of all three GEMMs are
-            cast, with torch's own sums. Default: no casts; `sums` alone is emulated. Under
-            `torch.autocast(dtype=torch.bfloat16)` layers return bfloat16: a recipe with sums in
-            fp32, say, then needs `output="bf16"`.
-        rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
-            The first matching rule decides; the recipe's own rules come after these. Or a function
-            of a layer's name and module that returns its recipe, None, or ... where the recipe's
-            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type"
-            and its name; both also match everything within such a module; "first N", "last N" of
-            the layers with products; "first N blocks", "last N blocks" of the longest ModuleList or
-            Sequential; N may be a share, "15%", rounded up. Default: no rules.
+            it, the wrapped module is converted.
+        recipe: a `cpd.Recipe`, a recipe's name, text or file, or a format. A format, scaled or not,
+            is the cast of activation, weight and gradient in all three GEMMs, with torch's own
+            sums. Default: no casts. Under `torch.autocast(dtype=torch.bfloat16)` layers return
+            bfloat16: a recipe with sums in fp32, for example, then needs `output="bf16"`.
+        rules: pairs (selector, recipe), or a dict of them; default: no rules. If the recipe is
+            None, torch computes the layer. The first matching rule decides; rules of the recipe
+            follow. A selector is a pattern of qualified names, or a class of modules, or "type" and
+            a class's name; these also match all modules within. Or it is "first N" or "last N" of
+            the layers with products, or "first N blocks" or "last N blocks" of the longest
+            ModuleList or Sequential. N may be a percentage ("15%"), rounded up. `rules` may also be
+            a function of a layer's name and module. It returns a recipe, None, or `...` to apply
+            the recipe's own rules.
         sums: the accumulator of the three GEMMs of every layer, as for `cpd.Recipe`; default: the
             recipe's.
         seed: the seed of all random bits of the model; default 0.
-        coverage: the first training step counts the products of `model` that run emulated
-            (`Report.coverage`), and warns (`PrecisionWarning`) if their share is below this number,
-            0…1, unless the recipe rounds no layer. Default 0.9. False: nothing is counted.
+        coverage: the least share of emulated multiply-accumulates, 0…1; default 0.9. The first
+            training step counts products (`Report.coverage`), and warns (`PrecisionWarning`) if the
+            share is smaller, unless the recipe rounds no layer. False: nothing is counted.
         amax_group: the ranks that exchange the largest magnitudes of delayed scaling, at each call
-            of `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model`
-            itself, else no ranks. A process group of torch.distributed: all its ranks must call
-            `model` equally often. False: no ranks. (TransformerEngine's `amax_reduction_group`,
-            `reduce_amax=False`.)
+            of `model` in training mode. None: the ranks of DDP or FSDP2 if one of them wraps
+            `model` itself, else no ranks. A process group of torch.distributed: all its ranks must
+            call `model` equally often. False: no ranks. TransformerEngine's names are
+            `amax_reduction_group` and `reduce_amax=False`.
 
     Returns:
-        The report.
+        The report: a row for each module, emulated or not, with the reason.
 
     Raises:
         TypeError: for an argument of another type.
         ValueError: for an invalid argument, a rule of `rules` that matches nothing, weights of
             another type than float32, bfloat16 and float16, a lazy layer that was not called yet,
-            and a convolution by a recipe whose `scales_at` is not `operand`. The
-            model is then unchanged, as it is after a TypeError.
+            and a convolution by a recipe whose `scales_at` is not `operand`. After an error, the
+            model is unchanged.
 
     Warns (`PrecisionWarning`) if an operand is cast to integers without a scale, such as "int8".
 
     If a rounding is stochastic, a scale is delayed or a recipe has a schedule, the model gets a
     clock: the buffer `cpd_clock`, the number of the step, which determines random bits and scales.
 
-    One seed serves every rounding of the model. Roundings differ by their streams: step << 36 XOR
-    layer << 20 XOR purpose << 60 (modulo 2^64), with the layer's number in the model's order, in
-    which layers that torch computes count too, and the purposes that `cpd.Recipe` lists. A layer of
-    several products XORs the position of each into the lowest 20 bits. So the functional form of a
-    layer, with this seed and the stream step << 36 XOR layer << 20, gives the layer's bits.
+    All stochastic roundings of the model use the one seed, each with its own stream: step << 36 XOR
+    layer << 20 XOR purpose << 60 (modulo 2^64), where layer is the layer's number in the model's
+    order (layers that torch computes count too), and `cpd.Recipe` lists the purposes. If a layer
+    has several products, the position of each product is XORed into the lowest 20 bits. So a
+    function of `cpd.functional`, with this seed and the stream step << 36 XOR layer << 20, gives
+    the layer's bits.
 
     A step begins at a call of `model` in training mode. If only parts or methods of `model` are
     called, it begins at the first forward of a layer, with gradients on, after a backward pass has
-    reached a converted layer. In eval mode that needs a backward pass through layers in eval mode.
-    Calls without gradients, recomputation under activation checkpointing and transforms of
-    torch.func begin no step. In a step that begins at the forward of a layer, ranks exchange
-    nothing, and the report says so.
+    reached a converted layer. A layer in eval mode begins a step only after a backward pass through
+    layers in eval mode. Calls without gradients, recomputation under activation checkpointing and
+    transforms of torch.func do not begin a step. If a step begins at the forward of a layer, ranks
+    exchange no magnitudes, and the report says so.
 
-    A schedule of steps follows the clock; its first step is 0. A schedule of epochs follows
-    `set_step`; without it the second step warns.
+    A schedule of steps follows the clock; its first step is 0. A schedule of epochs follows the
+    calls of `set_step`; if `set_step` was not called, the second step warns.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
@@ -148,7 +149,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """Returns the share below which a step warns; None: nothing is counted."""
+    """Returns the share of emulated products below which a step warns; None: nothing is counted."""
     if coverage is False:
         return None
     share = WARN_BELOW if coverage is True else coverage
@@ -172,10 +173,10 @@ def _pairs(rules: Any) -> list[Rule]:
 
 @checked
 def restore(model: nn.Module) -> None:
-    """Restores the class of every layer of `model`, and removes the additions of `convert`.
+    """Undoes `convert`: restores the classes of all layers, and removes the clock and other state.
 
     Args:
-        model: the model, changed in place. A model that was not converted remains unchanged.
+        model: the model, changed in place. If it was not converted, nothing changes.
     """
     for module in list(_within(model).modules()):
         if classes.is_emulated(module):
@@ -192,17 +193,17 @@ def restore(model: nn.Module) -> None:
 
 @checked
 def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = None) -> None:
-    """Sets the clock of a converted model, which its schedules follow.
+    """Sets the number of the training step or epoch of a converted model.
+
+    Random bits, and schedules of recipes, follow from these numbers.
 
     Args:
         model: the converted model.
-        step: the value of the model's clock, if it has one: the number of training steps that have
-            begun. It determines random streams and the phase of schedules of steps, whose next
-            training step has this number. The clock counts by itself and is in the state_dict.
-            Default None: as before.
-        epoch: the number of the epoch that begins, for schedules of epochs; default None: as
-            before. A phase holds from its number on, and makes torch.compile compile once more as
-            it begins.
+        step: the number of training steps that have begun: the new value of the model's clock, if
+            it has one. The next training step has this number in schedules of steps. The clock
+            counts by itself and is in the state_dict. Default None: the number is not changed.
+        epoch: the number of the epoch that begins, for schedules of epochs. When a phase of a
+            schedule begins, torch.compile recompiles. Default None: the number is not changed.
 
     Raises:
         ValueError: if the model was not converted, or a number is below 0.
@@ -226,11 +227,9 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     """Returns the model's state_dict without what `convert` added.
 
     `convert` adds the clock and the histories of delayed scaling. The unconverted model loads the
-    result, strictly.
-
-    A converted model loads the state_dict of either, strictly; without a clock and histories in it,
-    the model's own are preserved. Its own state_dict has them, and training resumes with equal
-    bits.
+    result with strict=True. A converted model loads both kinds of state_dict with strict=True. If a
+    state_dict has no clock and no histories, the model's own are preserved. To resume training with
+    the same bits, save the converted model's own state_dict.
 
     Args:
         model: the model, converted or not.
@@ -249,7 +248,7 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """Returns the model that DistributedDataParallel or torch.compile wraps, or itself."""
+    """Returns the model that DistributedDataParallel or torch.compile wraps; otherwise `model`."""
     compiled = getattr(model, "_orig_mod", None)
     if isinstance(compiled, nn.Module):
         return _within(compiled)
@@ -281,7 +280,7 @@ def _states(root: nn.Module) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A module to be emulated."""
+    """A module that `convert` will emulate, with its name, emulation and state."""
 
     name: str
     module: nn.Module
@@ -289,12 +288,15 @@ class _Layer:
     state: State
 
     def recipes(self) -> Iterator[Recipe]:
-        """Returns the recipes that it may have, if it has products."""
+        """Yields the recipes that the layer may have in the phases of its schedule.
+
+        Yields nothing for a layer without products.
+        """
         return iter(()) if self.emulation.what in WITHOUT_PRODUCTS else self.state.phases()
 
 
 class _Plan:
-    """The plan of `convert` for each module; nothing is changed before `carry_out`."""
+    """Decides what `convert` does with each module. The model is not changed before `carry_out`."""
 
     def __init__(
         self, root: nn.Module, recipe: Recipe, rules: list[Rule], decide: Decision | None, seed: int
@@ -327,7 +329,10 @@ class _Plan:
         self.elsewhere = notes.elsewhere(recipe)
 
     def _unused(self, ours: int) -> list[str]:
-        """Notes on the recipe's rules without a match. Raises ValueError for such of `convert`."""
+        """Returns notes on the recipe's rules that match no module.
+
+        Raises ValueError if a rule of the argument `rules` matches no module.
+        """
         unused = self._choice.unused()
         wrong = [repr(text) for place, text in unused if place < ours]
         if wrong:
@@ -338,7 +343,7 @@ class _Plan:
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:
-        """Yields the module's row, if it computes, and plans its conversion."""
+        """Plans the module's conversion; yields its row of the report, if the module computes."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
@@ -379,7 +384,7 @@ class _Plan:
         return any(phase.residual is not None for phase in phases)
 
     def _passed_over(self, name: str) -> str:
-        """Returns why the module's own forward cannot be emulated; "" if it can."""
+        """Returns why a module of a supported class is not emulated; "" if it is."""
         parent, _, last = name.rpartition(".")
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
@@ -389,10 +394,10 @@ class _Plan:
     def carry_out(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> Report:
-        """Emulates the layers.
+        """Emulates the layers and returns the report.
 
-        `old`, `step`: the model's former clock and its buffer, or None. `group`: which ranks
-        exchange magnitudes, as `ranks.named` gives it.
+        `old` and `step` are the model's previous clock and its buffer, or None. `group` names the
+        ranks that exchange magnitudes, as `ranks.named` returns it.
         """
         delayed: list[Delayed] = []
         for layer in self.layers:
@@ -413,7 +418,10 @@ class _Plan:
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> clock.Clock | None:
-        """Gives the model its clock, which continues from the state of the previous clock."""
+        """Adds a clock to the model if a layer needs it.
+
+        The clock continues from the state of a previous clock.
+        """
         states = [layer.state for layer in self.layers]
         for state in states:
             state.counts = state.delayed is not None or bool(state.given.schedule) or state.draws
@@ -444,7 +452,7 @@ class _Plan:
 
 
 def _keep_scales(layer: _Layer) -> Iterator[Delayed]:
-    """Adds the state of delayed scaling to the layer, and yields it, where a recipe delays."""
+    """Adds the state of delayed scaling to a layer and yields it, if the recipe delays scales."""
     products = layer.emulation.histories(layer.module)
     of_phases = (Delayed.of(recipe, *products) for recipe in layer.state.phases())
     scaling_state = next((state for state in of_phases if state is not None), None)
@@ -463,18 +471,18 @@ _EXACT = re.compile(
     "Identity|Flatten|Unflatten|ReLU|Pixel(Unshuffle|Shuffle)|ChannelShuffle|"
     "(Adaptive)?Max(Unpool|Pool)[123]d|(Zero|Constant|Reflection|Replication|Circular)Pad[123]d"
 )
-"""Torch's modules that round nothing: their results are values of their inputs, or constants."""
+"""Torch's modules that do not round: they only select, move or pad values."""
 _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:
-    """Returns the module's own class; of a lazy one the class that its first call gives it."""
+    """Returns the module's own class; for a lazy module, the class that its first call sets."""
     cls: type[nn.Module] = getattr(module, "cls_to_become", None) or classes.own_class(module)
     return cls
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """Returns the difference of a layer from its known class; "" if there is none."""
+    """Returns how a layer's forward differs from its torch class; "" if it does not."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = torchs_base(cls)
@@ -485,7 +493,7 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
 
 
 def _check_shapes(name: str, module: nn.Module) -> None:
-    """Raises ValueError for a lazy module before its first call."""
+    """Raises ValueError for a lazy module that has no shapes yet."""
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
     if any(is_lazy(x) for x in tensors):
         raise ValueError(
@@ -495,9 +503,9 @@ def _check_shapes(name: str, module: nn.Module) -> None:
 
 
 def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
-    """Returns the reason why a module of another class is not emulated.
+    """Returns the reason why a module of an unsupported class is not emulated.
 
-    The reason is "" if the module holds others, or does not round.
+    The reason is "" if the module only contains other modules, or does not round.
     """
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if isinstance(module, ParametrizationList) or cls in _HOLDERS:
@@ -512,7 +520,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
 
 
 def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
-    """Returns the names and classes of modules whose own code may compute products."""
+    """Returns the names of modules whose own code may compute products, with their class names."""
     return {
         name: classes.own_class(m).__name__
         for name, m in modules.items()
@@ -521,7 +529,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Returns the notes of layers and their recipes, each once, with its first layer."""
+    """Collects the notes on layers and their recipes: each note once, with its first layer."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():
@@ -531,7 +539,7 @@ def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[
 
 
 def _check_layers(layers: list[_Layer]) -> None:
-    """Raises TypeError or ValueError where the first call of a layer would."""
+    """Raises TypeError or ValueError now if a layer's first call would raise it."""
     for layer in layers:
         for name, p in layer.module.named_parameters(recurse=False):
             path = f"{layer.name}.{name}".lstrip(".")
@@ -568,11 +576,11 @@ _CONVOLUTIONS = (
 )
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
-"""The methods by which a layer of torch computes; a subclass of it may override them."""
+"""Methods that compute a torch layer's result. A subclass that overrides one is not emulated."""
 
 
 def _check_results(recipe: Recipe, layer: _Layer) -> None:
-    """Raises ValueError where a layer's results do not hold the format of its sums."""
+    """Raises ValueError if the type of a layer's result cannot represent the format of its sums."""
     weight = getattr(layer.module, "weight", None)
     if not isinstance(weight, Tensor) or is_native(recipe.forward) or recipe.output is not None:
         return

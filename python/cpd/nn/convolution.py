@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's convolutions, also transposed ones, in a customized precision.
+"""torch's convolutions and transposed convolutions, computed as a recipe says.
 
-They have one, two or three dimensions. `cpd.functional` documents what holds for all products,
-`conv2d` the rest.
+They have one, two or three dimensions. `cpd.functional` documents types, gradients and random bits
+of all products. `conv2d` documents sums, memory and blocks of convolutions.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def conv1d(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.functional.conv1d by a recipe; the rest is as `conv2d`.
+    """Computes torch.nn.functional.conv1d by a recipe, like `conv2d`.
 
     Args:
         input: N × C × L (or C × L).
         weight: out × C/groups × kernel.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
             default 0. The sums include the products of the padding.
@@ -91,8 +91,8 @@ def conv1d(
         The convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -128,7 +128,7 @@ def conv2d(
     Args:
         input: N × C × H × W (or C × H × W).
         weight: out × C/groups × kernel rows × kernel columns.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
             default 0. The sums include the products of the padding.
@@ -150,31 +150,33 @@ def conv2d(
         The convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
-    Each sum runs over (channel, kernel row, kernel column), row-major; the sum of the weight's
-    gradient over (image, output row, output column). The input's gradient is a convolution too. It
-    convolves the output's gradient, spread by the stride with zeros between, with the kernel turned
-    by 180°. Its sums run over (output channel, row, column), wholly in the accumulator. It has no
-    gradients of its gradients.
+    Each sum runs over (channel, kernel row, kernel column), row-major; each sum of the weight's
+    gradient over (image, output row, output column). The input's gradient is a convolution too. The
+    output's gradient, with stride - 1 zeros between its elements, is convolved with the kernel
+    rotated by 180°. These sums run over (output channel, row, column), wholly in the accumulator.
+    Gradients of gradients are not supported; forward mode over gradients (torch.func.jvp) is.
 
-    On the CPU products read images in place: nothing is unfolded, padded or spread in memory. Zeros
-    between a spread gradient's elements are multiplied only where they change a bit. On a GPU
-    images are unfolded, up to 256 MiB of them at a time. They are unfolded all at once where the
-    bits depend on it: with stochastic rounding, and for the weight's gradient with schemes other
-    than `sequential` and `chunked`. Only the input is stored for the backward pass.
+    On the CPU, products read images in place: images are not unfolded or padded in memory. Zeros
+    between a gradient's elements are multiplied only if that changes a bit. On a GPU, images are
+    unfolded in batches of up to 256 MiB. They are unfolded all at once if the bits depend on it:
+    with stochastic rounding, and for the weight's gradient with schemes other than `sequential` and
+    `chunked`. Only the input is stored for the backward pass.
 
-    Sums `"native"` unfold nothing: the result is torch.nn.functional.conv2d's of the cast operands,
-    gradients are torch.ops.aten.convolution_backward's, the bias's is torch's sum of the uncast
-    gradient; gradients of gradients are torch's too.
+    With `sums="native"`, torch computes: the result is torch.nn.functional.conv2d of the cast
+    operands. torch.ops.aten.convolution_backward computes the gradients, and the bias's gradient is
+    torch's sum of the uncast gradient. Gradients of gradients are supported, and are torch's too.
 
-    Blocks of scaled operands run along channels at each pixel, within a group, for the result and
-    the input's gradient; a weight's run along its input channels and along its outputs. For the
-    weight's gradient blocks run along the batch. A last block may be short. Tiles R × C of a weight
-    divide its out × in matrices, one for each index in the kernel; an image's have R along the last
-    dimension. Scales are applied to each operand.
+    Blocks of scaled formats run along the summed dimension. For the result and the input's
+    gradient, an image's blocks run along the channels of a group at each pixel. A weight's blocks
+    run along its input channels for the result, and along its output channels for the input's
+    gradient. For the weight's gradient, blocks run along the batch. The last block may be shorter.
+    Tiles of R × C elements divide the out × in matrix of a weight at each index of the kernel; in
+    an image, R is along the last dimension. Each operand is multiplied by its scales before the
+    product.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
@@ -204,12 +206,12 @@ def conv3d(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.functional.conv3d by a recipe; the rest is as `conv2d`.
+    """Computes torch.nn.functional.conv3d by a recipe, like `conv2d`.
 
     Args:
         input: N × C × D × H × W (or C × D × H × W).
         weight: out × C/groups × the kernel's three dimensions.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
             default 0. The sums include the products of the padding.
@@ -231,8 +233,8 @@ def conv3d(
         The convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -263,12 +265,12 @@ def conv_transpose1d(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.functional.conv_transpose1d by a recipe, as `conv_transpose2d`.
+    """Computes torch.nn.functional.conv_transpose1d by a recipe, like `conv_transpose2d`.
 
     Args:
         input: N × C × L (or C × L).
         weight: C × out/groups × kernel.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as in torch; default 0.
         output_padding: as in torch; default 0.
@@ -288,8 +290,8 @@ def conv_transpose1d(
         The transposed convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -325,7 +327,7 @@ def conv_transpose2d(
     Args:
         input: N × C × H × W (or C × H × W).
         weight: C × out/groups × kernel rows × kernel columns.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as in torch; default 0.
         output_padding: as in torch; default 0.
@@ -345,16 +347,17 @@ def conv_transpose2d(
         The transposed convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
-    It computes what the input's gradient of `conv2d` with this weight does. The input is spread by
-    the stride with zeros between. Each sum runs over (input channel, row, column) of the spread
-    input, by the turned kernel. Its input's gradient is a convolution; its weight's gradient sums
-    over (image, input row, input column). The padding is cut off the result; with stochastic sums,
-    random bits are used for the padding too. Blocks of a weight run along its first dimension for
-    the result, along its second for the input's gradient; otherwise operands are as in `conv2d`.
+    The result is the same as the input's gradient of a `conv2d` with this weight. stride - 1 zeros
+    are put between the elements of the input. Each sum runs over (input channel, row, column) of
+    this extended input, with the kernel rotated by 180°. The input's gradient is a convolution. The
+    weight's gradient sums over (image, input row, input column). The padding is cut off the result.
+    With stochastic sums, the cut-off elements use random bits too. A weight's blocks run along its
+    first dimension for the result, and along its second dimension for the input's gradient. Other
+    blocks are as in `conv2d`.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
@@ -384,12 +387,12 @@ def conv_transpose3d(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.functional.conv_transpose3d by a recipe, as `conv_transpose2d`.
+    """Computes torch.nn.functional.conv_transpose3d by a recipe, like `conv_transpose2d`.
 
     Args:
         input: N × C × D × H × W (or C × D × H × W).
         weight: C × out/groups × the kernel's three dimensions.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         stride: as in torch; default 1.
         padding: as in torch; default 0.
         output_padding: as in torch; default 0.
@@ -409,8 +412,8 @@ def conv_transpose3d(
         The transposed convolution.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -434,7 +437,10 @@ def _convolve(
     geometry: Geometry,
     options: tuple[Any, ...],
 ) -> Tensor:
-    """Returns a convolution over `rank` dimensions. `options`: the keywords of every product."""
+    """Returns a convolution over `rank` dimensions.
+
+    `options` are recipe, sums, seed, stream, dtype and delayed.
+    """
     recipe, sums, seed, stream, dtype, delayed = options
     call_recipe = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None
@@ -458,7 +464,10 @@ def _convolve(
 
 
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Input and weight as they enter the operator; tiles are laid out as in casts within it."""
+    """Returns input and weight after the casts that come before the operator.
+
+    Tiles have the same positions as in casts within the operator.
+    """
     of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
     if of_x is None and of_w is None:
         return entering(arguments, x, w)
@@ -475,7 +484,7 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
 
 
 def _tiled(spec: Cast | None) -> Cast | None:
-    """`spec` where its blocks have two dimensions, else None."""
+    """Returns `spec` if its blocks have two dimensions, else None."""
     return spec if spec is not None and has_tiles(spec.text) else None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The geometry of convolutions: arguments and shapes, checked, as the operator takes them."""
+"""Checks the arguments and shapes of convolutions, and converts them for the operator."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ PADDING_MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
-"""Torch's names of padding modes in a layer, and in torch.nn.functional.pad."""
+"""Maps the padding modes of torch's layers to the modes of torch.nn.functional.pad."""
 
 
 class Geometry(NamedTuple):
-    """A call's arguments after its operands; `output_padding`: None but in transposed ones."""
+    """The arguments of a convolution after its operands.
+
+    `output_padding`: None unless transposed.
+    """
 
     stride: Any
     padding: Any
@@ -40,7 +43,7 @@ _KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows 
 
 
 def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
-    """Raises unless the operands are images, kernels and a bias of `rank` dimensions."""
+    """Raises an error unless the operands are images, kernels and a bias, of `rank` dimensions."""
     for name, x in (("input", input), ("weight", weight), ("bias", bias)):
         if name == "bias" and bias is None:
             continue
@@ -58,10 +61,10 @@ def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any
 def moves_of(
     rank: int, geometry: Geometry, input: Tensor, weight: Tensor
 ) -> tuple[Moves, tuple[int, ...]]:
-    """Returns the kernel's moves, and the padding of the input beforehand.
+    """Returns stride, padding and dilation for the operator, and the padding to apply before it.
 
-    The padding is as torch.nn.functional.pad takes it: all of it, except zeros as far as both sides
-    have them.
+    The operator itself pads with zeros, equally on both sides. All other padding is applied before
+    the operator, by torch.nn.functional.pad; its argument is the second result.
     """
     transposed = geometry.output_padding is not None
     stride = _numbers(rank, "stride", geometry.stride, 1)
@@ -85,7 +88,10 @@ def moves_of(
 
 
 def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bool) -> int:
-    """`groups` as an int. Raises ValueError unless it fits the channels of input and weight."""
+    """Returns `groups` as an int.
+
+    Raises ValueError if it does not divide the channels as needed.
+    """
     number = integer("groups", groups)
     first, second = weight[:2]
     if transposed:
@@ -104,7 +110,7 @@ def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bo
 
 
 def check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tensor) -> None:
-    """Raises ValueError where the kernel or the result would be empty."""
+    """Raises ValueError if the kernel or the result would be empty."""
     kernel = tuple(weight.shape[2:])
     rank = len(kernel)
     ones = " × ".join("1" * rank)
@@ -128,7 +134,7 @@ def check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tens
 
 
 def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
-    """`value`, a number or one for each dimension, as `rank` ints of at least `least`."""
+    """Returns `value`, one number or one for each dimension, as `rank` ints of at least `least`."""
     all_of_them = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(all_of_them) == 1:
         all_of_them *= rank
@@ -143,7 +149,7 @@ def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
 def _sides(
     rank: int, padding: Any, kernel: torch.Size, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> list[tuple[int, int]]:
-    """Returns the padding before and after each dimension."""
+    """Returns for each dimension the padding before and after the input."""
     if not isinstance(padding, str):
         return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
     if padding not in ("same", "valid"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The share of a training step that ran emulated: `Coverage`, counted by a `Census`."""
+"""Counts which products of a training step ran emulated: `Census`. The result is a `Coverage`."""
 
-# torch's modes and graphs are untyped.
+# torch has no type annotations for dispatch modes and graphs.
 # mypy: disable-error-code="no-untyped-call,no-any-return,untyped-decorator"
 
 from __future__ import annotations
@@ -42,22 +42,21 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.warned import PrecisionWarning, warn
 
 WARN_BELOW = 0.9
-"""The share of multiply-accumulates below which the first step of a converted model warns."""
+"""If a smaller share of multiply-accumulates ran emulated, the first step of a model warns."""
 
 
 # ---- counting ------------------------------------------------------------------------------------
 
 
 class Counter(TorchDispatchMode):
-    """Counts the products of one training step of a model, below autograd.
+    """Counts the products of one training step of a model, at the level of torch's dispatcher.
 
-    It sees them as the dispatcher does. Nodes of the autograd graph are ascribed to the innermost
-    module that made them, and the mode is entered around each as the backward pass computes it.
-    What activation checkpointing computes again is not counted. Compiled parts run eagerly in that
-    step.
+    A product of the backward pass belongs to the innermost module whose forward made the autograd
+    node. The mode is entered while the backward pass computes a node. Recomputation under
+    activation checkpointing is not counted. Compiled submodules run eagerly in the counted step.
 
-    A step is a call of the model, or calls of its parts up to the end of a backward pass. Code
-    between these calls is not counted.
+    A step is a call of the model, or calls of its submodules up to the end of a backward pass. Code
+    between calls of submodules is not counted.
     """
 
     supports_higher_order_operators = True
@@ -82,13 +81,13 @@ class Counter(TorchDispatchMode):
 
     @property
     def is_open(self) -> bool:
-        """True if a call is under way."""
+        """True during a call of the model or of a submodule."""
         return bool(self._within)
 
     # ---- the forward pass ----
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Starts counting at a call of the model itself or of a part, in its last forward pre-hook.
+        """Starts counting a call of the model or a submodule, in the last forward pre-hook.
 
         Counting stops as the call ends.
         """
@@ -98,7 +97,7 @@ class Counter(TorchDispatchMode):
             )
             before = submodule.register_forward_pre_hook(self._enter_module, with_kwargs=True)
             self._handles += [after, before]
-        for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
+        for node in self._new_nodes((args, kwargs)):  # nodes made before the model
             del node
         self._enter_module(module, (), {})
         watchers.append(self._note)
@@ -123,7 +122,7 @@ class Counter(TorchDispatchMode):
                 self._leave_outermost(name, output)
 
     def _leave_outermost(self, name: str, output: Any) -> None:
-        """Stops counting until the next call of a part, or the backward pass."""
+        """Stops counting until the next call of a submodule, or the backward pass."""
         self.failed = output is None
         if not name or self.failed:
             self._ascribed.clear()
@@ -132,7 +131,7 @@ class Counter(TorchDispatchMode):
         self._eager.__exit__(None, None, None)
 
     def _watch(self, values: Any, name: str) -> None:
-        """Ascribes the nodes that led to `values` and belong to no module yet."""
+        """Assigns to a module the autograd nodes of `values` that no module has yet."""
         for node in self._new_nodes(values):
             if _WITHOUT_PRODUCTS.fullmatch(type(node).__name__):
                 continue
@@ -185,7 +184,7 @@ class Counter(TorchDispatchMode):
 
     def _count(self, func: Any, args: Sequence[Any], number: int) -> None:
         if Counter.paused or (self._nodes and torch.is_grad_enabled() and not self._creates_graph):
-            return  # an observer's, or activation checkpointing computes it again
+            return  # in an observer or a recomputation
         module = self._nodes[-1] if self._nodes else self._within[-1]
         recipe = self._recipe(module, func, args)
         key = module, operation_name(func), bool(self._nodes), recipe
@@ -194,7 +193,10 @@ class Counter(TorchDispatchMode):
         count[1] += 1
 
     def _recipe(self, module: str, func: Any, args: Sequence[Any]) -> str:
-        """Returns the name of the recipe by which a product is computed; "": torch computes it."""
+        """Returns the name or text of the recipe that computes a product.
+
+        Returns "" if torch computes the product.
+        """
         text = _text_of_node()
         if text is None and is_ours(func):
             text = _text_of(func, args)
@@ -205,7 +207,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Notes the recipe of the call of an operator that follows."""
+        """Stores the recipe of the operator call that follows."""
         self._calls = recipe
 
     def end(self) -> Coverage:
@@ -238,10 +240,10 @@ class Counter(TorchDispatchMode):
 
 
 def weights(module: nn.Module) -> list[Tensor]:
-    """Returns the parameters of two dimensions or more that enter a module's own products.
+    """Returns the parameters with two or more dimensions that enter a module's own products.
 
-    Also the parameters that its parametrizations make weights from, and those of a projection that
-    it never calls.
+    Includes the parameters from which parametrizations compute weights, and the output projection
+    of nn.MultiheadAttention, which is never called.
     """
     sources: list[Iterable[Tensor]] = [module.parameters(recurse=False)]
     parametrizations = getattr(module, "parametrizations", None)
@@ -253,14 +255,14 @@ def weights(module: nn.Module) -> list[Tensor]:
 
 
 def _is_attention(module: nn.Module, operation: str) -> bool:
-    """Returns whether an operation multiplies queries, keys, values and their weights."""
+    """Returns True if an operation is one of attention's own products, not a projection."""
     if "scaled_dot_product" in operation:
         return True
     return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
 
 
 class _Eagerly:
-    """A context in which compiled functions run eagerly; while a compiler traces, none."""
+    """A context in which compiled functions run eagerly. It has no effect during tracing."""
 
     def __enter__(self) -> None:
         self._stance = None
@@ -277,12 +279,12 @@ _WITHOUT_PRODUCTS = re.compile(
     "Clone|Alias|ToCopy|Add|Sub|Mul|Div|Neg|Sum|Mean|Pow|Rsqrt|Gelu|Relu|Silu|Softmax|LogSoftmax|"
     "NllLoss|NativeLayerNorm|NativeBatchNorm|NativeDropout|Embedding|Cat|Stack)Backward[0-9]+"
 )
-"""Nodes of the autograd graph that need no looking at."""
+"""Names of autograd nodes without products. Such nodes need no hooks."""
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """A context in which no step's products are counted."""
+    """A context in which products are not counted."""
     Counter.paused += 1
     try:
         yield
@@ -291,9 +293,9 @@ def uncounted() -> Iterator[None]:
 
 
 def _text_of_node() -> str | None:
-    """Returns the text of the arithmetic of the node that autograd computes now.
+    """Returns the text of the recipe or accumulator of the node that autograd computes now.
 
-    It is None unless the node is the derivative of one of CPD's operators.
+    Returns None unless the node is the derivative of one of CPD's operators.
     """
     node = autograd_node()
     if not type(node).__name__.startswith("Derivative_of_"):
@@ -303,20 +305,20 @@ def _text_of_node() -> str | None:
 
 
 def _text_of(func: Any, args: Sequence[Any]) -> str:
-    """Returns the text by which an operator of ours computes: a recipe's or an accumulator's."""
+    """Returns the text of the recipe or accumulator of a call of one of CPD's operators."""
     names = [argument.name for argument in func._schema.arguments]
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
 
 def _described(recipe: Recipe) -> str:
-    """Returns the recipe's name or text; "" where it rounds nothing in products."""
+    """Returns the recipe's name or text; "" if it rounds nothing in products."""
     casts = (*recipe._kept.operands, recipe.output)
     rounds = not recipe._is_native or any(cast is not None for cast in casts)
     return name_of(recipe) if rounds else ""
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
-    """Yields the tensors in a module's arguments or results, in any containers and mappings."""
+    """Yields the tensors in a module's arguments or results, also in containers and mappings."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -330,20 +332,20 @@ def tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class Census:
-    """Counts the first training step of a converted model, by forward pre-hooks.
+    """Counts the first training step of a converted model, by forward pre-hooks of all modules.
 
-    All modules have such hooks, which remove themselves after the step.
+    The hooks are removed after the step.
 
-    A step begins at the first call, with gradients on, of the model or of a part that has
+    The step begins at the first call, with gradients on, of the model or of a submodule with
     parameters. In eval mode the first such step is counted only if a backward pass follows.
 
     Args:
         model: the converted model.
-        warn_below: the share of products below which it warns; 0: never.
+        warn_below: if a smaller share of products ran emulated, the step warns; 0: it never warns.
 
     Attributes:
         result: the counts, after the step.
-        warn_below: the share below which it warns; 0: never.
+        warn_below: as the argument.
     """
 
     result: Coverage | None
@@ -360,7 +362,7 @@ class Census:
             module.register_forward_pre_hook(look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of the model itself."""
+        """The forward pre-hook of the model itself: begins to count, or ends a counted step."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
@@ -377,10 +379,7 @@ class Census:
             self._begin(model, args, kwargs)
 
     def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of a module within the model.
-
-        It counts where the model itself is not called.
-        """
+        """The forward pre-hook of a submodule. It counts if the model itself is not called."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
@@ -395,13 +394,13 @@ class Census:
 
     @torch._dynamo.disable
     def _look_before_compiled(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts a call whose hooks torch.compile leaves to Python, and compiles the rest."""
+        """Counts a call of a model that torch.compile compiles without this hook."""
         if self.result is None and model.training and torch.is_grad_enabled():
             self._note_traced(model, args, kwargs)
 
     def _note_traced(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Traces a training step of the model, or of a part where the model is not called."""
-        self._counter = None  # of parts that ran before
+        """Counts by tracing a training step of the model, or of a submodule called instead."""
+        self._counter = None  # discard counts of submodules
         if (None if self._model is None else self._model()) is None or _is_looked_at(model):
             self._model = weakref.ref(model)
             _CENSUSES[model] = self
@@ -425,7 +424,10 @@ class Census:
         self._counter.begin(module, args, kwargs)
 
     def _counts(self) -> bool:
-        """Returns whether it counts. Forgets a count of eval mode that no backward pass reached."""
+        """Returns True while a step is being counted.
+
+        Discards the count of a call in eval mode if no backward pass followed.
+        """
         counter = self._counter
         if counter is None or counter.failed:
             return False
@@ -438,7 +440,7 @@ class Census:
         self.finish()
 
     def finish(self) -> Coverage | None:
-        """Ends the count of a step, if one has begun, and returns the counts."""
+        """Ends the count of a step, if it has begun. Returns the counts, or None."""
         if not self._counts():
             return self.result
         assert self._counter is not None
@@ -450,7 +452,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Stores the counts, and warns if the share is too small."""
+        """Stores the counts, and warns if their share is below `warn_below`."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)
@@ -458,10 +460,10 @@ class Census:
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
     ) -> Coverage:
-        """Returns the counts of a training step with these arguments, on tensors without values.
+        """Predicts the counts of a training step with these arguments, on tensors without values.
 
-        The step runs forward, and backward from the sum of the results; nothing is computed and
-        nothing changes. `part`: the module that is called, in place of the model.
+        The step is a forward pass, and a backward pass from the sum of the results. No value is
+        computed and the model does not change. `part`: the submodule to call instead of the model.
         """
         model = None if self._model is None else self._model()
         if model is None:
@@ -502,9 +504,9 @@ skip_code(Census.look.__code__)  # compiled alone, a second model would reuse it
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
-    """Returns a tensor of the mode with the layout of `x`.
+    """Returns a tensor of the fake mode `mode`, with shape and strides of `x`.
 
-    If the layout is symbolic, its hints are used.
+    If shape and strides are symbolic, uses the example sizes that torch stores with them.
     """
     if not isinstance(x, FakeTensor):
         return mode.from_tensor(x, static_shapes=True)
@@ -518,7 +520,7 @@ def _hint(number: Any) -> int:
 
 
 def _look_at_compiled(context: Any) -> None:
-    """The part of `Census.look` that a compiler carries out as it traces the model."""
+    """Does the work of `Census.look` while torch.compile traces the model."""
     census, model, args, kwargs = (
         context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
         for name in ("self", "model", "args", "kwargs")
@@ -529,7 +531,7 @@ def _look_at_compiled(context: Any) -> None:
 
 
 def _traced(variable: Any) -> Any:
-    """Returns the value of a variable of torch.compile's tracer, its tensors without values."""
+    """Returns the value of a variable of torch.compile's tracer; tensors are fake tensors."""
     variable = variable.realize()
     if isinstance(variable, TensorVariable):
         return variable.as_proxy().node.meta["example_value"]
@@ -542,10 +544,7 @@ def _traced(variable: Any) -> Any:
 
 
 def coverage_of(model: nn.Module) -> Coverage | None:
-    """Returns the counts of the first training step of a converted model.
-
-    None: no such step yet.
-    """
+    """Returns the counts of a converted model's first training step; None if no step ran yet."""
     census = _CENSUSES.get(model)
     return None if census is None else census.finish()
 
@@ -554,7 +553,7 @@ _CENSUSES: weakref.WeakKeyDictionary[nn.Module, Census] = weakref.WeakKeyDiction
 
 
 def forget(model: nn.Module) -> None:
-    """Makes `coverage_of` know nothing of a model, as it is restored."""
+    """Removes the counts of a model that is restored; `coverage_of` then returns None."""
     _CENSUSES.pop(model, None)
 
 
@@ -575,6 +574,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _is_looked_at(model: nn.Module) -> bool:
-    """Returns whether `model` is the converted model, not a part of it."""
+    """Returns True if `model` is the converted model itself, not a submodule."""
     hooks = model._forward_pre_hooks.values()
     return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a count by `cpd.nn.coverage`: `Coverage`."""
+"""`Coverage`: which products of a training step ran emulated."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Products:
-    """Products of one module and operation.
+    """The products of one operation in one module's forward or backward pass.
 
     Attributes:
         module: the qualified name of the innermost module whose forward or backward pass computed
-            them; "" for the model itself.
+            the products; "" for the model itself.
         operation: the operation in torch.ops, such as "aten.bmm" or "cpd.matmul".
-        backward: whether the backward pass computed them.
-        recipe: the name or text of the recipe that computed them; "": torch computed them.
+        backward: whether the backward pass computed the products.
+        recipe: the name or text of the recipe that computed the products; "" if torch did.
         macs: the number of multiply-accumulates.
         calls: the number of calls.
     """
@@ -32,18 +32,19 @@ class Products:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The products of a training step, those that ran emulated and those that did not.
+    """The products of a training step: which ran emulated, and which torch computed.
 
-    Matrix products, convolutions, attention and recurrence, forward and backward, are counted as
-    they were called.
+    Counts matrix products, convolutions, attention and recurrence, of the forward and the backward
+    pass.
 
     Attributes:
-        products: all of them, in the order of their first calls.
-        parameters: the number of parameters, of two dimensions or more, that enter the products of
-            modules. Each is counted once, including parameters of parametrizations, and of the
-            projections that nn.MultiheadAttention multiplies by itself.
-        emulated_parameters: the number of these parameters in modules whose products of parameters
-            were all emulated.
+        products: a `Products` for each module, operation, pass and recipe, in the order of first
+            calls.
+        parameters: the number of elements of the parameters that enter products of modules. Only
+            parameters with two or more dimensions count, each once. Parameters of parametrizations
+            and of the projections in nn.MultiheadAttention are included.
+        emulated_parameters: the part of `parameters` in modules that emulated all their products of
+            parameters.
         never_called: names of the converted layers that were not called.
     """
 
@@ -54,23 +55,26 @@ class Coverage:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of all products."""
+        """The number of multiply-accumulates of all products."""
         return sum(product.macs for product in self.products)
 
     @property
     def left(self) -> tuple[Products, ...]:
-        """The products that torch computed, the largest first."""
+        """The products that torch computed, ordered by multiply-accumulates, the largest first."""
         return tuple(sorted((p for p in self.products if not p.recipe), key=lambda p: -p.macs))
 
     @property
     def share(self) -> float:
-        """The share of multiply-accumulates that ran emulated; 1 of a step without products."""
+        """The share of multiply-accumulates that ran emulated, 0…1.
+
+        1 for a step without products.
+        """
         left = sum(product.macs for product in self.left)
         return 1.0 - left / self.macs if self.macs else 1.0
 
     @property
     def by_recipe(self) -> dict[str, float]:
-        """The share of each recipe, the largest first."""
+        """Each recipe's share of the multiply-accumulates, the largest first."""
         sums: dict[str, int] = {}
         for product in self.products:
             if product.recipe:
@@ -79,11 +83,11 @@ class Coverage:
         return {recipe: count / self.macs for recipe, count in ordered}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data, as JSON holds it.
+        """Returns the counts as numbers, texts, lists and dicts, for JSON.
 
-        It is {"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
-        "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
-        "never_called": […]}.
+        The dict is {"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe":
+        {…}, "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
+        "never_called": […]}. `left` has the products that torch computed.
         """
         left = [
             {"module": p.module, "operation": p.operation, "backward": p.backward, "macs": p.macs,
@@ -101,10 +105,9 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        """Returns the share in the first line, then the products that torch computed.
+        """Returns the emulated share in the first line, then the products that torch computed.
 
-        There is a line for each operation of similar modules. If everything ran emulated, only the
-        first line.
+        These products have a line for each operation of similar modules.
         """
         if not self.by_recipe:
             return self._first_line()
@@ -150,14 +153,14 @@ _MOST_LINES = 6
 
 
 def _percent(share: float) -> str:
-    """Returns a percentage with one decimal place. 0 % and 100 % are always exact."""
+    """Returns a percentage with one decimal place. 0 % and 100 % are never rounded values."""
     if share in (0, 1):
         return f"{round(100 * share)} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
 
 
 def _count(number: int) -> str:
-    """Returns a number in thousands, millions and so on."""
+    """Returns a number as a short text in thousands (k), millions (M) and so on."""
     for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
             return f"{number / unit:.3g} {letter}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling: the scale of a tensor follows from its largest magnitudes in former steps."""
+"""Delayed scaling: a tensor's scale is computed from its largest magnitudes in previous steps."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
 
 OPERANDS = TENSORS
-"""The columns of `amax_history` and `scale`, of each product."""
+"""The three columns that each product has in `amax_history` and `scale`."""
 
 
 class _Casts:
-    """The casts of one product by its present scales, and the record of its largest magnitudes.
+    """The base class of `Delayed` and `Product`: casts the operands of one product.
 
-    `Delayed` and `Product` inherit them.
+    The casts use the present scales, and record the largest magnitudes of the operands.
     """
 
     state: Delayed
@@ -38,7 +38,7 @@ class _Casts:
     def quantize(self, which: str, x: Tensor, seed: Number = 0, stream: Number = 0) -> Tensor:
         """Casts `x`, the "activation", "weight" or "gradient", with its present scale.
 
-        Records its largest magnitude as `note` does. `seed`, `stream`: of the random bits.
+        Records x's largest magnitude as `note` does. `seed` and `stream` select the random bits.
         """
         cast = self.state.cast_of(which)
         self.note(which, x)
@@ -49,21 +49,22 @@ class _Casts:
     def note(self, which: str, x: Tensor) -> None:
         """Records x's largest magnitude.
 
-        It does so in training mode, and in eval mode while the model trains in eval mode.
+        Does so in training mode, and in eval mode if gradients are on and a clock counts the steps.
         """
         clock = self.state.records()
         if clock is not None:
             ops.record_amax(self.state.amax_history, x.detach(), self._column(which), clock)
 
     def multipliers(self) -> Tensor:
-        """Returns the present scales: a copy, which a later `update` leaves as it is."""
+        """Returns a copy of the present scales; a later `update` does not change the copy."""
         first = self._column(OPERANDS[0])
         return self.state.scale[first : first + len(OPERANDS)].clone()
 
     def watch(self, y: Tensor) -> Tensor:
-        """Returns `y` itself, whose backward pass records the gradient's largest magnitude.
+        """Returns `y` unchanged. Its backward pass records the largest magnitude of the gradient.
 
-        It records in the modes in which `note` does, and only if the gradient's scaling is delayed.
+        It does so in the modes in which `note` records, and only if the gradient's scaling is
+        delayed.
         """
         clock = self.state.records()
         if clock is None or "gradient" not in self.state.casts:
@@ -74,15 +75,18 @@ class _Casts:
         return watched
 
     def at(self, number: int) -> Product:
-        """Returns the product whose number is greater by `number`.
+        """Returns the product that comes `number` products after this one.
 
-        After the last product the numbers repeat.
+        The first product follows the last one.
         """
         return Product(self.state, self.number + number)
 
     @property
     def attending(self) -> Product | None:
-        """The product of this number by the recipe's `attention`; None: that does not delay."""
+        """The product with this number among attention's.
+
+        The value is None if attention has no delayed scaling.
+        """
         attention = self.state.attention
         return None if attention is None else Product(attention, self.number)
 
@@ -91,7 +95,7 @@ class _Casts:
 
 
 class Product(_Casts):
-    """One of the products whose scales a `Delayed` stores."""
+    """One product of a layer, with scales that a `Delayed` stores."""
 
     def __init__(self, state: Delayed, number: int) -> None:
         self.state, self.number = state, number
@@ -101,37 +105,40 @@ class Delayed(_Casts, nn.Module):
     """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
 
     Args:
-        activation: a `Cast` with `history` > 0; default None: not delayed. All operands have the
-            same history and the same `amax`.
+        activation: the cast of the activation, with `history` > 0; default None: its scaling is not
+            delayed. All operands must have the same `history` and `amax`.
         weight: as `activation`.
         gradient: as `activation`.
         products: the number of products of the layer. Each product has its own scales: `at(n)` is
             the state of product n. The methods here are for product 0.
-        attention: the state of the products by a recipe's `attention`, of the same layer.
+        attention: the state of the layer's attention products, which a recipe's `attention` casts;
+            default None.
 
-    The state_dict has two buffers: `amax_history`, H x 3 for each product, whose row 0 is the
-    present step's; and `scale`, 3 for each product. They stay float32 if the model is cast to
-    another type, and keep their values through `to_empty`. After the meta device they have their
-    values before the first step. A scale multiplies values into the format; it starts at 1. An
-    operand is cast to fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's
-    type; straight through.
+    The state_dict has two buffers. `amax_history` has `history` rows and three columns for each
+    product; row 0 belongs to the present step. `scale` has three values for each product. The
+    buffers remain float32 if the model is cast to another type, and `to_empty` preserves their
+    values. When a model leaves the meta device, the buffers get the values before the first step.
 
-    In training mode an operand's largest magnitude enters row 0, by maximum. `update`, once before
-    each step, computes the scales of that step: a = max of the history, or row 0 (`most_recent`);
-    scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest finite number if that
-    overflows. If a is 0, infinite or NaN, the scale does not change. The history then advances by a
-    step.
+    A value is multiplied by its scale before the cast; scales start at 1. The cast of an operand is
+    fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded to x's type. Gradients pass
+    through the cast unchanged.
+
+    In training mode, row 0 becomes the maximum of itself and an operand's largest magnitude.
+    `update`, once before each step, computes the scales of that step: a = max of the history, or
+    row 0 (`most_recent`); scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest finite
+    number if that overflows. If a is 0, infinite or NaN, the scale does not change. The history
+    then advances by a step.
 
     Raises:
-        ValueError: for operands that do not fit together, and under torch.vmap.
+        ValueError: for casts that differ in `history` or `amax`, and under torch.vmap.
     """
 
     amax_history: Tensor
     scale: Tensor
     number = 0
     clock: Any = None
-    """The clock of the converted model, whose steps advance the scales; None: `update` does. Its
-    module, `cpd.nn.clock`, imports this one."""
+    """The converted model's `cpd.nn.clock.Clock`, whose steps update the scales; None: the caller
+    of `update` does."""
     seen = 0
     """The number of clock steps for which scales were computed."""
     place = 0
@@ -162,10 +169,10 @@ class Delayed(_Casts, nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
-        """Returns the state of a recipe's casts with a history; None without such casts.
+        """Returns the state for a recipe's casts with a history; None if it has no such casts.
 
-        It has `products` products by the casts of activation, weight and gradient, and
-        `of_attention` products by the recipe's attention.
+        The state has `products` products with the recipe's casts of activation, weight and
+        gradient. It also has `of_attention` products with the casts of the recipe's `attention`.
 
         >>> import cpd
         >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
@@ -189,53 +196,53 @@ class Delayed(_Casts, nn.Module):
         return self
 
     def reset_parameters(self) -> None:
-        """The state before the first step."""
+        """Resets the histories to 0 and the scales to 1, as before the first step."""
         with torch.no_grad():
             self.amax_history.zero_()
             self.scale.fill_(1)
 
     def records(self) -> int | None:
-        """Returns the last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
+        """Returns the argument `clock` of torch.ops.cpd.record_amax; None: nothing is recorded."""
         if self.training:
             return -1
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
 
     def update(self) -> None:
-        """Computes the scales of the step that begins.
+        """Computes the scales of the step that begins, from the magnitudes of previous steps.
 
-        The function `update` does so for many layers.
+        The function `update` does so for many layers at once.
         """
         update((self,))
 
     def parts(self) -> Iterator[Delayed]:
-        """Itself and the state of its attention, each if it delays."""
+        """Yields this state and its attention's state, each if it has delayed casts."""
         if self.casts:
             yield self
         if self.attention is not None:
             yield from self.attention.parts()
 
     def cast_of(self, which: str) -> Cast:
-        """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
+        """Returns an operand's cast. Raises ValueError if the operand's scaling is not delayed."""
         if which not in self.casts:
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Computes the scales after `steps` steps, in tensors like its buffers.
+        """Updates `history` and `scale`, tensors like the buffers, by `steps` steps.
 
         Only the first of these steps has recorded magnitudes.
         """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
             q = scaled_of(cast)
-            assert q is not None  # as a history needs
+            assert q is not None  # a history needs a scaled format
             numbers[0][OPERANDS.index(name)] = q.element.max
             numbers[1][OPERANDS.index(name)] = 2.0**q.margin
         for _ in range(min(steps, self.history + 1)):  # the history is then empty
             ops.update_delayed(history, scale, *numbers, self.amax == "most_recent")
 
     def catch_up(self) -> None:
-        """Makes the scales of the clock's present step, if a step began since the last call."""
+        """Computes the scales of the clock's present step, if a step began since the last call."""
         if self.clock is not None and self.seen != self.clock.begun:
             self.clock.advance((self,), *tensors((self,)))
 
@@ -246,7 +253,10 @@ class Delayed(_Casts, nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
     ) -> None:
-        """Keeps the present state where `state_dict` is of a model that was not converted."""
+        """Loads the buffers from `state_dict`.
+
+        If `state_dict` is from an unconverted model, the buffers remain as they are.
+        """
         ours = [key for key in state_dict if key.startswith(prefix)]
         if ours:
             for key in ours:
@@ -258,8 +268,8 @@ class Delayed(_Casts, nn.Module):
     def leave_meta(self, state_dict: Any, prefix: str) -> None:
         """Moves the state from the meta device, which has no values.
 
-        It moves to the device of the layer's weights in `state_dict`, which is a plain model's, and
-        is then as before the first step.
+        The new device is the device of the layer's weights in `state_dict`, the state_dict of an
+        unconverted model. The state then has its values from before the first step.
         """
         device = device_of(state_dict, prefix)
         if self.scale.is_meta and device is not None:
@@ -283,9 +293,9 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product with that number; None if nothing is delayed.
+    """Returns the product `number` of the state `delayed`; None if `delayed` is None.
 
-    Raises TypeError for another object.
+    Raises TypeError if `delayed` is another object.
     """
     if delayed is None:
         return None
@@ -295,16 +305,16 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product with that number by the recipe's `attention`.
+    """Returns the product `number` among attention's; None if attention has no delayed scaling.
 
-    None if the attention does not delay. Raises TypeError as `at` does.
+    Raises TypeError as `at` does.
     """
     first = at(delayed, 0)
     return None if first is None else at(first.attending, number)
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
+    """Returns `cast`, the cast of operand `name`. Raises ValueError if it has no history."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]
@@ -312,11 +322,11 @@ def _delayed(name: str, cast: Any) -> Cast:
 
 @torch.no_grad()
 def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) -> None:
-    """Updates all of `layers`, in this order.
+    """Computes the scales of the step that begins, for all of `layers` in this order.
 
     If torch.distributed is initialized, the present step's magnitudes are first reduced over
-    `group`, in one exchange for each device that they are on, by a maximum in which NaN wins. All
-    ranks must then call it, with the same layers.
+    `group`, to their maximum, or NaN if one of them is NaN. Each device of the layers needs one
+    all-reduce. All ranks must then call this function, with the same layers.
     """
     all_of = parts_of(layers)
     if dist.is_available() and dist.is_initialized():
@@ -328,7 +338,7 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
 def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
     """Reduces row 0 of each history to the maximum over ranks, as int32.
 
-    In the order of int32 NaN is above all.
+    Compared as int32, a NaN is larger than any other magnitude.
     """
     if not histories or dist.get_world_size(group) <= 1:
         return
@@ -343,7 +353,7 @@ def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
-    """Returns the states of `layers` and of their attention, each if it delays."""
+    """Returns the states of `layers` and of their attention that have delayed casts."""
     return [part for layer in layers for part in layer.parts()]
 
 
@@ -354,15 +364,19 @@ def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def device_of(state_dict: Any, prefix: str) -> torch.device | None:
-    """Returns the device of a state_dict's first tensor with this prefix of its name, or None."""
+    """Returns the device of a state_dict's first tensor with a name that begins with `prefix`.
+
+    Returns None if there is no such tensor.
+    """
     tensors = (x for name, x in state_dict.items() if name.startswith(prefix))
     return next((x.device for x in tensors if isinstance(x, Tensor)), None)
 
 
 def keep_from_ddp(root: nn.Module) -> None:
-    """Keeps DistributedDataParallel from overwriting other ranks' magnitudes by rank 0's.
+    """Prevents DistributedDataParallel from copying rank 0's buffers of `Delayed` to other ranks.
 
-    `update` has yet to reduce them at each step. Call it before DDP wraps `root`.
+    `update` needs each rank's own magnitudes, which it reduces at each step. Call this function
+    before DDP wraps `root`.
     """
     ignored = list(getattr(root, "_ddp_params_and_buffers_to_ignore", []))
     for name, module in root.named_modules():
@@ -373,7 +387,7 @@ def keep_from_ddp(root: nn.Module) -> None:
 
 
 class _Watch(torch.autograd.Function):
-    """The identity, whose backward pass records the gradient's largest magnitude."""
+    """The identity function. Its backward pass records the gradient's largest magnitude."""
 
     @staticmethod
     def forward(y: Tensor, history: Tensor, column: int, clock: int) -> Tensor:
@@ -390,7 +404,7 @@ class _Watch(torch.autograd.Function):
 
 
 class _EagerWatch(_Watch):
-    """`_Watch` with what torch.compile rejects: forward mode, and an error under torch.vmap."""
+    """`_Watch` with two methods that torch.compile rejects: `jvp` and `vmap`."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *none: Any) -> Tensor:

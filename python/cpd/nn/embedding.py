@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's embedding, whose selected rows are rounded."""
+"""torch's embedding, with the selected rows rounded."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def embedding(
 ) -> Tensor:
     """Computes torch.nn.functional.embedding, weight[input], rounded to `recipe.embedding`.
 
-    The gradient passes straight through, so that the weight's is torch's own. With stochastic
-    rounding each row that is looked up uses random bits by its index in the result: a row that is
-    looked up twice may be rounded in two ways.
+    The gradient passes through the rounding unchanged, so the weight's gradient is torch's own.
+    With stochastic rounding, random bits depend on the position in the result: a weight's row that
+    is selected twice may be rounded differently.
 
     Args:
-        input: integers, of any shape.
+        input: indices of rows, an integer tensor of any shape.
         weight: rows × size.
         padding_idx: as in torch; default None.
         max_norm: the largest norm of the selected rows. Rows of larger norm are first renormalized
@@ -45,20 +45,20 @@ def embedding(
         norm_type: the norm of `max_norm`; default 2.
         scale_grad_by_freq: as in torch; default False.
         sparse: whether the weight's gradient is sparse; default False.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `embedding` is used: a format
-            alone rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `embedding` is used; a format
+            alone has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on an embedding,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the weight's. It must hold the format.
+        dtype: the result's type; default None: the weight's. It must represent the format.
 
     Returns:
-        The rows, of the input's shape and one dimension more.
+        The selected rows, of shape (input's shape) × size.
 
     Raises:
-        ValueError: if the result's type does not hold the format.
+        ValueError: if the result's type cannot represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd

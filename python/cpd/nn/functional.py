@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's products in a customized precision: matmul, linear, bilinear.
+"""torch's products, computed as a recipe says: matmul, linear, bilinear.
 
-Each is a GEMM with two backward GEMMs. A `cpd.Recipe` defines the casts of operands and the sums of
-all three.
+Each product is a GEMM with two backward GEMMs. A `cpd.Recipe` defines the casts of operands and the
+sums of all three GEMMs.
 
 **Types.** Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of
 `torch.autocast`, operands must have one type, or `dtype` must be given; else ValueError is raised.
-The result has the operands' type, or `dtype`. That type must hold the forward accumulator's format,
-or the recipe's `output`; with `output`, the sums are formed in float32. A gradient has its
-operand's type. If that type does not hold the sums, they are formed in float32 and rounded once
-into it, to nearest-even. The sums start from the bias (c of `cpd.gemm`), so the bias is first
-rounded into the accumulator's format. The bias may be of another type.
+The result has the operands' type, or `dtype`. That type must represent every value of the forward
+accumulator's format, or of the recipe's `output` if given; with `output`, sums are stored in
+float32 first. A gradient has its operand's type. If that type cannot represent the sums, they are
+stored in float32 and then rounded once, to nearest-even. The sums start from the bias (c of
+`cpd.gemm`), so the bias is first rounded into the accumulator's format. The bias may be of another
+type.
 
 **Transforms.** All functions work under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd,
-vmap, functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is
-the sum, in float32, of three terms: the product of each operand's tangent with the other operand as
-cast, by the forward accumulator, and the bias's tangent. Casts pass tangents straight through.
-Under `torch.vmap` each sample has the bits that it has alone. If a rounding is stochastic, also in
-the backward pass, `torch.vmap` needs `randomness="same"`, and the samples are computed one by one.
-With "different", a sample's random bits follow from its index in the whole batch.
+vmap, functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. In forward
+mode, the result's tangent is the float32 sum of three terms. Two are products of an operand's
+tangent with the other operand after its cast, summed by the forward accumulator. The third is the
+bias's tangent. Tangents pass through casts unchanged. Under `torch.vmap` each sample has the same
+bits as in a call of its own. If a rounding is stochastic, also in the backward pass, `torch.vmap`
+needs `randomness="same"`, and the samples are computed one by one. With `randomness="different"`, a
+sample's random bits depend on its index in the whole batch.
 
-**Autocast.** Under `torch.autocast` the result has autocast's type, as the results of torch's
-layers, unless `dtype` is given. Operands that the recipe casts are cast from the type in which they
-arrive; a weight is cast from its parameter as it is stored. In native sums all other operands and
-the bias are converted to autocast's type. A gradient is rounded to autocast's type before its
-operand's own.
+**Autocast.** Under `torch.autocast` the result has autocast's type, like results of torch's layers,
+unless `dtype` is given. The recipe's casts are applied to the operands in their original types; a
+weight is not first rounded to autocast's type. With native sums, operands without a cast and the
+bias are converted to autocast's type. A gradient is rounded to autocast's type before its operand's
+own.
 
-**Native sums.** If a sum is `"native"`, torch's kernel computes it. linear's forward is F.linear of
-the cast operands. Its gradients are qg @ qw and qg.mT @ qx; the bias's gradient is torch's sum of
-the uncast gradient. Products are exact products of the operands' values, summed in float32. Scales
-are applied in float32, the bias is added, and the result is rounded once to its type. Under
-`torch.vmap` torch's kernels compute the whole batch at once, with their own bits.
+**Native sums.** If a sum is `"native"`, torch's kernel computes it. For example, the result of
+`linear` is F.linear of the cast operands qx and qw. The gradients are qg @ qw and qg.mT @ qx, where
+qg is the cast gradient. The bias's gradient is torch's sum of the uncast gradient. Products are
+exact products of the operands' values, summed in float32. Scales are applied in float32, the bias
+is added, and the result is rounded once to its type. Under `torch.vmap` torch's kernels compute the
+whole batch at once, with their own bits.
 
 **Random bits.** All random bits of a call follow from `seed` and `stream`, ints or one-element
 integer tensors on any device. Each rounding uses the stream XOR purpose << 60 (`cpd.Recipe` lists
@@ -83,15 +86,14 @@ def matmul(
     delayed: Any = None,
     **_renamed: Never,
 ) -> Tensor:
-    """Returns the matrix product by torch.matmul's rules.
+    """Returns the matrix product of two tensors, with shapes as in torch.matmul.
 
     Operands are vectors, matrices, or batches that broadcast. The gradient of a broadcast operand
-    sums over the broadcast dimensions too, in the same sum: k is row-major in them and the matrix's
-    own dimension.
+    is one sum over the broadcast dimensions and the matrix's summed dimension, in row-major order.
 
     Args:
-        a: the first operand, the activation of a recipe.
-        b: the second operand, the weight of a recipe.
+        a: the first operand, which the recipe's `activation` casts.
+        b: the second operand, which the recipe's `weight` casts.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
@@ -106,8 +108,8 @@ def matmul(
         The product.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            sums' format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the sums' format.
         TypeError: for an argument of another type.
 
     >>> x, w = torch.full((3, 64), 0.5), torch.ones(64)
@@ -122,7 +124,10 @@ def matmul(
 
 
 def _refuse_sums(positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Raises TypeError for other arguments, and for a third operand: in 0.7 it was the sums."""
+    """Raises TypeError for a third operand or an unknown keyword.
+
+    In 0.7, the third was the sums.
+    """
     if positional or "acc" in keywords or "backward" in keywords:
         raise TypeError(
             "matmul takes two operands: give accumulators by sums=, three for the forward "
@@ -140,7 +145,7 @@ def matmul_in_float32(
     stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes `matmul` with sums in float32, which the caller rounds into the result's type."""
+    """Computes `matmul` with a float32 result, which the caller rounds to the result's type."""
     return _product(a, b, recipe, None, seed, stream, delayed, in_float32=True)
 
 
@@ -202,7 +207,7 @@ def linear(
     Args:
         input: … × in.
         weight: out × in.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
@@ -217,8 +222,8 @@ def linear(
         The result, … × out.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            sums' format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the sums' format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -259,15 +264,15 @@ def bilinear(
 ) -> Tensor:
     """Computes torch.nn.functional.bilinear by a recipe.
 
-    The recipe applies to two products. The first is input1 · weight: k runs over I, for each output
-    and j. The second is its result · input2, over J; its stream is changed by XOR 1. Then torch
-    adds the bias.
+    The recipe applies to two products. The first, input1 · weight, sums over I for each output and
+    each index in J. The second, the first's result · input2, sums over J, and uses the stream XOR
+    1. Then torch adds the bias.
 
     Args:
         input1: … × I.
         input2: … × J.
         weight: out × I × J.
-        bias: out; default None: no bias.
+        bias: `out` values; default None: no bias.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
@@ -281,8 +286,8 @@ def bilinear(
         The result, … × out.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            sums' format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the sums' format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -312,10 +317,10 @@ def bilinear(
 
 
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns a result in another shape.
+    """Returns `y` in another shape, but not as a view of `y` for autograd.
 
-    As with torch's results, autograd does not treat the result as a view. Hooks of FSDP2 and code
-    that writes into results rely on that.
+    Results of torch's functions are not views either. Hooks of FSDP2, and code that changes results
+    in place, rely on that.
     """
     if y.dim() == len(shape):
         return y

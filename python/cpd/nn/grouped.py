@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups, as of a mixture of experts, in a customized precision."""
+"""`grouped_mm`: matrix products of groups of rows or columns, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def grouped_mm(
 ) -> Tensor:
     """Computes torch.nn.functional.grouped_mm by a recipe: a product for each group.
 
-    Each product is a `cpd.functional.matmul` of the group's rows and columns, with a's part the
-    activation. Rows and columns after the last group are zeros. The host reads the ends of groups:
-    a compiled program is divided there.
+    Each product is a `cpd.functional.matmul` of the group's rows and columns; the recipe's
+    `activation` casts the rows of a. Rows and columns of the result after the last group are zeros.
+    The ends of groups are read on the host, which breaks the graph of a compiled program.
 
     Args:
-        mat_a: M × K or G × M × K, with M or K or N divided into G groups.
+        mat_a: a tensor of shape M × K or G × M × K. M, K or N is divided into G groups.
         mat_b: G × K × N or K × N. Two dimensions by three: groups of a's rows; result M × N. Three
             by two: groups of b's columns; result M × N. Two by two: groups of the summed dimension;
             result G × M × N. Three by three: without offs; result G × M × N.
-        offs: int32, the end of each group, in ascending order. Required unless both operands have
-            three dimensions. Default None.
+        offs: an int32 tensor of G values: the end of each group, in ascending order. Required
+            unless both operands have three dimensions. Default None.
         bias: not supported, as in torch.
         out_dtype: the result's type; default None: a's.
         recipe: as in `cpd.functional.matmul`.
         sums: as in `cpd.functional.matmul`.
         seed: as in `cpd.functional.matmul`.
         stream: as in `cpd.functional.matmul`; a group uses the stream XOR its number.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of one product for each
-            group; of one product if both operands have three dimensions. Default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` with a product for each
+            group, or one product if both operands have three dimensions. Default None.
 
     Returns:
-        The products.
+        The products of all groups, in one tensor of the shape above.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            sums' format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the sums' format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -105,7 +105,7 @@ def grouped_mm(
 
 
 def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """Returns the operands of one group."""
+    """Returns the parts of both operands that one group multiplies."""
     if a.dim() == 2 and b.dim() == 2:
         return a[:, begin:end], b[begin:end]
     if a.dim() == 2:
@@ -114,7 +114,7 @@ def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tens
 
 
 def _groups(a: Tensor, b: Tensor, offs: Tensor | None) -> tuple[list[int], list[int]]:
-    """Returns where each group begins and ends. Raises ValueError for invalid ends."""
+    """Returns the first index and the end of each group. Raises ValueError for invalid ends."""
     if offs is None or offs.dim() != 1 or offs.is_floating_point():
         raise ValueError("offs must be a vector of integers, the end of each group")
     whole = b if b.dim() == 3 else a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Linear` and `Conv2d` of 0.7, for their pickles: they become converted layers of torch."""
+"""Loads pickles of the classes `Linear` and `Conv2d` of version 0.7, as converted torch layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpd.numeric.warned import warn
 
 
 class _Layer(nn.Module):
-    """A layer that 0.7 has pickled: it becomes one of the class that follows in its bases."""
+    """Loads a layer that version 0.7 pickled: converts it to a layer of the second base class."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         recipe = state.pop("recipe")

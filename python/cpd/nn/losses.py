@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a tensor's range, and the losses of a cast: underflow, overflow, saturation, error.
+"""Measures a tensor's range, and what a cast loses: underflow, overflow, saturation, error.
 
-All results stay on the tensor's device: `measure` and `judge` return float64 vectors. After one
-transfer, `Measured.total` and `Judged.total` combine the vectors of several calls.
+`measure` and `judge` return float64 vectors on the tensor's device. The caller copies the vectors
+of several calls to the CPU at once; `Measured.total` and `Judged.total` combine them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from cpd.numeric.hadamard import transform_of
 from cpd.numeric.scaled import Scaled, untransformed
 
 NOISE = 2.0**-22
-"""The relative error, three roundings, by which a format's max times a binary32 scale may differ
-from the largest value that the scale was made for."""
+"""The largest relative difference between (format's max times scale) and the block's largest value.
+
+The scale was computed from that value with three binary32 roundings.
+"""
 
 
 class Measured(NamedTuple):
-    """The range of tensors; NaN and infinities are counted and left out."""
+    """The range of tensors.
+
+    NaN and infinities are counted in `nonfinite`, and otherwise ignored.
+    """
 
     values: float
     zeros: float
@@ -37,13 +42,13 @@ class Measured(NamedTuple):
     most: float
     amax: float
     smallest: float
-    """The smallest magnitude other than 0; inf where all are 0."""
+    """The smallest magnitude other than 0; inf if all are 0."""
     squares: float
-    """The sum of squares."""
+    """The sum of the values' squares."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Measured:
-        """Returns the measurements of several tensors together."""
+        """Combines the measurements of several tensors to one measurement."""
         values, zeros, nonfinite, least, most, amax, smallest, squares = zip(*parts, strict=True)
         return cls(
             sum(values),
@@ -58,40 +63,40 @@ class Measured(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The losses of a cast: counts of values, with NaN and infinities left out."""
+    """The losses of a cast, mostly as counts of values. NaN and infinities are not counted."""
 
     values: float
-    """The number of values; a transform may have appended zeros."""
+    """The number of values, including zeros that a transform may have appended."""
     underflows: float
-    """Values that became 0."""
+    """The number of nonzero values that became 0."""
     overflows: float
-    """Magnitudes above the format's max times the scale."""
+    """The number of magnitudes above the format's max times the scale."""
     saturated: float
-    """Values that became the max (times the scale), or an infinity."""
+    """The number of values that became the format's max times the scale, or an infinity."""
     errors: float
-    """The sum of squared errors; inf where a finite value became infinite or NaN."""
+    """The sum of squared errors; inf if a finite value became infinite or NaN."""
     scale_min: float
-    """The least scale of values that are not 0; inf if there are none."""
+    """The smallest scale of nonzero values; inf without nonzero values or without scales."""
     scale_max: float
-    """The largest scale of values that are not 0; -inf if there are none."""
+    """The largest scale of nonzero values; -inf without nonzero values or without scales."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
-        """Returns the losses of several tensors together."""
+        """Combines the losses of several tensors to one result."""
         values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
         counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
         return cls(*counts, sum(errors), min(low), max(high))
 
 
 class FiniteValues(NamedTuple):
-    """A tensor with 0 in the place of NaN and infinities, and its range, which counts those."""
+    """A tensor with NaN and infinities replaced by 0, and the original tensor's range."""
 
     x: Tensor
     measured: Tensor
 
 
 def measure(x: Tensor) -> FiniteValues:
-    """Returns the range of a tensor that is not empty."""
+    """Measures the range of a tensor, which must not be empty."""
     if x.dtype == torch.float64:
         x = x.float()
     unknown = ~x.isfinite()
@@ -113,11 +118,11 @@ def measure(x: Tensor) -> FiniteValues:
 
 
 def judge(x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None = None) -> Tensor:
-    """Measures the losses of a cast of `x`, which is finite, to `spec`, with blocks along `axis`.
+    """Measures what a cast of the finite tensor `x` to `spec` loses, with blocks along `axis`.
 
-    `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor.
-    A spec with a transform is judged by the transformed values. The cast's result is float32, like
-    the operands that layers multiply: 16-bit types cannot hold elements times scales.
+    `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor. If the spec
+    has a transform, the losses of the transformed values are measured. The cast's result is
+    float32, like the operands of layers: 16-bit types cannot represent an element times its scale.
     """
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
@@ -142,7 +147,7 @@ def _vector(numbers: Sequence[Tensor]) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    """Returns the sum of squares in binary64: gradients' squares are below binary32's range."""
+    """Returns the sum of squares in binary64: squares of gradients may underflow in binary32."""
     flat = x.flatten().double()
     return flat.dot(flat)
 
@@ -151,16 +156,16 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
-    """Returns where a magnitude exceeds the format's max times the scale.
+    """Returns True for each magnitude that exceeds the format's max times the scale.
 
-    The excess must be more than the scale's rounding. With a scale of 0 values become 0, which is
-    not an overflow.
+    Differences within the rounding error of the scale are ignored. With a scale of 0, values become
+    0; that is not an overflow.
     """
     return (magnitudes > limit * (1 + NOISE)) & (limit > 0)
 
 
 def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the least and the largest scale of values that are not 0."""
+    """Returns the smallest and the largest scale of nonzero values; inf and -inf without scales."""
     if scales is None:
         return magnitudes.new_full((), math.inf), magnitudes.new_full((), -math.inf)
     unused = (magnitudes == 0) | (scales == 0)
@@ -170,10 +175,11 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """Returns the cast of `x` in float32, and `x` in float32, or transformed.
+    """Casts `x`. Returns the result, the values before the cast, their factor, and the scales.
 
-    Also the factor that the first has more than the second, and the scale that decodes each
-    element, or None.
+    Cast and values are float32; the values are transformed if the spec has a transform. The factor
+    multiplies the values before they are cast. Each element has a scale, by which it is multiplied
+    to decode it; None for formats without scales.
     """
     values = x.float()
     q = spec.format
@@ -196,13 +202,13 @@ def _cast(
 
 
 def _rounded(x: Tensor, cast: Cast, to: Format | Scaled, **where: Any) -> Tensor:
-    """`x` rounded as `cast` says, to another format."""
+    """Returns `x` rounded to the format `to`, with the rounding mode of `cast`."""
     y: Tensor = ops.cast(x, Cast(to, **rounding_of(cast)), **where)
     return y
 
 
 def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
-    """Returns the scale of each element, from packed codes as `ops.encode` gives them."""
+    """Returns the scale of each element, decoded from the scales that `ops.encode` packed."""
     blocks, outer = (codes, codes) if q.tensor_scale is None else codes
     scale: Tensor = ops.decode(blocks, q.scale, q.scales_shape(shape, axis))
     of_elements = _spread(scale, q.block, shape, axis)
@@ -213,7 +219,7 @@ def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
 
 
 def _spread(scales: Tensor, block: str, shape: Sequence[int], axis: int) -> Tensor:
-    """Returns the scale of each element of a tensor of that shape, from the grid of its blocks."""
+    """Repeats the scale of each block for the block's elements, in a tensor of shape `shape`."""
     if block in ("tensor", "row") or not shape:
         return scales.expand(shape)
     rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's normalizations, rounded to a recipe's `norm`, as the gradients that return to them.
+"""torch's normalizations, with results and their gradients rounded to a recipe's `norm`.
 
-Each is torch's own computation in float32. Input, parameters and running statistics are taken as
-they are, and the result is rounded once by `recipe.norm`, straight through. The gradient that
-returns to it is rounded by the same before torch's own backward pass. Without `norm` it is torch's
-function of that name. Inputs are float32, bfloat16 or float16; the result has the input's type,
-unless `dtype` says otherwise, and that must hold the format. Stochastic casts draw by the
-elements of the result.
+torch computes each normalization in float32, from the unrounded input, parameters and running
+statistics. The result is rounded once by `recipe.norm`. In the backward pass, the result's gradient
+is rounded by `recipe.norm` before torch's own backward pass. If the recipe has no `norm`, torch's
+function is called. Inputs are float32, bfloat16 or float16; the result has the input's type, or
+`dtype`, which must represent the format. With stochastic rounding, random bits depend on the
+element's index in the result.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def layer_norm(
         weight: as in torch; default None: ones.
         bias: as in torch; default None: zeros.
         eps: the number that is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
-            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used; a format alone
+            has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the input's. It must hold the format.
+        dtype: the result's type; default None: the input's. It must represent the format.
 
     Returns:
         The result, of the input's shape.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -97,21 +97,21 @@ def rms_norm(
         normalized_shape: the last dimensions' sizes.
         weight: as in torch; default None: ones.
         eps: the number that is added to the mean square; default None: float32's epsilon.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
-            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used; a format alone
+            has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the input's. It must hold the format.
+        dtype: the result's type; default None: the input's. It must represent the format.
 
     Returns:
         The result, of the input's shape.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -145,21 +145,21 @@ def group_norm(
         weight: as in torch; default None: ones.
         bias: as in torch; default None: zeros.
         eps: the number that is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
-            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used; a format alone
+            has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the input's. It must hold the format.
+        dtype: the result's type; default None: the input's. It must represent the format.
 
     Returns:
         The result, of the input's shape.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -202,21 +202,21 @@ def batch_norm(
         training: whether the batch's statistics are used; default False.
         momentum: the weight of the batch in running statistics; default 0.1.
         eps: the number that is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
-            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used; a format alone
+            has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the input's. It must hold the format.
+        dtype: the result's type; default None: the input's. It must represent the format.
 
     Returns:
         The result, of the input's shape.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -260,21 +260,21 @@ def instance_norm(
         use_input_stats: whether the input's statistics are used; default True.
         momentum: as in `batch_norm`; default 0.1.
         eps: the number that is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
-            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used; a format alone
+            has no effect here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
             Give another number at each step. Default 0.
-        dtype: the result's type; default None: the input's. It must hold the format.
+        dtype: the result's type; default None: the input's. It must represent the format.
 
     Returns:
         The result, of the input's shape.
 
     Raises:
-        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
-            format.
+        ValueError: for shapes that do not match, an invalid option, or a result type that cannot
+            represent the format.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -324,7 +324,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Returns the result, and the new running statistics where the input's statistics are used."""
+    """Returns the result, and also new running statistics if the input's statistics are used."""
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]
@@ -333,7 +333,7 @@ def _with_statistics(
 
 
 class _Rounding(NamedTuple):
-    """The rounding of a result: the arguments that all forms have."""
+    """The arguments that all normalizations have in common: how to round the result."""
 
     recipe: Recipe
     seed: Number
@@ -348,9 +348,10 @@ class _Rounding(NamedTuple):
         sizes: list[int],
         numbers: list[float],
     ) -> Tensor:
-        """`compute` of input and others, in float32 where the recipe rounds.
+        """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
-        Its further results are new values of the first `others`, into which they are copied.
+        `compute` then gets float32 tensors. Its further results are copied into the first `others`
+        (the running statistics).
         """
         recipe = self.recipe
         if recipe.norm is None:
@@ -361,7 +362,7 @@ class _Rounding(NamedTuple):
             element = operators.result_type(input, self.dtype)
             check_storage(operators.name_of(element), element_of(recipe.norm).name)
             if mixes_types(input, others):
-                compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
+                compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch's own error
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
             y = rounded(y, recipe.norm, recipe.norm, seed=self.seed, stream=self.stream).to(element)
@@ -372,14 +373,17 @@ class _Rounding(NamedTuple):
 
 
 def mixes_types(input: Tensor, others: Iterable[Tensor | None]) -> bool:
-    """Returns whether torch may refuse the types of parameters and statistics.
+    """Returns True if torch may not support the types of parameters and statistics.
 
-    Torch takes the input's type and float32.
+    torch supports the input's type and float32.
     """
     types = {x.dtype for x in others if x is not None and x.is_floating_point()}
     return types not in (set(), {input.dtype}, {torch.float32})
 
 
 def _values(others: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> list[Any]:
-    """Parameters as they are, and copies of running statistics, which change afterwards."""
+    """Converts parameters and running statistics to `dtype`.
+
+    Copies the statistics, which change later.
+    """
     return [None if x is None else x.to(dtype or x.dtype, copy=not x.requires_grad) for x in others]

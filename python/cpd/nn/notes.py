@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of recipes in reports, and notes on a recipe that `cpd.convert` adds to its report."""
+"""Writes names of recipes for reports, and the notes that `cpd.convert` adds to its report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_integers(how: Recipe) -> Iterator[str]:
 
 
 def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
-    """Yields a note if a weight's type does not hold the format that the recipe rounds it to."""
+    """Yields a note if a weight's type cannot represent the format of the recipe's cast."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         return
@@ -62,7 +62,7 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
 
 
 def of_units(how: Recipe) -> Iterator[str]:
-    """Yields notes on matrix units that do not hold the operands that the recipe gives them."""
+    """Yields a note if a matrix unit cannot represent the operands that the recipe casts for it."""
     casts = how._kept.operands
     for number, unit in enumerate(how._sums[:3]):
         if not isinstance(unit, Accumulator) or unit.form != "unit":
@@ -83,17 +83,17 @@ def of_units(how: Recipe) -> Iterator[str]:
 
 
 GEMMS = ("forward", "grad_input", "grad_weight")
-"""A layer's products, in the order in which `sums=` takes three accumulators."""
+"""A layer's GEMMs, in the order of the three accumulators in `sums=`."""
 
 
 def _contains(held: Format, f: Format) -> bool:
-    """Returns whether a format has every finite value of another floating-point format."""
+    """Returns True if the format `held` has every finite value of the floating-point format `f`."""
     least_held, least = (x.min_subnormal or x.min_normal or x.max for x in (held, f))
     return held.man >= f.man and held.max >= f.max and least_held <= least
 
 
 def elsewhere(how: Recipe) -> list[str]:
-    """Returns notes on the parts of the recipe that other functions apply."""
+    """Returns notes on the recipe's parts that `convert` does not apply: optimizer, reduction."""
     notes = []
     beside = [n for n in ("optimizer", "loss_scale") if getattr(how, n) is not None]
     if beside:
@@ -108,12 +108,15 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """Returns the name of the recipe with the same products as `how`, or the text of `how`."""
+    """Returns the name of the named recipe that has the same products as `how`.
+
+    If there is none, returns the text of `how`.
+    """
     return _names().get(how._kept.text, how._kept.text)
 
 
 def title_of(how: Recipe) -> str:
-    """Returns a recipe as a report's first line names it."""
+    """Returns the text for a recipe in the first line of a report."""
     name = _names().get(how._kept.text)
     if name is not None:
         return f"recipe {name}"

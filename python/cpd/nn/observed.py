@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a model that observers measure.
-
-Layers with products, their weights, the recipes that they compute by, and their tensors as the
-operands of each GEMM.
-"""
+"""Finds what observers measure: layers with products, their weights, recipes and GEMM operands."""
 
 from __future__ import annotations
 
@@ -21,24 +17,25 @@ GEMMS = {
     "output": (("forward", "output"),),
     "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
 }
-"""For each role of a layer's tensors, its GEMMs, each with the name of its cast in a recipe."""
+"""For each role of a tensor: the GEMMs that the tensor enters, with the recipe's name of its
+cast."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")
-"""The roles of the scales in a layer's state of delayed scaling, in their order."""
+"""The roles of tensors with delayed scales, in the order of the scales in a layer's state."""
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the layers with products and their names; a shared one once, lazy ones left out."""
+    """Yields names and layers with products: each shared layer once, without lazy layers."""
     for name, module in model.named_modules():
         if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
             yield name, module
 
 
 def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the matrices of a layer, each with its name."""
+    """Yields the weight matrices of a layer, each with its name; "" if there is only one."""
     if isinstance(layer, (nn.Linear, _ConvNd)):
-        yield "", layer.weight  # also where it is parametrized
+        yield "", layer.weight  # parametrized or not
         return
     for name, weight in layer.named_parameters(recurse=False):
         if "weight" in name and weight.dim() >= 2:
@@ -48,15 +45,15 @@ def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def recipe_of(layer: nn.Module) -> Recipe | None:
-    """Returns the recipe by which a layer computes; None: as torch does."""
+    """Returns a layer's present recipe; None if torch computes the layer."""
     state = vars(layer).get("cpd")
     return None if state is None else state.recipe
 
 
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
-    """Returns the scale by which a layer multiplies a tensor in this step.
+    """Returns the delayed scale by which a layer multiplies a tensor in this step.
 
-    None without delayed scaling, or with that of several products.
+    Returns None if the layer has no delayed scaling, or delayed scaling of several products.
     """
     delayed = getattr(layer, "cpd_delayed", None)
     if delayed is None or delayed.products != 1 or role not in _DELAYED:
@@ -66,7 +63,10 @@ def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
 
 
 def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tensor, int]:
-    """Returns a layer's tensor as operand of one of its GEMMs, and the axis of that GEMM's sum."""
+    """Reshapes a layer's tensor to an operand of a GEMM.
+
+    Also returns the axis that the GEMM sums over.
+    """
     if isinstance(layer, _ConvNd):
         return _of_convolution(x, layer, role, gemm)
     if role == "weight":
@@ -76,7 +76,10 @@ def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tenso
 
 
 def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
-    """As `as_operand`: sums run over a group's channels, for the weight's gradient over images."""
+    """Does the work of `as_operand` for a convolution.
+
+    Its GEMMs sum over a group's channels; the weight's gradient sums over the images of the batch.
+    """
     if role == "weight":
         by_rows = (gemm == "forward") == layer.transposed  # the groups are along axis 0
         return (_grouped(x, 0, layer.groups), 1) if by_rows else (x, 1)
@@ -87,6 +90,6 @@ def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Te
 
 
 def _grouped(x: Tensor, axis: int, groups: int) -> Tensor:
-    """`x` with an axis of groups and one of the channels within."""
+    """Splits an axis of `x` in two: the groups, and the channels within a group."""
     group_size = x.shape[axis] // groups
     return x.reshape(*x.shape[:axis], groups, group_size, *x.shape[axis + 1 :])

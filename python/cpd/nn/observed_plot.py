@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of one observed step: the range of each layer's tensors, and the SQNR of recipes."""
+"""Draws one observed step: the ranges of each layer's tensors, and the SQNR of each recipe."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
-"""The largest number of characters of a name that are shown."""
+"""The largest number of characters of a layer's name in the picture."""
 _MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
-"""The markers by GEMM, for GEMMs that are not the first of their role."""
+"""Markers of recipes: "o" for the first GEMM of a role, another marker for the second GEMM."""
 _TALLEST = 100.0  # inches
 
 
 def draw(path: Path, rows: Sequence[WatchRow]) -> None:
-    """Writes the picture: one line for each layer, with a mark for each recipe.
+    """Writes the picture to a file: one line for each layer, with a mark for each recipe.
 
-    Marks lie below one another so that equal ones are seen. Raises ValueError for another ending,
-    or if nothing was observed.
+    Marks of different recipes have different heights within the line, so that equal values remain
+    visible. Raises ValueError for a file that is not .png or .svg, or if nothing was observed.
     """
     check_plot_path(path)
     if not rows:
@@ -61,10 +61,9 @@ def _figure(rows: Sequence[WatchRow]) -> Figure:
 
 
 def _looks(rows: Sequence[WatchRow]) -> dict[str, dict[str, Any]]:
-    """Returns the look of each recipe's marks.
+    """Returns the style of each recipe's marks.
 
-    A look is a color, a marker for each GEMM of the recipe, and a place in the line of a layer.
-    Marks of one recipe lie below one another.
+    A style is a color for the recipe, a marker for the GEMM, and a height within a layer's line.
     """
     recipes = list(dict.fromkeys(row.recipe for row in rows if row.recipe))
     judges = {row.judge: row for row in rows if row.recipe}
@@ -81,7 +80,7 @@ def _looks(rows: Sequence[WatchRow]) -> dict[str, dict[str, Any]]:
 
 
 def _ranges(axes: Any, rows: Sequence[WatchRow], places: dict[str, int], role: str) -> None:
-    """A bar for each layer, from the smallest magnitude to the largest."""
+    """Draws a bar for each layer, from the smallest magnitude to the largest."""
     for row in {row.layer: row for row in rows}.values():
         if row.smallest is not None:
             low, high = math.log2(row.smallest), math.log2(row.amax)
@@ -99,8 +98,8 @@ def _losses(
 ) -> None:
     """Draws a mark for each recipe of each layer.
 
-    The mark is at the right edge if nothing is lost. A cross at the left edge means that a rule
-    exempts the layer.
+    The mark is at the right edge if the cast loses nothing. A cross at the left edge means that a
+    rule leaves the layer to torch.
     """
     edges = axes.get_yaxis_transform()  # x from 0 to 1
     for row in rows:
@@ -133,5 +132,5 @@ def _legend(figure: Any, looks: dict[str, dict[str, Any]]) -> None:
 
 
 def _short(name: str) -> str:
-    """Returns the end of a long name."""
+    """Shortens a long name to its end."""
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of observers: a `WatchRow` for each recipe of each tensor, and their output."""
+"""`WatchRow`, a result of an observer, and the output of rows as table, JSON, CSV and scalars."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cpd.nn.losses import Judged, Measured
 from cpd.nn.observed import GEMMS
 
 Key: TypeAlias = tuple[str, str, str, str]
-"""Layer, role, recipe and GEMM; recipe and GEMM are empty for the range."""
+"""(layer, role, recipe, GEMM). Recipe and GEMM are empty in the key of a tensor's range."""
 
 EXEMPT = "left in torch by the rule"
-"""The beginning of `WatchRow.why` for a layer that a rule exempts."""
+"""The beginning of `WatchRow.why` if a rule leaves the layer to torch."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 
@@ -29,16 +29,17 @@ _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "sca
 class WatchRow:
     """The measurements of one tensor of one layer in one step, and the losses of a recipe.
 
-    Shares are in percent of `count`. NaN and infinities are counted only in `nonfinite`. The losses
-    are None in a row without a recipe. All calls of one step are measured together.
+    Shares are in percent of `count`. NaN and infinities are counted only in `nonfinite`. A row
+    without a recipe has only a range: its losses (from `underflow` on) are None. If a layer is
+    called several times in a step, its calls are measured together.
 
     Attributes:
         step: the number of the step, from 0.
         layer: the layer's qualified name.
         role: `activation`, `weight`, `gradient` (of the output) or `output`.
-        recipe: `own`, the layer's recipe, or a name in `what_if`; empty: none.
-        gemm: the GEMM of the operand: `forward`, `grad_input`, `grad_weight`. The second GEMM of a
-            role has a row if its cast, or the axis of its blocks, differs.
+        recipe: `own` (the layer's recipe) or a name in `what_if`; empty in a row without a recipe.
+        gemm: the GEMM that the tensor enters: `forward`, `grad_input` or `grad_weight`. The second
+            GEMM of a role has its own row only if its cast, or the axis of its blocks, differs.
         cast: the text of the cast.
         count: the number of values.
         zeros: the share of values that are 0.
@@ -47,15 +48,16 @@ class WatchRow:
         max: the largest value; None without finite values.
         amax: the largest magnitude.
         smallest: the smallest magnitude other than 0; None if all are 0.
-        underflow: the share of values that became 0.
+        underflow: the share of values that the cast rounded from nonzero to 0.
         overflow: the share of magnitudes above the largest value of the format, times the scale.
         saturation: the share of values that became an infinity or the largest value of the format,
             times the scale.
-        sqnr: 20 log10(|x| / |x - q|), in dB; inf if nothing is lost, None if all is 0.
-        mse: the mean of (x - q)².
+        sqnr: 20 log10(|x| / |x - q|) in dB, of the tensor x and its cast q; inf if q = x, None if x
+            is 0.
+        mse: the mean of (x - q)², of the tensor x and its cast q.
         scale_min: the least scale (the factor that decodes) of nonzero values; None without scales.
         scale_max: the largest scale of nonzero values; None without scales.
-        why: the reason why the recipe cannot take this tensor, or the rule that leaves the layer in
+        why: the reason why the recipe cannot cast this tensor, or the rule that leaves the layer to
             torch; empty otherwise.
     """
 
@@ -83,18 +85,18 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The recipe, and the GEMM if it is not the first of its role."""
+        """The recipe's name, followed by the GEMM's name if it is not the first of its role."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
 
     @property
     def exempt(self) -> bool:
-        """True if a rule of the recipe leaves the layer in torch."""
+        """True if a rule of the recipe leaves the layer to torch."""
         return self.why.startswith(EXEMPT)
 
     @property
     def dynamic_range(self) -> float | None:
-        """log2(amax / smallest); None if all values are 0."""
+        """The range of magnitudes in octaves: log2(amax / smallest); None if all values are 0."""
         return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
 
 
@@ -104,7 +106,7 @@ COLUMNS = tuple(column.name for column in fields(WatchRow))
 def row_of(
     step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str
 ) -> WatchRow:
-    """Returns the row of one tensor in one step."""
+    """Returns the `WatchRow` of one tensor and recipe in one step, from its measurements."""
     layer, role, name, gemm = key
     count = int(seen.values)
     finite = seen.nonfinite < seen.values
@@ -156,14 +158,14 @@ def json_of(rows: Iterable[WatchRow]) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Returns a value that JSON can hold: a number that is not finite becomes a text."""
+    """Converts a value for JSON: a number that is not finite becomes a text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
 def write_csv(path: Path, rows: Iterable[WatchRow]) -> None:
-    """Writes a line of the fields' names, and a line for each row."""
+    """Writes a CSV file: a line with the names of columns, then a line for each row."""
     text = io.StringIO()
     out = csv.DictWriter(text, COLUMNS)
     out.writeheader()
@@ -172,13 +174,13 @@ def write_csv(path: Path, rows: Iterable[WatchRow]) -> None:
 
 
 def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
-    """Writes the scalars of a step's rows."""
+    """Writes the numbers of one step with `writer.add_scalar`."""
     for name, value in scalars_of(rows).items():
         writer.add_scalar(name, value, rows[0].step)
 
 
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
-    """Returns every finite number of one step, by `layer/role/…`; the range of a tensor once."""
+    """Returns the finite numbers of one step by tag (`layer/role/…`); each tensor's range once."""
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows why a format trains or does not: `observe`.
+"""`observe`: measures what number formats lose of a model's tensors during training.
 
-Every n steps it measures the tensors that enter and leave the layers of a model, and the losses of
-their formats and of other recipes' formats.
+In every n-th step, it measures the tensors that enter and leave the layers. It also measures the
+losses of the layers' own formats, and of formats in other recipes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cpd.numeric.shown import shown
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
 
 OWN = "own"
-"""The name of a layer's own recipe."""
+"""The name of a layer's own recipe in `WatchRow.recipe`."""
 COMPILED = (
     "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
     "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
@@ -48,42 +48,43 @@ COMPILED = (
 
 @checked
 def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
-    """Measures the layers of `model` in every `every`th step, the first included.
+    """Measures the layers of `model` in the first step, and then in every `every`-th step.
 
-    A step is a call of `model` in its present mode, training or evaluation. Each layer with
-    products (linear, convolution, recurrent, attention) has four measured tensors: activation,
+    A step is a call of `model` in the mode that it has now (training or evaluation). Each layer
+    with products (linear, convolution, recurrent, attention) has four measured tensors: activation,
     weights, output, and the output's gradient. For a layer that `cpd.convert` has converted, the
-    recipe's losses are measured too, by the definitions of `WatchRow`.
+    losses of its recipe are measured too; `WatchRow` defines them.
 
-    Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the layer's
-    scale, if there is one, else by the tensor's own. Stochastic rounding is judged by separate
-    random bits.
+    Blocks of scaled formats run along the axis that each GEMM sums over. For delayed scaling, the
+    losses are those with the layer's present scale, if it has one, else with a scale of the
+    tensor's own largest magnitude. Stochastic rounding uses other random bits than the layer.
 
-    The model computes the same values as before. Between measured steps only one hook remains, on
-    the model itself, which counts calls; after `Watch.remove` none remains. Numbers stay on their
-    devices until the step is over: at the next call, or when the rows are read. A layer that
-    activation checkpointing repeats counts once. In DDP each rank measures its own layers. If
-    torch.compile has compiled the model without fullgraph, torch runs it eagerly in a measured
-    step; a program that was compiled before is not noticed.
+    The model computes the same values as before. Between measured steps, the only hook is on the
+    model itself; it counts calls. `Watch.remove` removes it. Measurements are copied to the CPU at
+    the end of the step: at the next call, or when rows are read. Recomputation under activation
+    checkpointing is not measured. In DDP each rank measures its own layers. If torch.compile has
+    compiled the model without fullgraph, torch runs it eagerly in a measured step; a program that
+    was compiled before `observe` is not measured.
 
     Args:
         model: the model, converted or not; not compiled.
         every: the number of calls from one measured step to the next; default 100.
-        what_if: recipes whose losses are measured too: recipes, their names or texts, or a dict of
-            recipes by names of your choice; default none. Their rules are followed, and of a
-            schedule the first phase. A layer that a rule leaves in torch loses nothing; its row
-            names the rule.
-        writer: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter;
-            tags are `layer/role/amax`, `layer/role/recipe/sqnr`. Default None: nothing is written.
+        what_if: other recipes whose losses are measured too: a list of recipes, or of their names
+            or texts, or a dict of recipes by names of your choice. Default (): no other recipes.
+            Their rules are applied. A schedule's recipe is the one before its first phase. If a
+            rule leaves a layer to torch, nothing is measured; the row names the rule.
+        writer: an object with a method `add_scalar(tag, value, step)`, such as TensorBoard's
+            SummaryWriter. Tags are, for example, `layer/role/amax` and `layer/role/recipe/sqnr`.
+            Default None: nothing is written.
 
     Returns:
-        The `Watch`: rows, output, and `remove`.
+        A `Watch`, which has the measured rows, writes them, and ends the observation (`remove`).
 
     Raises:
-        ValueError: for an invalid argument and a compiled model.
+        ValueError: for an invalid argument, or a compiled model.
         TypeError: for an argument of another type.
-        RuntimeError: in the model's call, if torch.compile(fullgraph=True) or a transform of
-            torch.func meets a measured layer.
+        RuntimeError: in a call of the model, if a measured layer runs within
+            torch.compile(fullgraph=True) or a transform of torch.func.
 
     >>> layer = torch.nn.Linear(4, 2)
     >>> fp8 = Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
@@ -97,10 +98,10 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
 
 
 class Watch:
-    """The result of `observe`: the rows of all measured steps, and their output.
+    """The result of `observe`: the rows of all measured steps, and methods that write them.
 
-    Iterable, printable (the last step as a table), and a context manager that removes the watch.
-    Reading the rows ends the step that is being measured.
+    It iterates over the rows, and prints the last step as a table. As a context manager, it calls
+    `remove` at the end. Reading rows ends the step that is being measured.
 
     Args:
         model: as for `observe`.
@@ -109,7 +110,7 @@ class Watch:
         writer: as for `observe`; default None: nothing is written.
 
     Attributes:
-        every: the number of steps from one measured step to the next.
+        every: the argument `every`.
     """
 
     every: int
@@ -134,7 +135,7 @@ class Watch:
 
     @property
     def rows(self) -> list[WatchRow]:
-        """All rows, by step, layer, role and recipe."""
+        """All rows, ordered by step, layer, role and recipe."""
         self._close()
         return list(self._rows)
 
@@ -145,7 +146,7 @@ class Watch:
         return len(self.rows)
 
     def remove(self) -> None:
-        """Ends the observation. The model is as before; the rows remain."""
+        """Ends the observation: removes all hooks from the model. The rows remain."""
         self._close()
         self._handle.remove()
 
@@ -158,7 +159,7 @@ class Watch:
     def to_json(self, path: str | Path | None = None) -> str:
         """Returns the rows as a JSON array of objects.
 
-        Numbers that JSON lacks are the texts "inf", "-inf" and "nan".
+        Infinities and NaN, which JSON does not have, become the texts "inf", "-inf" and "nan".
 
         Args:
             path: a file to which the text is also written; default None: no file.
@@ -172,7 +173,9 @@ class Watch:
         return text
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes a line of the fields' names, then the rows; None is an empty field.
+        """Writes a CSV file: a line with the names of columns, then a line for each row.
+
+        None becomes an empty field.
 
         Args:
             path: the file.
@@ -180,13 +183,13 @@ class Watch:
         observed_rows.write_csv(Path(path), self.rows)
 
     def plot(self, path: str | Path) -> None:
-        """Draws the last step, by layer: ranges, and the SQNR of each recipe.
+        """Draws the last measured step: for each layer the ranges, and the SQNR of each recipe.
 
         Args:
             path: the picture's file, which ends in .png or .svg.
 
         Raises:
-            ValueError: for another ending, or if nothing was measured.
+            ValueError: if `path` does not end in .png or .svg, or if nothing was measured.
             ImportError: if matplotlib is not installed.
         """
         from cpd.nn.observed_plot import draw
@@ -194,7 +197,7 @@ class Watch:
         draw(Path(path), self.last())
 
     def last(self) -> list[WatchRow]:
-        """Returns the rows of the last step."""
+        """Returns the rows of the last measured step."""
         rows = self.rows
         return [row for row in rows if row.step == rows[-1].step]
 
@@ -213,7 +216,7 @@ class Watch:
     # ---- one step --------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Ends the step that is being measured, if there is one: its numbers become rows."""
+        """Ends the step that is being measured, if there is one, and adds its rows."""
         step, self._open = self._open, None
         if step is None:
             return
@@ -225,7 +228,7 @@ class Watch:
             observed_rows.write_scalars(self._writer, rows)
 
     def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
-        """Adds one tensor of a layer to the step. `suffix`: its name in the layer."""
+        """Measures one tensor of a layer. `suffix`: the tensor's name in the layer."""
         step = self._open
         if step is None or not _is_measurable(x):
             return
@@ -253,7 +256,7 @@ class Watch:
         recipe: Recipe,
         x: Tensor,
     ) -> None:
-        """Returns a recipe's losses of a tensor, for each GEMM with a separate cast."""
+        """Measures a recipe's losses of a tensor, for each GEMM with a separate cast."""
         multiplier = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
@@ -275,7 +278,7 @@ class Watch:
 
 @dataclass
 class _Step:
-    """The measurements of the present step; vectors of float64, on their devices."""
+    """The measurements of one step: float64 vectors, each on its tensor's device."""
 
     number: int
     choices: dict[str, Choice]
@@ -286,14 +289,14 @@ class _Step:
     weights: set[str] = field(default_factory=set)
 
     def exempt(self, key: Key, selector: str) -> None:
-        """Records that a rule leaves a layer in torch."""
+        """Records that a rule leaves a layer to torch."""
         self.casts[key], self.refused[key] = "", f"{EXEMPT} {selector!r}"
 
     def add(self, key: Key, numbers: Tensor) -> None:
         self.parts.setdefault(key, []).append(numbers)
 
     def rows(self) -> list[WatchRow]:
-        """Returns a row for each recipe of each tensor, or one for a tensor without recipes."""
+        """Returns a row for each recipe of each tensor; one row for a tensor without recipes."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
         watch_rows: list[WatchRow] = []
@@ -309,14 +312,14 @@ class _Step:
 
 
 def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
-    """Returns the order of layers, as they were called, and of roles."""
+    """Returns a sort key: the order in which layers were called, then the order of roles."""
     layers = {layer: place for place, (layer, _) in reversed(list(enumerate(tensors)))}
     roles = list(GEMMS)
     return lambda tensor: (layers[tensor[0]], roles.index(tensor[1]))
 
 
 def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]:
-    """Returns the numbers on the CPU, with one transfer for each device."""
+    """Copies the measurements to the CPU, with one transfer for each device."""
     flat = [numbers for tensors in parts.values() for numbers in tensors]
     places = {numbers.device for numbers in flat}
     there = {
@@ -332,9 +335,9 @@ def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]
 
 
 class _Hook:
-    """A hook of a watch.
+    """A hook that a `Watch` adds to a module.
 
-    In a copy of the model, or after unpickling, it has no watch and does nothing.
+    In a copy of the model, or after unpickling, it has no `Watch` and does nothing.
     """
 
     def __init__(
@@ -354,7 +357,7 @@ class _Hook:
 
 
 def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before each call of the model: ends the last step, and begins one if it is time."""
+    """Runs before each call of the model: ends the previous step, begins a step if it is due."""
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED)
     watch._close()
@@ -382,7 +385,7 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
 
 
 def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before a layer computes: measures its input and, once a step, its weights."""
+    """Runs before a layer's forward: measures its input and, once in each step, its weights."""
     _check_eager()
     step = watch._open
     if step is None or _is_repeated():
@@ -398,7 +401,7 @@ def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any)
 
 
 def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
-    """Runs after a layer: measures its output and, once known, the output's gradient."""
+    """Runs after a layer: measures its output and, in the backward pass, the output's gradient."""
     _check_eager()
     step = watch._open
     y = _first_tensor(result)
@@ -411,10 +414,10 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
 
 
 def _on_gradient(y: Tensor, hook: _Hook) -> None:
-    """Calls `hook` with the gradient of the present `y`.
+    """Calls `hook` with the gradient of `y`, even if `y` is later changed in place.
 
-    A hook on a view would be lost if the view is changed in place (ReLU). A hook on the function
-    that made its base is preserved.
+    A hook on a view is lost when an in-place function (such as ReLU) changes the view. So for a
+    view, the hook is on the autograd node of its base tensor.
     """
     base = y._base if y._is_view() else None
     whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
@@ -438,7 +441,7 @@ def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient:
 
 
 def _is_repeated() -> bool:
-    """Returns whether a layer runs within a backward pass, repeated by a checkpoint."""
+    """Returns True during a backward pass, in which a checkpoint recomputes the layer."""
     return graph_task() != -1
 
 
@@ -456,7 +459,7 @@ def _check_eager() -> None:
 
 
 def _checked(model: Any) -> nn.Module:
-    """Returns the module whose calls are steps."""
+    """Checks the argument `model`. Returns the module whose calls count as steps."""
     check_module("model", model)
     module: nn.Module = model
     if isinstance(model, nn.parallel.DistributedDataParallel):
@@ -474,7 +477,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _named(what_if: Any) -> dict[str, Recipe]:
-    """Returns the recipes by their names."""
+    """Returns the recipes of `what_if` by name. Raises an error for an invalid `what_if`."""
     if isinstance(what_if, (str, Recipe)) or not isinstance(what_if, Iterable):
         raise TypeError(
             f"what_if must be a list or dict of recipes, such as ['mxfp8'], got {shown(what_if)}"
@@ -496,7 +499,7 @@ def _named(what_if: Any) -> dict[str, Recipe]:
 
 
 def _first_tensor(value: Any) -> Tensor | None:
-    """Returns the first tensor, in order, of a layer's arguments or results, or None."""
+    """Returns the first tensor among a layer's arguments or results; None if there is none."""
     if isinstance(value, Tensor):
         return value
     items = value.values() if isinstance(value, dict) else value
@@ -507,7 +510,7 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def _is_measurable(x: Tensor) -> bool:
-    """Returns whether a tensor has floating-point numbers that can be measured."""
+    """Returns True if a tensor has floating-point values that can be measured."""
     return (
         x.is_floating_point()
         and x.layout == torch.strided

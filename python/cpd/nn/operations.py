@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of torch that recipes compute: `OPERATIONS`, a row for each.
+"""`OPERATIONS`: a table of the torch operations that CPD can compute by a recipe.
 
-A row says which functions of torch are the operation, what computes them by a recipe, and which of
-torch's modules call them. `cpd.autocast` replaces the functions by the rows. `cpd.convert` makes
-from the rows the emulations of torch's modules (`cpd.nn.converted`). A new operation is a function
-of `cpd.functional` and a row here.
+A row has the functions of torch that perform the operation, the function that computes them by a
+recipe, and torch's modules that call them. `cpd.autocast` replaces the functions. `cpd.convert`
+makes the emulations of torch's modules from the rows (`cpd.nn.converted`). A new operation is a
+function of `cpd.functional` and a row here.
 """
 
 from __future__ import annotations
@@ -35,51 +35,52 @@ RESIDUAL = "residual"
 
 
 def takes_all(tensors: Sequence[Tensor]) -> bool:
-    """Returns False: the operation takes operands of several types."""
+    """Returns False: torch's function accepts operands of different types."""
     return False
 
 
 class Operation(NamedTuple):
-    """An operation of torch."""
+    """A row of `OPERATIONS`: an operation of torch, and how to compute it by a recipe."""
 
     name: str
     """The operation's name in errors, and in `cpd.autocast(…).left`."""
     functions: str
-    """The operation's names in torch, Tensor and torch.nn.functional. "F." or "linalg." restricts a
-    name to that namespace."""
+    """The operation's names in torch, Tensor and torch.nn.functional. A name with "F." or "linalg."
+    is only in torch.nn.functional or torch.linalg."""
     form: Callable[..., Any] | None = None
-    """Computes it: (mode, *arguments of torch's function). It returns NotImplemented for arguments
-    that it leaves to torch. `mode._take(products)` counts a call and returns the recipe and its
-    random bits. None: torch computes the operation."""
+    """A function of (mode, *arguments of torch's function) that computes the operation by a recipe.
+    It returns NotImplemented for arguments that torch must compute. `mode._take(products)` counts a
+    call, and returns the recipe, the seed and the stream. None: torch computes the operation."""
     part: str = ""
-    """The part of a recipe by which its result is rounded; "": it is made of products."""
+    """The part of a recipe that rounds the operation's result; "": the operation has products."""
     refuses: Callable[[Sequence[Tensor]], bool] = takes_all
-    """Returns whether torch's function refuses the types of these tensors."""
+    """Returns True if torch's function raises an error for the types of these tensors."""
     aten: bool = False
-    """True if operations of torch.ops.aten of these names have the arguments of the functions."""
+    """True if torch.ops.aten has operations of the same names with the same arguments."""
     in_order: bool = False
-    """True if tensors are passed by position, whatever their names (`contractions.in_order`)."""
+    """True if tensors given by keyword are first converted to positions
+    (`contractions.in_order`)."""
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"
-    """The name of the emulated part of such a module, in a report. All operations of the module
-    with this name are replaced."""
+    """A report's name of the part of a module that is emulated. In a module, all operations with
+    this name are replaced."""
     call: Callable[..., Any] | None = None
-    """(module, *arguments of its forward, **recipe and random bits): computes a module's forward
-    without torch's; None: torch's forward runs, with its function replaced."""
+    """A function of (module, *arguments of its forward, **recipe, seed and stream) that replaces
+    the module's forward. None: torch's forward runs, with its functions replaced."""
     only_modules: bool = False
-    """True if `cpd.autocast` leaves the functions to torch."""
+    """True if `cpd.autocast` does not replace the functions; only `cpd.convert` does."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that such a module uses in addition to its products' parts."""
+    """The parts of a recipe that the modules use in addition to the parts for products."""
     inner: tuple[str, ...] = ()
-    """The names of submodules whose weights such a module reads without calling them."""
+    """The names of submodules whose weights the modules use without calling the submodules."""
     histories: Callable[[Any], tuple[int, int]] | None = None
-    """The number of a module's products, and of attention's, that have delayed scales. None: one
-    product, or no product if the operation has a `part`."""
+    """Returns the numbers of a module's products and attention products that have delayed scales.
+    None: one product, or no product if the operation has a `part`."""
 
 
 def by_function(operations: Iterable[Operation]) -> dict[Any, Operation]:
-    """Returns the operations by torch's functions."""
+    """Maps torch's functions to the operations that they perform."""
     return {function: row for row in operations for function in _functions(row)}
 
 
@@ -97,7 +98,10 @@ def _functions(row: Operation) -> Iterator[Any]:
 
 
 def _by(function: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """Returns the form of a function of `products` products, with the arguments of torch's."""
+    """Makes a row's `form` from a function of `cpd.functional` with torch's arguments.
+
+    `products` is the number of products in a call.
+    """
 
     def compute(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs, **mode._take(products))
@@ -130,7 +134,10 @@ def _add_in_place(mode: Any, input: Tensor, other: Any, *, alpha: Any = 1) -> Te
 
 
 def _over_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the arguments of torch's: a packed sequence's sizes come second."""
+    """Gives a function of `cpd.nn.recurrent` the arguments of torch's function.
+
+    torch passes the sizes of a packed sequence as the second argument.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if isinstance(args[3], bool):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of torch and CPD that are products, and their multiply-accumulates.
+"""`macs`: counts the multiply-accumulates of a call of an operation of torch or CPD.
 
-Products are of matrices, of convolutions and of attention. `macs` counts.
+Matrix products, convolutions, attention and recurrent layers are counted.
 """
 
-# torch's registries are untyped.
+# torch's registries have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.utils.flop_counter import flop_registry
 
 
 def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
-    """Returns the multiply-accumulates of one call of an overload of torch.ops.
+    """Returns the number of multiply-accumulates of one call of an operation in torch.ops.
 
-    Biases are not counted. None if the operation is not a product.
+    The addition of a bias is not counted. Returns None if the operation is not a product.
     """
     packet = _packet(operation)
     name = getattr(packet, "_qualified_op_name", "")
@@ -33,23 +33,26 @@ def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: An
 
 
 def is_product(operation: Any) -> bool:
-    """Returns whether an overload of torch.ops is a product."""
+    """Returns True if an operation (an overload in torch.ops) is a product."""
     packet = _packet(operation)
     return getattr(packet, "_qualified_op_name", "") in _MACS or packet in flop_registry
 
 
 def name_of(operation: Any) -> str:
-    """Returns the name without the overload, such as "aten.mm" or "flex_attention"."""
+    """Returns an operation's name without its overload, such as "aten.mm" or "flex_attention"."""
     return str(_packet(operation))
 
 
 def _packet(operation: Any) -> Any:
-    """Returns the operation of an overload; one of a higher order, as flex_attention, is itself."""
+    """Returns the operation of an overload.
+
+    Returns a higher-order operation (flex_attention) as it is.
+    """
     return getattr(operation, "_overloadpacket", operation)
 
 
 def is_ours(operation: Any) -> bool:
-    """Returns whether it is one of CPD's operations, which have a recipe or an accumulator."""
+    """Returns True if an operation is CPD's own, which computes by a recipe or an accumulator."""
     return getattr(operation, "namespace", "") == "cpd"
 
 
@@ -57,12 +60,15 @@ def is_ours(operation: Any) -> bool:
 
 
 def _terms(result: Tensor, left: Tensor) -> int:
-    """Returns a product's count: each value of the result has a row of `left` as terms."""
+    """Counts a matrix product: each element of the result sums a row of `left`."""
     return result.numel() * left.shape[-1]
 
 
 def _ours(result: Tensor, left: Tensor, *rest: Any, **kwargs: Any) -> int | None:
-    """None for the sums of a bias's gradient, which are formed as products with broadcast ones."""
+    """Counts a product of CPD.
+
+    Returns None for a bias's gradient, a product with broadcast ones.
+    """
     return None if left.stride(-1) == 0 and left.shape[-2] == 1 else _terms(result, left)
 
 
@@ -79,14 +85,14 @@ def _batch_summed(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: An
 
 
 def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """Counts the products of matrices with groups, which may divide the summed dimension."""
+    """Counts grouped matrix products; the groups may divide the summed dimension."""
     if left.dim() == right.dim() == 2:
         return left.shape[0] * left.shape[1] * right.shape[1]
     return _terms(result, left)
 
 
 def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> int:
-    """Returns the count of a linear layer's backward pass."""
+    """Counts a linear layer's backward pass: the gradients of input and weight that are needed."""
     return sum(mask[:2]) * g.numel() * x.shape[-1]
 
 
@@ -94,7 +100,7 @@ def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) ->
 
 
 def _sparse(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """Counts the products of a sparse matrix and a dense one."""
+    """Counts the product of a sparse and a dense matrix."""
     return left._nnz() * right.shape[-1]
 
 
@@ -103,7 +109,7 @@ def _sparse_second(result: Tensor, c: Any, left: Tensor, right: Tensor, **kwargs
 
 
 def _both_sparse(result: Tensor, left: Tensor, right: Tensor) -> int:
-    """Counts the products of two sparse matrices: each stored value meets a row's stored values."""
+    """Counts the product of two sparse matrices: only products of two stored values."""
     columns, rows = (x.to_sparse_coo().coalesce().indices() for x in (left, right))
     return int(torch.bincount(rows[0], minlength=right.shape[0])[columns[1]].sum())
 
@@ -118,8 +124,8 @@ def _sampled(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) ->
 def _slid(images: Sequence[int], w: Sequence[int]) -> int:
     """Returns the multiply-accumulates of a convolution.
 
-    Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
-    `images` are the results of a convolution, or what a transposed one takes.
+    `images` is the shape of a convolution's result, or of a transposed convolution's input. Each
+    pixel of each image in the batch is multiplied once by the kernels of its group.
     """
     return images[0] * math.prod(images[2:]) * math.prod(w)
 
@@ -152,7 +158,7 @@ def _convolution_weight(result: Tensor, g: Tensor, x: Tensor, *rest: Any) -> int
 
 
 def _attention(result: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """Query by key, and weights by value."""
+    """Counts attention's two products: query · keyᵀ, and weights · value."""
     scores = q.numel() // q.shape[-1] * k.shape[-2]
     return scores * (q.shape[-1] + v.shape[-1])
 
@@ -160,7 +166,7 @@ def _attention(result: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwarg
 def _attention_backward(
     result: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any
 ) -> int:
-    """Returns the scores once more, and four gradients: of weights and value, query and key."""
+    """Counts the recomputed scores, and the gradients of weights, value, query and key."""
     scores = q.numel() // q.shape[-1] * k.shape[-2]
     return scores * (3 * q.shape[-1] + 2 * v.shape[-1])
 
@@ -178,12 +184,12 @@ def _recurrent(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any) ->
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Returns a backward pass's count: the gradients of input and weight."""
+    """Counts a backward pass as two forward passes: the gradients of input and weight."""
     return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 
 def _trilinear(result: Tensor, first: Tensor, second: Tensor, third: Tensor, *rest: Any) -> int:
-    """Returns the count of torch.nn.functional.bilinear: x1 by the weights, and that by x2."""
+    """Counts torch.nn.functional.bilinear: x1 times the weight, and that product times x2."""
     samples = result.numel() // result.shape[-1]
     return samples * (math.prod(second.shape[-3:]) + second.shape[-3] * third.shape[-1])
 
@@ -231,4 +237,4 @@ _MACS: dict[str, Callable[..., int | None]] = {
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _twice(_recurrent),
 }
-"""The counts of operations that torch.utils.flop_counter does not count."""
+"""Functions that count operations which torch.utils.flop_counter does not count."""

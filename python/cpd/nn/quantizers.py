@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds tensors, and their gradients, anywhere in a model: `quantizer`."""
+"""`quantizer`: makes a module that rounds tensors and their gradients anywhere in a model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cpd.numeric.checked import checked
 from cpd.numeric.numbers import Number, check_number, integer
 
 Axes: TypeAlias = "int | tuple[int, int]"
-"""The axis of the blocks of scaled formats: one for values and gradients, or one for each."""
+"""The axis of blocks of scaled formats: one axis, or a pair (axis of values, axis of gradients)."""
 
 
 @dataclass(frozen=True)
 class _Rounding:
-    """The casts of a `Quantizer`."""
+    """The casts of a `Quantizer`: a function that rounds a tensor and its gradient."""
 
     forward: Cast | None
     backward: Cast | None
@@ -68,30 +68,31 @@ def quantizer(
 ) -> nn.Module:
     """Returns a module that rounds a tensor in the forward pass and its gradient in the backward.
 
-    The module takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
-    for formats without scales). Both casts are straight through, in tangents too. It may be copied,
-    pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`. It raises TypeError for
-    anything but a tensor, and ValueError if the tensor's type does not hold a format.
+    The module takes a float32, bfloat16 or float16 tensor; for formats without scales also float64.
+    The tensor's type must represent the formats. Gradients and tangents pass through each cast
+    unchanged. It may be copied, pickled, and called in `torch.compile`, `torch.func` and
+    `torch.vmap`. It raises TypeError if its argument is not a tensor, and ValueError if the
+    tensor's type cannot represent a format.
 
     If a cast is stochastic, the module's buffer `step` (int64, part of the state_dict) counts the
-    calls in training mode, and each call uses the stream step << 36; `stream=` of a call, an int or
-    a one-element integer tensor, replaces the stream, and the call does not count. A resumed run
-    continues with its own bits. A copy counts by itself, and so does a CUDA graph's replay. Within
-    a backward pass the module does not count, so that activation checkpointing repeats the bits of
-    the last call; a module that is called several times a step must not be in a checkpoint. Within
-    a transform of torch.func it does not count either.
+    calls in training mode. Each call uses the stream step << 36. A call with `stream=`, an int or a
+    one-element integer tensor, uses that stream and is not counted. A run that resumes from a
+    state_dict continues with the same bits. A copy of the module has its own count, and replays of
+    a CUDA graph are counted. Calls within a backward pass are not counted, so that activation
+    checkpointing repeats the bits of the last call. So a module that is called several times in a
+    step must not be in a checkpoint. Calls within a transform of torch.func are not counted either.
 
     Args:
-        forward: what values are rounded to: a format, scaled or not, a `Cast`,
-            or a text; default None: values are not rounded.
-        backward: what gradients are rounded to; default None: gradients are not rounded.
+        forward: the cast of values: a format, scaled or not, a `Cast`, or its text; default None:
+            values are not rounded.
+        backward: the cast of gradients, as `forward`; default None: gradients are not rounded.
         axis: the axis that blocks of scaled formats run along; default -1. A pair has the axis of
             values and the axis of gradients.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
             Modules with different seeds use different random bits.
 
     Returns:
-        The module.
+        A module with one argument, the tensor, and the keyword `stream`.
 
     Raises:
         ValueError: for an invalid format or an option out of range.
@@ -128,11 +129,12 @@ class Quantizer(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if stochastic else None)
 
     def forward(self, x: Tensor, *, stream: Number | None = None) -> Tensor:
-        """Returns `x`, cast; its gradient will be cast.
+        """Returns `x` rounded. In the backward pass, rounds the gradient.
 
         Args:
             x: a tensor.
-            stream: the stream of the call's random bits; default None: the counted one.
+            stream: the stream of the call's random bits; default None: the stream of the counted
+                step.
 
         Returns:
             The cast tensor, of x's shape and type.

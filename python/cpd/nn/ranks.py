@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of ranks over which a model's delayed scales follow from the largest magnitudes."""
+"""Finds the groups of ranks that exchange the largest magnitudes for delayed scaling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpd.numeric.shown import shown
 
 
 def named(group: Any) -> str | bool | None:
-    """Returns the name of a process group, which is copied and pickled with a model.
+    """Returns the name of a process group. A model is copied and pickled with this name.
 
     None and False are returned unchanged. Raises TypeError for anything else.
     """
@@ -29,7 +29,7 @@ def named(group: Any) -> str | bool | None:
 
 
 def resolved(name: str) -> Any:
-    """Returns the process group of that name. Raises ValueError where this process has none."""
+    """Returns the process group `name`. Raises ValueError if this process does not have it."""
     try:
         return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     except (RuntimeError, ValueError, KeyError) as error:
@@ -42,7 +42,7 @@ def resolved(name: str) -> Any:
 def groups_of(model: nn.Module) -> list[Any]:
     """Returns the groups over which DDP or FSDP2 exchanges at each call of `model`.
 
-    Only one that wraps `model` itself counts; empty: none does.
+    Returns no groups if neither wraps `model` itself.
     """
     ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if ddp is not None and _within(ddp.module) is model:
@@ -51,7 +51,7 @@ def groups_of(model: nn.Module) -> list[Any]:
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """Returns the model that torch.compile wraps, or itself."""
+    """Returns the model that torch.compile wraps; `model` itself if it is not compiled."""
     compiled = getattr(model, "_orig_mod", None)
     return compiled if isinstance(compiled, nn.Module) else model
 

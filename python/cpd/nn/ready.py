@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that others have trained with, each with its source: `READY`."""
+"""`READY`: named recipes from papers and libraries, each with its source."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MX = "rule=rceil arithmetic=te"
 _RHT = "transform=hadamard16:te"
 _OF_64 = "e6m9 chunked chunk=64"
 _MXFP4 = "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847 rounding=stochastic factor=0.75"
-"""The signs are fixed, where the paper draws them."""
+"""The signs of the Hadamard transform are fixed; the paper uses random signs."""
 
 
 class Ready(NamedTuple):
-    """A named recipe: a line about it, its origin, and its keys."""
+    """A named recipe: a summary in one line, its origin, and its arguments of `Recipe`."""
 
     summary: str
     evidence: str
@@ -24,7 +24,7 @@ class Ready(NamedTuple):
     keys: dict[str, Any]
 
     def about(self) -> dict[str, str]:
-        """Returns the entry of `Recipe.named`."""
+        """Returns the recipe's entry in the result of `Recipe.named`."""
         return {"summary": self.summary, "source": self.source, "evidence": self.evidence}
 
 
@@ -42,7 +42,10 @@ def _aps(wire: str, pair: str) -> Ready:
 
 
 def _short(name: str, **keys: Any) -> dict[str, Any]:
-    """Returns all operands and results of 16 bits, attention's too."""
+    """Returns the arguments of a recipe with all operands and results in one 16-bit format.
+
+    Attention's products are included.
+    """
     held = {**_operands(name, name), "output": name}
     return {**held, "attention": held, **keys}
 
@@ -144,4 +147,4 @@ READY: dict[str, Ready] = {
         _short("fp16", loss_scale="dynamic"),
     ),
 }
-"""The named recipes, by name."""
+"""Maps the names of recipes to the recipes."""

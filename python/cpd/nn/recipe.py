@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: `Recipe` holds the arithmetic of a model.
+"""`Recipe`: the arithmetic of a model.
 
-A recipe has the sums of each layer's three GEMMs, the casts of their operands, and the roundings of
-the rest of a training step.
+A recipe has the accumulators of each layer's three GEMMs, the casts of their operands, and the
+roundings of the rest of a training step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Rules: TypeAlias = (
 
 
 def _by_keywords(declared: OfT) -> OfT:
-    """Returns the declared constructor, of keywords in a dict: torch 2.11 traces no `locals()`."""
+    """Returns the constructor, with keywords in a dict: torch 2.11 cannot trace `locals()`."""
 
     @functools.wraps(declared)
     def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
@@ -80,52 +80,53 @@ def _by_keywords(declared: OfT) -> OfT:
 class Recipe:
     """The arithmetic of a model: each layer's three GEMMs, and a step's other roundings.
 
-    `cpd.convert`, `cpd.nn` and `cpd.functional` take it. Immutable, hashable, picklable.
+    An argument of `cpd.convert`, `cpd.nn` and `cpd.functional`. Immutable, hashable, picklable.
 
     Args:
         format: the cast of activation, weight and gradient in all three GEMMs: a format, scaled or
-            not, a dtype, a cast, or the text of one of these. Default `"native"`: no casts. Casts
-            of a recipe refuse a bare `e4m3`: write `e4m3fn` for OCP's format, `(4,3)` for the
-            IEEE-like one. Or a whole recipe, whose keys the other arguments replace:
+            not, a dtype, a cast, or the text of one of these. Default `"native"`: no casts. A bare
+            `e4m3` raises ValueError: write `e4m3fn` for OCP's format, `(4,3)` for the IEEE-like
+            format. Or a whole recipe; other arguments replace its keys. It is one of:
 
-            - A name from `Recipe.named()`. It wins over a format of the same name.
+            - A name from `Recipe.named()`. A recipe's name precedes a format of the same name.
             - A text: a format or a name, then the arguments below, each as `key=value`. Values of
               several words are in quotes: `"mxfp8 sums='e6m9 kahan' output=bf16"`, `"int8 row
-              weight=mxfp8"`. A format's own options follow it without quotes; a name with such
-              options is the format. `none` is None. Rules and schedule are lists with commas:
-              `rules="'type Linear' none, 'last 15%' bf16"`.
+              weight=mxfp8"`. A format's own options follow the format without quotes; a name with
+              such options is a format. `none` stands for None. Rules and schedule are lists
+              separated by commas: `rules="'type Linear' none, 'last 15%' bf16"`.
             - A file, whose path ends in .toml or .json, or plain data (from `to_dict`).
             - A `Recipe`.
 
         sums: the accumulators of the three GEMMs: an `Accumulator`, its text, a preset's name, or a
-            format (a sequential sum in it); or a tuple for forward, grad_input and grad_weight; or
-            a recipe whose sums are taken. Default `"native"`: torch's own kernel. With a whole
-            recipe as `format`, `sums` also replaces the sums in rules, schedule and attention. A
-            matrix unit replaces only the recipe's own sums, since it takes elements.
+            format (for a sequential sum in that format). Or a tuple for forward, grad_input and
+            grad_weight; or a recipe that has these sums. Default `"native"`: torch's own kernel. If
+            `format` is a whole recipe, `sums` also replaces the sums in its rules, schedule and
+            attention, except that a matrix unit replaces only the recipe's own sums.
         forward: the accumulator of the forward GEMM. Default: `sums`.
         grad_input: the accumulator of the GEMM that computes the input's gradient. Default: `sums`,
             or else `forward`.
         grad_weight: the accumulator of the GEMM that computes the weight's gradient. Default:
             `sums`, or else `forward`.
         grad_bias: the accumulator of the sum that computes the bias's gradient. Each term is
-            rounded only as it is added. Default: fp32, in order, or `"native"` like `forward`.
+            rounded only when it is added. Default: fp32 in order; `"native"` if `forward` is.
         activation: the cast of the input before each GEMM that it enters: a `Cast`, a format,
             scaled or not, or a text; None: no cast. Default: `format`. Gradients pass a cast
-            straight through. Blocks of scaled formats run along each GEMM's sum. If the cast
-            depends on that axis, the original tensor is cast again for each GEMM.
+            unchanged. Blocks of scaled formats run along the axis that a GEMM sums over. If the
+            cast depends on that axis, the original tensor is cast again for each GEMM.
         weight: the cast of the weight, as `activation`.
         gradient: the cast of the output's gradient, as `activation`. The bias's gradient sums the
             uncast gradient.
-        output: a second rounding, of each result. Default: none, the accumulator's format remains.
-            It is required if the tensor's type does not hold that format: bfloat16 layers with fp32
-            sums need `output="bf16"`.
+        output: the format to which each result is rounded after its sum. Default None: the sum is
+            the result. Required if the tensor's type cannot represent the accumulator's format:
+            bfloat16 layers with fp32 sums need `output="bf16"`.
         grad_input_gradient: the cast of the output's gradient in the GEMM of `grad_input`. Default
-            `"same"`: as `gradient`. None: no cast. The next three take the same values.
+            `"same"`: as `gradient`. None: no cast. The next three arguments also have the default
+            `"same"`: the cast of their tensor.
         grad_input_weight: the cast of the weight in the GEMM of `grad_input`.
         grad_weight_activation: the cast of the activation in the GEMM of `grad_weight`.
         grad_weight_gradient: the cast of the output's gradient in the GEMM of `grad_weight`.
-        norm: the rounding of the results of normalizations, and of the gradients that return to
-            them: a `Cast` or a format. None (default): as torch computes.
+        norm: the rounding of the results of normalizations, and of these results' gradients: a
+            `Cast` or a format. None (default): as torch computes.
         softmax: the rounding of softmax, as `norm`.
         embedding: the rounding of embeddings, as `norm`.
         residual: the rounding of residual additions, as `norm`.
@@ -138,17 +139,18 @@ class Recipe:
             or what its constructor takes, such as the text `"e4m3 aps"`. Default None.
         loss_scale: the factor of the loss, for `cpd.optim.from_recipe`: a number, or `"dynamic"`,
             which shrinks if gradients are not finite. None (default): 1.
-        rules: pairs of a selector and a recipe, or a dict of them. None in place of a recipe
-            selects torch's own layer. The rules given to `cpd.convert` precede them.
-        schedule: triples: `"step"` or `"epoch"`, a number, and the recipe that holds from then on
-            (None: torch's own layers). This recipe holds before the first. Here, in `rules` and as
-            `attention`, a recipe may be anything that `Recipe` takes. Default: no changes.
-        source: the recipe's origin, in words. Recipes that differ only in `source` are equal.
+        rules: pairs of a selector and a recipe, or a dict of them. If the recipe is None, torch
+            computes the layer. Rules given to `cpd.convert` precede these rules. Default: no rules.
+        schedule: triples: `"step"` or `"epoch"`, a number, and the recipe that applies from that
+            number on (None: torch's own layers). Before the first number, this recipe itself
+            applies. In `schedule`, `rules` and `attention`, a recipe may be any argument of
+            `Recipe`. Default: no changes.
+        source: a text about the recipe's origin. Recipes that differ only in `source` are equal.
         scales_at: where scales of scaled operands are applied: `operand`: to the values, before the
-            sums; `block`: to the sums over a block; `epilogue`: at the end (see `cpd.gemm`). The
-            last two are for linear layers and matrix products with accumulators. Matrix units take
-            elements and need `block` or `epilogue`. Default: `operand`; for a matrix unit given as
-            `sums`, the choice that its operands' blocks allow.
+            sums; `block`: to the sums over a block; `epilogue`: at the end (see `cpd.gemm`).
+            `block` and `epilogue` are for linear layers and matrix products with accumulators.
+            Matrix units multiply unscaled elements and need one of these two. Default: `operand`;
+            for a matrix unit given as `sums`, the choice that its operands' blocks allow.
 
     Raises:
         ValueError: for an invalid argument.
@@ -243,9 +245,7 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """The canonical text, a recipe's name where it has one; it has no `source`.
-
-        `Recipe(r.text) == r`.
+        """The canonical text, or the recipe's name if it has one. `Recipe(r.text) == r`.
 
         >>> Recipe("native", weight="mxfp8 rule=up", rules=[("head", None)], source="mine").text
         "native weight='mxfp8 rule=up' rules='head none'"
@@ -256,7 +256,7 @@ class Recipe:
     def named(cls) -> dict[str, Mapping[str, str]]:
         """Returns the named recipes with their `summary`, `source` and `evidence`.
 
-        `evidence` is what they were made from: the code of a library, or a paper's text.
+        `evidence` says what defines the recipe: a library's code or a paper.
 
         >>> Recipe.named()["mxfp8"]["summary"]
         'MX E4M3 in blocks of 32, scales rounded up'
@@ -264,7 +264,7 @@ class Recipe:
         return {name: entry.about() for name, entry in READY.items()}
 
     def replace(self, **keys: Any) -> Self:
-        """Returns the recipe with other arguments.
+        """Returns a copy of the recipe with some arguments replaced.
 
         Args:
             **keys: arguments of `Recipe`; `format` replaces all operands' casts, `sums` all sums of
@@ -275,7 +275,7 @@ class Recipe:
 
         Raises:
             ValueError: for an invalid argument.
-            TypeError: for an argument of another type, or that does not exist.
+            TypeError: for an argument of another type, or an unknown argument.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
         cpd.Format('e5m2')
@@ -290,17 +290,17 @@ class Recipe:
         return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the keys that differ from the defaults, as plain data, which `Recipe` takes."""
+        """Returns the arguments that differ from the defaults, as plain data for `Recipe`."""
         return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON, for a file that `Recipe` takes."""
+        """Returns the arguments that differ from the defaults as JSON, which `Recipe` reads."""
         import json
 
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_toml(self) -> str:
-        """Returns `to_dict` as TOML, for a file that `Recipe` takes; needs the package tomli_w.
+        """Returns the arguments that differ from the defaults as TOML; needs the package tomli_w.
 
         >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
         forward = "native"
@@ -335,30 +335,30 @@ class Recipe:
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        """The keyword arguments that make the same recipe."""
+        """The keyword arguments with which `Recipe` makes an equal recipe."""
         return {name: getattr(self, name) for name in _PARTS}
 
     # ---- for layers ------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Cast | None:
-        """Returns the cast of an operand, by its name here; for "same" its tensor's cast."""
+        """Returns the cast of the operand `name`; "same" is replaced by its tensor's cast."""
         value = getattr(self, name)
         cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return cast
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
-        """The four sums: forward, grad_input, grad_weight, grad_bias."""
+        """The recipe's four sums: forward, grad_input, grad_weight, grad_bias."""
         return tuple(getattr(self, name) for name in SUMS)
 
     @property
     def _is_native(self) -> bool:
-        """True if all sums are torch's own."""
+        """True if torch's own kernels compute all sums."""
         return all(map(is_native, self._sums))
 
     @property
     def _casts(self) -> tuple[Cast | None, ...]:
-        """The casts of the six operands, and of the results of all kinds of layers."""
+        """The casts of the GEMMs' six operands, and of the results of all kinds of layers."""
         return (*self._kept.operands, self.output, *(getattr(self, name) for name in ROUNDED))
 
     @property
@@ -368,7 +368,7 @@ class Recipe:
 
 
 def _parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe, of its first argument and of the others that are given."""
+    """Returns the fields of a recipe, from its first argument and its keyword arguments."""
     if isinstance(format, str) and format.lower() in READY:
         format = _named(format.lower())
     if isinstance(format, Recipe):
@@ -400,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Returns the names of recipes by their texts."""
+    """Maps the texts of named recipes to their names."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name
@@ -408,7 +408,7 @@ def _names() -> dict[str, str]:
 
 
 def _are_texts(*values: Any) -> bool:
-    """Returns whether all are texts, or tuples of them, and none names a file, which may change."""
+    """Returns True for texts and tuples of texts that name no file; a file may change later."""
     return all(
         _are_texts(*value)
         if isinstance(value, tuple)
@@ -418,10 +418,7 @@ def _are_texts(*values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Returns an argument by the texts of its specs, which alone compiled programs store.
-
-    What has no text stays.
-    """
+    """Replaces formats, casts and recipes in an argument by their texts, for torch.compile."""
     if isinstance(value, (tuple, list)):
         return tuple(_plain(item) for item in value)
     if isinstance(value, Cast):
@@ -440,7 +437,7 @@ def _plain(value: Any) -> Any:
 
 @constant
 def _of_text(text: str, *others: tuple[str, Any]) -> Recipe:
-    """Returns the recipe of a text, or of a name, and of other arguments of texts."""
+    """Returns the recipe of a text or a name, with other arguments, which are texts too."""
     if text.lower() in READY and not others:
         return _named(text.lower())
     return _new(_parts(text, dict(others)))
@@ -453,7 +450,7 @@ def _new(parts: dict[str, Any]) -> Recipe:
 
 
 def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
-    """Returns the recipe with other arguments. `sums` also change in its inner recipes."""
+    """Returns the recipe with arguments replaced. `sums` also replaces sums in inner recipes."""
     sums = others.get("sums")
     if sums is None or _is_unit(sums):
         return recipe.replace(**others)
@@ -479,7 +476,7 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
 
 
 def _read_parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe of a format and other arguments."""
+    """Returns the fields of a recipe whose first argument is a format."""
     cast = read.operands(format)
     keys = _USUAL | others
     sums = _sums_of(keys.pop("sums"))
@@ -515,7 +512,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _within(name: str, error: ValueError | TypeError) -> Exception:
-    """Returns the error of a value, with the name of the key that has it."""
+    """Returns an error with the name of the key before its message."""
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
 
 
@@ -539,7 +536,7 @@ _USUAL = {
     for name, parameter in inspect.signature(Recipe).parameters.items()
     if name not in ("format", "_renamed")
 }
-"""The default of each keyword."""
+"""The default of each keyword argument of `Recipe`."""
 
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "sum": read.sum_,
@@ -554,20 +551,20 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "rules": functools.partial(read.rules, nested=_nested),
     "schedule": functools.partial(read.schedule, nested=_nested),
 }
-"""For each kind of key, the function that checks and converts a value to what a recipe holds."""
+"""For each kind of key, the function that checks and converts the key's value."""
 _OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")
 """The kinds of keys that may be None, or `none` in texts and files."""
 _PARTS = tuple(name for name in _USUAL if name != "sums")
-"""The names of a recipe's parts."""
+"""The names of a recipe's public fields."""
 _FIELDS = (*_PARTS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"
-"""The first argument of `Recipe`."""
+"""The types of the first argument of `Recipe`."""
 
 
 def as_recipe(given: RecipeLike) -> Recipe:
-    """Returns a `Recipe` unchanged, or the recipe of anything else: of a text always the same one.
+    """Returns a `Recipe` unchanged, or makes one. Equal texts give the same object.
 
     >>> as_recipe("native weight=mxfp8") is as_recipe("native weight=mxfp8")
     True
@@ -580,8 +577,8 @@ def as_recipe(given: RecipeLike) -> Recipe:
 def product_recipe(given: RecipeLike | SumLike) -> Recipe:
     """Returns the recipe of a product's `acc`.
 
-    It is a `Recipe` unchanged; the recipe of a recipe's text or name, bf16 and fp16 apart; or one
-    accumulator, or a format for the sequential sum in it, throughout.
+    A `Recipe` is returned unchanged. A recipe's text or name, except bf16 and fp16, gives that
+    recipe. An accumulator, or a format for its sequential sum, becomes the `sums` of a recipe.
 
     >>> product_recipe("bf16").forward, product_recipe("mxfp8").weight.text
     (cpd.Accumulator('bf16 sequential'), 'mxfp8 rule=rceil arithmetic=te')

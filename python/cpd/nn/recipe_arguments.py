@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the arguments of `cpd.Recipe`.
+"""Checks and converts the arguments of `cpd.Recipe`.
 
-Each function checks one argument, as keywords, plain data and texts have it, and converts it to the
-value that a recipe holds.
+Each function takes one argument from a keyword, plain data or a text, and returns the value that
+the recipe stores.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ if TYPE_CHECKING:
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
 NATIVE: Literal["native"] = "native"
-"""The sum of torch's own kernel."""
+"""The name of the sum that torch's own kernel computes."""
 NONE = "none"
-"""Stands for None in texts and files: TOML has no null."""
+"""The word for None in texts and files: TOML has no null."""
 
 Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Nested: TypeAlias = "Callable[[str, Any], Any]"
-"""A function that reads a recipe within a recipe, or None; the first argument names it in errors.
+"""A function of a name (for errors) and a value, a recipe within a recipe. It returns a recipe or
+None.
 """
 
 
 def is_none(value: Any) -> bool:
-    """Returns whether an argument is None, or the text of None."""
+    """Returns True if an argument is None, or the word for None."""
     return value is None or (isinstance(value, str) and value == NONE)
 
 
 def operands(value: Any) -> Cast | None:
-    """Reads a recipe's first argument, as `formats`; of an unknown name with the nearest one."""
+    """Reads a recipe's first argument like `formats`. Its error suggests a similar known name."""
     try:
         return formats(value)
     except ValueError as error:
         if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
-            raise  # the format or the accumulator exists
+            raise  # the error has another reason
         if number := re.search(r"\b(seed|stream|step|layer)=", value):
             raise ValueError(
                 f"a recipe has no {number[1]}: give it to the call, cpd.convert(…, seed=…), in "
@@ -77,10 +78,10 @@ _MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 
 def formats(value: Any) -> Cast | None:
-    """Reads a recipe's first argument: the cast of all operands; None for "native".
+    """Reads a recipe's first argument: returns the cast of all operands, or None for "native".
 
-    Raises ValueError for the text of an accumulator, TypeError for an accumulator; both name
-    `sums=`.
+    Raises ValueError for the text of an accumulator, and TypeError for an `Accumulator`. Both
+    messages recommend `sums=`.
     """
     if isinstance(value, str) and value == NATIVE:
         return None
@@ -108,7 +109,7 @@ def _is_sum(text: str) -> str:
 
 
 def names_cast(text: str) -> bool:
-    """Returns whether a text names a format or a cast of operands."""
+    """Returns True if a text is a format or a cast."""
     try:
         as_cast(text)
     except ValueError:
@@ -117,9 +118,9 @@ def names_cast(text: str) -> bool:
 
 
 def _names_sum(text: str) -> bool:
-    """Returns whether a text names an accumulator, or seems to mean one.
+    """Returns True if a text is an accumulator, or probably meant as an accumulator.
 
-    A scheme's word or a preset's name with options means one.
+    A scheme's name, or a preset's name with options, counts as meant.
     """
     try:
         as_accumulator(text)
@@ -131,7 +132,7 @@ def _names_sum(text: str) -> bool:
 
 
 def sums(value: Any) -> tuple[Any, ...]:
-    """Reads `sums`: the sums of the three GEMMs, and of the bias's gradient where given."""
+    """Reads `sums`: returns three sums (four with the bias's gradient), or () for None."""
     if value is None:
         return ()
     is_tuple = isinstance(value, (tuple, list)) and len(value) != 2  # (exp, man) is a format
@@ -150,7 +151,7 @@ def sum_(name: str, value: Any) -> Sum:
 
 
 def _refuse_table(value: Any) -> None:
-    """Raises ValueError for a table of a text, a seed and a stream, as files of 0.7 have."""
+    """Raises ValueError for a table with text, seed and stream, as in files of version 0.7."""
     if isinstance(value, dict):
         raise ValueError(
             f"must be a text, got a table, {shown(value)}: give its seed to the call, "
@@ -159,12 +160,12 @@ def _refuse_table(value: Any) -> None:
 
 
 def usual_bias(forward: Sum) -> SumLike:
-    """Returns the default sum of a bias's gradient."""
+    """Returns the default sum of a bias's gradient: "native" if `forward` is, else "fp32"."""
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
 def operand(name: str, value: Any) -> Cast:
-    """Reads the cast of an operand. Raises ValueError for a format that none can have."""
+    """Reads the cast of an operand. Raises ValueError for a format that exceeds binary32."""
     spec = _cast(name, value)
     f = element_of(spec)
     if f.man > MAX_MANTISSA:
@@ -187,12 +188,12 @@ def _cast(name: str, value: Any) -> Cast:
 
 
 def override(name: str, value: Any) -> Any:
-    """Reads the cast of an operand of one GEMM, or "same"."""
+    """Reads the cast of one GEMM's operand, or "same" (the tensor's own cast)."""
     return value if isinstance(value, str) and value == "same" else operand(name, value)
 
 
 def cast(name: str, value: CastLike | Scaled | dict[str, Any]) -> Cast:
-    """Reads the cast of results. Raises ValueError for scaled formats."""
+    """Reads the cast of a result. Raises ValueError for a scaled format."""
     spec = _cast(name, value) if isinstance(value, (str, dict)) else as_cast(value)
     if isinstance(spec.format, Scaled):
         raise ValueError(
@@ -211,7 +212,7 @@ def words(name: str, value: Any) -> str:
 
 def reduce(name: str, value: Any) -> Reduce:
     """Reads an all-reduce."""
-    from cpd.comm.spec import as_reduce  # which most recipes do not need, and takes time to import
+    from cpd.comm.spec import as_reduce  # imported late: slow, rarely used
 
     return as_reduce(value)
 
@@ -221,7 +222,7 @@ def loss_scale(name: str, value: Any) -> Any:
     if isinstance(value, str):
         if value == "dynamic":
             return value
-        with contextlib.suppress(ValueError):  # anything but a number is refused below
+        with contextlib.suppress(ValueError):  # the check below raises
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
@@ -236,12 +237,12 @@ def loss_scale(name: str, value: Any) -> Any:
 
 
 def scales_at(name: str, value: Any) -> Any:
-    """Reads where scales are applied; None if the sums decide."""
+    """Reads `scales_at`; None means the default, which depends on the sums."""
     return None if value is None else checked_name("scales_at", value, _core.SCALES_AT)
 
 
 def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:
-    """Reads rules. Classes become texts, so that files can hold them."""
+    """Reads rules. Classes become texts, which files can contain."""
     pairs = []
     is_table = isinstance(value, Mapping)
     for i, entry in enumerate(value.items() if is_table else _list(name, value)):
@@ -261,7 +262,7 @@ def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:
 
 
 def check_selector(text: str) -> None:
-    """Raises ValueError for a class as version 0.7 selected it."""
+    """Raises ValueError for a selector of a class in the form of version 0.7."""
     if text.startswith("type:"):
         now = f"type {text.removeprefix('type:').strip()}"
         raise ValueError(f"a selector of a class is {now!r} in place of {text!r}")

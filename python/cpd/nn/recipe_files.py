@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as texts, files and plain data: reads and writes their keys."""
+"""Reads and writes recipes as texts, files and plain data."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ KEYS: dict[str, str] = {
     "schedule": "schedule",
     "source": "words",
 }
-"""The keys of a recipe's text, each with its kind of values. Files have `format`, for the head of a
-text, too."""
+"""The keys of a recipe's text, each with the kind of its values.
+
+Files also have the key `format`, for the beginning of a text.
+"""
 
 
 # ---- keys ----------------------------------------------------------------------------------------
 
 
 def keys_of(given: Any) -> dict[str, Any] | None:
-    """Returns the keys that a text, a file or plain data give; None for a format or a name alone.
+    """Returns the keys and values in a text, a file or plain data.
 
-    `format` is the head of a text. Raises ValueError for keys that do not exist.
+    Returns None for a text that is only a format or a name. The key `format` is the beginning of a
+    text. Raises ValueError for unknown keys.
     """
     if isinstance(given, dict):
         return _known(given)
@@ -55,12 +58,12 @@ def keys_of(given: Any) -> dict[str, Any] | None:
     for name, equals, _ in (word.partition("=") for word in head.split()):
         is_missed = did_you_mean(name, KEYS, 0.8) and not names_cast(head)
         if equals and (head.startswith(f"{NATIVE} ") or is_missed):
-            keys[name] = ""  # which is unknown
+            keys[name] = ""  # unknown: the caller raises
     return _known({"format": head or NATIVE} | keys) if keys else None
 
 
 def is_file(given: Any) -> bool:
-    """Returns whether a recipe is given by a path."""
+    """Returns True if a recipe's first argument is a file's path."""
     if isinstance(given, str):
         return given.endswith((".toml", ".json")) and not _KEY.search(given)
     return isinstance(given, os.PathLike)
@@ -120,7 +123,7 @@ _OF_CALLS = {
 
 
 def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> None:
-    """Raises for keys of version 0.7, and names the keys that replace them."""
+    """Raises an error for keys of version 0.7. The message names the keys that replace them."""
     for name in keys.keys() & _OF_CALLS.keys():
         raise error(f"a recipe has no {name}: {_OF_CALLS[name]}")
     gone = [key for key in _GONE if key in keys]
@@ -131,7 +134,7 @@ def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> No
 
 
 def renewed(keys: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a recipe of version 0.7 as they are now."""
+    """Converts the keys of a recipe of version 0.7 to present keys."""
     now = {key: value for key, value in keys.items() if key not in _GONE}
     if keys.get("wire") is not None:
         now["reduce"] = keys["wire"]
@@ -144,7 +147,7 @@ def renewed(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(text: str) -> str:
-    """Returns the optimizer's text, in which the options of a format follow it without quotes."""
+    """Puts formats with options in quotes, in an optimizer's text of version 0.7."""
     parts: list[str] = []
     for word in text.split():
         is_key = word.partition("=")[0] in OPTIMIZER
@@ -160,7 +163,7 @@ def _optimizer(text: str) -> str:
 
 
 OPTIMIZER = ("update", "master", "momentum", "second_moment", "gradient")
-"""The keys of the text `optimizer`, whose head is the weight's format."""
+"""The keys of the text `optimizer`; the text begins with the weights' format."""
 
 
 def _selector(text: str) -> str:
@@ -171,7 +174,7 @@ def _selector(text: str) -> str:
 
 
 def said(recipe: Any) -> dict[str, Any]:
-    """Returns the arguments that are not their defaults, `forward` first."""
+    """Returns the arguments that differ from their defaults, `forward` first."""
     bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
@@ -181,9 +184,9 @@ def said(recipe: Any) -> dict[str, Any]:
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
-    """Returns strings, numbers, dicts and lists from which `cpd.Recipe` makes an equal recipe.
+    """Returns the arguments that differ from their defaults, as plain data.
 
-    They hold the arguments that differ from the defaults.
+    `cpd.Recipe` makes an equal recipe from these strings, numbers, dicts and lists.
 
     >>> from cpd import Recipe
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))
@@ -200,9 +203,9 @@ def to_dict(recipe: Any) -> dict[str, Any]:
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
-    """Returns the text of all that a recipe holds, except its source.
+    """Returns a recipe's canonical text, without its source.
 
-    `names`: the names that stand for texts.
+    `names` maps texts to the names of recipes, which are used instead of these texts.
     """
 
     def within(inner: Any) -> str:

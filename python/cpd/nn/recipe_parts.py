@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a recipe by name and purpose, and what each call of a layer needs of them."""
+"""`Kept`: values that are computed once for a recipe and used by each call of a layer."""
 
 from __future__ import annotations
 
@@ -18,48 +18,50 @@ OVERRIDES = {
     for purpose, field in purposes.OPERANDS.items()
     if field not in OPERANDS
 }
-"""The operands of one backward GEMM, each with the tensor whose cast is its default."""
+"""The casts of single operands of the backward GEMMs, each with the name of its default."""
 ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
 def is_native(sum: Any) -> bool:
-    """Returns whether torch's own kernel forms the sum.
+    """Returns True if torch's own kernel computes the sum.
 
-    Only the type is looked at: torch.compile cannot trace a comparison of an accumulator with a
+    Only the type is tested: torch.compile cannot trace a comparison of an accumulator with a
     string.
     """
     return isinstance(sum, str)
 
 
 def is_same(operand: Any) -> bool:
-    """Returns whether an operand of one GEMM has the tensor's own cast."""
+    """Returns True if an operand of one GEMM has its tensor's own cast ("same")."""
     return isinstance(operand, str)
 
 
 class Kept(NamedTuple):
-    """The parts of a recipe that each call of a layer needs, computed once."""
+    """Values that are computed once for a recipe, and used by each call of a layer."""
 
     text: str
-    """The text of sums, casts and `scales_at`."""
+    """The recipe's text of sums, casts and `scales_at`."""
     gemms: str
-    """The text of the GEMMs' part of a recipe: without earlier casts and casts of results."""
+    """The recipe's text for the GEMMs alone, without casts before the GEMMs and casts of
+    results."""
     before: tuple[Cast | None, Cast | None]
-    """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
+    """The casts of activation and weight before the GEMMs; None if each GEMM casts separately."""
     operands: tuple[Cast | None, ...]
-    """The casts of the six operands: two for each GEMM, in order of GEMMs."""
+    """The casts of the six operands: two for each GEMM, in the order of GEMMs."""
     drawing: tuple[Any, ...]
-    """For each `Purpose`, the sum or the cast of the GEMMs if its rounding is stochastic, else
-    None. Empty if no rounding is."""
+    """For each `Purpose`, the sum or cast of a GEMM if its rounding is stochastic, else None. Empty
+    if no rounding is stochastic."""
     delays: bool
-    """True if an operand's scale follows from former steps."""
+    """True if an operand's scale is delayed: computed from previous steps."""
     draws: bool
-    """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
+    """True if a rounding of any kind of layer is stochastic, including attention and
+    normalizations."""
 
 
 def put_kept(parts: dict[str, Any]) -> None:
-    """Stores a recipe's `Kept` as `_kept`, and replaces a `scales_at` of None by its default.
+    """Computes a recipe's `Kept`, stores it as `_kept`, and sets the default of `scales_at`.
 
-    Raises ValueError if parts do not fit together.
+    Raises ValueError if fields of the recipe contradict each other.
     """
     _check_histories(parts)
     operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
@@ -91,7 +93,7 @@ def put_kept(parts: dict[str, Any]) -> None:
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
-    """Raises ValueError if a GEMM's cast has a history and differs from its tensor's."""
+    """Raises ValueError if a cast for one GEMM has a history and differs from the tensor's cast."""
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, Cast) and cast.history and cast != parts[tensor]:
@@ -101,15 +103,15 @@ def _check_histories(parts: dict[str, Any]) -> None:
 
 
 def draws(part: Any) -> bool:
-    """Returns whether a sum or a cast, if there is one, rounds stochastically."""
+    """Returns True if a sum or cast rounds stochastically; False for None."""
     return part is not None and not is_native(part) and part.rounding == "stochastic"
 
 
 def _text(parts: dict[str, Any]) -> str:
-    """Returns a text of a recipe's parts."""
+    """Returns a recipe's text from its fields."""
     texts = {name: parts[name] for name in (*SUMS, *OPERANDS, "output", *ROUNDED, "scales_at")}
     texts |= {name: parts[name] for name in OVERRIDES if not is_same(parts[name])}
-    if parts["scales_at"] is None:  # what follows from `sums`
+    if parts["scales_at"] is None:  # the default follows from `sums`
         texts["sums"] = texts.pop("forward")
         del texts["scales_at"]
     return "native " + " ".join(f"{name}='{_word(part)}'" for name, part in texts.items())
@@ -125,9 +127,9 @@ def _word(part: Any) -> str:
 
 @constant
 def _described(text: str) -> tuple[str, str, bool, bool, str]:
-    """Returns a recipe's canonical text, and the text of what its GEMMs take.
+    """Returns a recipe's canonical text, the text for its GEMMs, two bools, and `scales_at`.
 
-    Also whether the activation, and the weight, is cast before the GEMMs, and `scales_at`.
+    The bools say whether the activation and the weight are cast before the GEMMs.
     """
     held = _core.Recipe.parse(text)
     of_activation = held.is_cast_once(Purpose.cast_activation)

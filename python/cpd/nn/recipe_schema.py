@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A JSON schema of recipes' files: `schema`."""
+"""`schema`: a JSON schema of recipe files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NESTED = {"$ref": "#/$defs/nested"}
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of an object with these keys."""
+    """Returns the JSON schema of an object that has exactly these keys."""
     keys = {"properties": properties, "required": list(properties)}
     return {"type": "object", **keys, "additionalProperties": False}
 
@@ -35,14 +35,14 @@ _VALUES: dict[str, dict[str, Any]] = {
     "schedule": {"type": "array", "items": {"anyOf": _PHASES}},
     "word": {"enum": list(_core.SCALES_AT)},
 }
-"""The values of keys, by their kinds. All other values are texts."""
+"""The schema of a key's value, by the kind of the key. Values of other kinds are texts."""
 
 
 def schema() -> dict[str, Any]:
     """Returns a JSON schema (draft 2020-12) of the files and plain data that `Recipe` takes.
 
-    It has keys, types and bounds. The meaning of the texts of formats and accumulators is not
-    checked.
+    The schema checks keys, types and bounds. It does not check the texts of formats and
+    accumulators.
 
     >>> list(schema()["$defs"]["recipe"]["properties"])[:3]
     ['format', 'sums', 'forward']
@@ -66,7 +66,7 @@ def schema() -> dict[str, Any]:
 
 
 def _arguments(documented: type) -> dict[str, str]:
-    """Returns the text of each name in a docstring's section `Args`, in one line."""
+    """Returns the description of each argument in a docstring's section `Args`, as one line."""
     text = getdoc(documented) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\nRaises:")[0]
     descriptions: dict[str, str] = {}

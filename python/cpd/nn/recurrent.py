@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's recurrent layers and their cells, written out over time with `cpd.functional.linear`.
+"""torch's recurrent layers and cells, computed step by step with `cpd.functional.linear`.
 
 A layer computes, for each direction:
 
 1. The input's product x · w_ihᵀ + b_ih, of all time steps at once. Rows are time-major.
-2. Step by step, the state's product h · w_hhᵀ + b_hh, and from both products the next state, by
-torch's formulas in the type of the products. LSTM: with i, f, g, o of their sum, c = σ(f)·c +
-σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h · w_hrᵀ. GRU: with r and z of
-their sums, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n. RNN: the activation of their sum.
+2. In each time step, the state's product h · w_hhᵀ + b_hh, and from the two products the next
+state, by torch's formulas in the products' type. LSTM: i, f, g and o are the quarters of the
+products' sum; c = σ(f)·c + σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h ·
+w_hrᵀ. GRU: x_r, x_z, x_n and h_r, h_z, h_n are the thirds of the two products; r = x_r + h_r, z =
+x_z + h_z, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n. RNN: h is the activation function of the
+products' sum.
 
 The recipe casts the operands of each product, and rounds its result to `output`. The gates and the
-state are not rounded otherwise. The weights of the state have a backward GEMM in each time step.
-Its results are added in float32 in the order of the backward pass, and then to the weight's other
-gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
+state have no further rounding. The gradients of w_hh and w_hr have a GEMM in each time step. The
+GEMMs' results are added in float32 in the order of the backward pass, and then to the weight's
+other gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
 
 Each product takes random bits from the layer's stream XOR its position, 4 · (t · n + m) + kind. t
 is the time step (0 for the input's product), m = layer · directions + direction, n is the number of
 values of m, and kind is 0 for the input's product, 1 for the state's, 2 for the projection. A cell
-has t = 0 in each call: give it another stream in each time step.
+has t = 0 in each call: give each time step another stream.
 
-If scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` of 3 products for each layer and
-direction, and of 3 for a cell. Product 3 · m + kind has scales that all time steps share.
+If scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` with 3 products for each layer and
+direction, or with 3 products for a cell. All time steps share the scales of product 3 · m + kind.
 
-All of it works under autograd and, for a sequence of fixed length, `torch.compile(fullgraph=True)`.
+All functions work under autograd and, for a sequence of fixed length,
+`torch.compile(fullgraph=True)`.
 """
 
 from __future__ import annotations
@@ -46,12 +49,12 @@ from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 
 State: TypeAlias = "tuple[Tensor, ...]"
-"""The hidden state, and for an LSTM the cell's; rows are examples."""
+"""The hidden state, and for an LSTM the cell state. Each row belongs to one example."""
 
 INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
 PRODUCTS = 3
-"""The number of products with separate delayed scales, of each direction of each layer."""
+"""The number of products with own delayed scales in each direction of each layer."""
 
 
 @refused_by_torch
@@ -79,15 +82,17 @@ def lstm(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: hidden and cell state, each (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, and w_hr
-            if the hidden state is projected, as torch.nn.LSTM stores them.
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, and
+            w_hr if the hidden state is projected, as torch.nn.LSTM stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
@@ -100,7 +105,7 @@ def lstm(
         The output, the last hidden state and the last cell state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -142,15 +147,17 @@ def gru(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: the hidden state, (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, as
             torch.nn.GRU stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
@@ -163,7 +170,7 @@ def gru(
         The output and the last hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -205,15 +212,17 @@ def rnn(
         input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
             a PackedSequence, rows × in.
         hx: the hidden state, (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if there are biases, as
             torch.nn.RNN stores them.
         has_biases: whether `weights` has biases; default True.
         num_layers: the number of layers; default 1.
-        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        dropout: the probability of dropout between layers, with torch's own random numbers; default
+            0.
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
+            None: not packed.
         nonlinearity: "tanh" (default) or "relu".
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
@@ -227,7 +236,7 @@ def rnn(
         The output and the last hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -283,7 +292,7 @@ def lstm_cell(
         The next hidden and cell state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -334,7 +343,7 @@ def gru_cell(
         The next hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -385,7 +394,7 @@ def rnn_cell(
         The next hidden state.
 
     Raises:
-        ValueError: for shapes that do not fit, or an invalid option.
+        ValueError: for shapes that do not match, or an invalid option.
         TypeError: for an argument of another type.
 
     >>> import cpd
@@ -402,7 +411,7 @@ def rnn_cell(
 
 
 class _Order(NamedTuple):
-    """The options of torch's functions, in their order."""
+    """Options of a recurrent layer, in the order of torch's functions."""
 
     has_biases: bool
     num_layers: int
@@ -417,12 +426,12 @@ class _Order(NamedTuple):
 
     @property
     def chains(self) -> int:
-        """The number of sequences of time steps, one for each direction of each layer."""
+        """The number of passes over time: one for each direction of each layer."""
         return self.num_layers * self.directions
 
 
 class _How(NamedTuple):
-    """The arithmetic of a layer's products."""
+    """The arithmetic of a layer's products: recipe, random bits and delayed scales."""
 
     recipe: Recipe
     bits: Bits
@@ -444,7 +453,7 @@ class _Chain(NamedTuple):
     chains: int = 1
 
     def product(self, x: Tensor, which: int, t: int) -> Tensor:
-        """Returns the product of kind `which` at time step t."""
+        """Returns the product `which` (INPUT, HIDDEN or PROJECTION) of time step t."""
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
@@ -483,7 +492,7 @@ def _layers(
     """Returns the output and the last states of all layers.
 
     Sequences are stored like packed sequences: the rows of the first time step, of the second, ….
-    In a padded batch all time steps have equally many rows.
+    In a padded batch, all time steps have the same number of rows.
     """
     x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
     sizes = _sizes(x, batch_sizes)
@@ -518,7 +527,7 @@ def _layers(
 def _over_time(
     kind: Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, State]:
-    """Outputs, packed as `rows`, and the last state of each example."""
+    """Returns the outputs, packed like `rows`, and the last state of each example."""
     x = chain.product(rows, INPUT, 0)
     first = tuple(s.to(x.dtype) for s in first)
     _, w_hh, _, b_hh, w_hr = chain.weights
@@ -541,7 +550,7 @@ def _over_time(
 def _step_by_step(
     kind: Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Outputs and the last state of each example, from the input's products."""
+    """Returns outputs and the last state of each example, from the input's products `x`."""
     products = x.split_with_sizes(sizes)
     times = range(len(sizes))[:: -1 if reverse else 1]
     outputs: list[Tensor] = [x] * len(sizes)
@@ -564,7 +573,7 @@ def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
 
 
 def _by_chain(weights: Sequence[Tensor], order: _Order) -> list[tuple[Tensor | None, ...]]:
-    """w_ih, w_hh, b_ih, b_hh and w_hr of each direction of each layer."""
+    """Returns w_ih, w_hh, b_ih, b_hh and w_hr for each direction of each layer."""
     per_chain, rest = divmod(len(weights), order.chains)
     count = 4 if order.has_biases else 2
     if rest or per_chain not in (count, count + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of recurrent cells: how the next state follows from the products of a step."""
+"""Recurrent cells (LSTM, GRU, RNN): compute the next state from a time step's products."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ def _relu_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
 
 
 class Kind(NamedTuple):
-    """A kind of cell."""
+    """A kind of recurrent cell, such as LSTM."""
 
     step: Callable[..., Sequence[Tensor]]
-    """Computes the next state from the products of the input and of the hidden state."""
+    """Computes the next state from the input's product and the hidden state's product."""
     carries: bool
-    """True if `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
+    """True if `step` also needs the last state itself: an LSTM's cell state, a GRU's hidden
+    state."""
     native: recurrent_native.Cell
-    """`step`, and its derivative, for products with torch's own sums."""
+    """`step` and its derivative, for `cpd.nn.recurrent_native`."""
 
 
 LSTM = Kind(_lstm_step, True, recurrent_native.LSTM)
@@ -57,7 +58,7 @@ RNN = {
 
 
 def activation(nonlinearity: str) -> Kind:
-    """Returns the kind of a plain recurrent cell. Raises ValueError for an unknown name."""
+    """Returns the RNN cell with this activation function. Raises ValueError for an unknown name."""
     if nonlinearity not in RNN:
         raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {shown(nonlinearity)}")
     return RNN[nonlinearity]

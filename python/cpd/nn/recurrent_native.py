@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All time steps of a recurrent layer in one node of autograd's graph.
+"""`over_time`: computes all time steps of a recurrent layer in one autograd node.
 
-It is for products with torch's own sums. It gives the bits of the loop in `cpd.nn.recurrent`, which
-is the definition, in fewer calls.
+It is a fast path for products with torch's own sums. Its results have the same bits as the loop in
+`cpd.nn.recurrent`, which defines them.
 
-A weight is cast once for all steps, in the forward pass and again in the backward pass. In each
-step, the rest is computed by the functions of torch that the loop and its derivatives call, on
-operands of the same layouts and in the same order. So each kernel gives the same bits. If the
-backward pass itself is differentiated, the loop is computed again, and its graph gives the
-gradients. Gradients that reach the results a second time pass through this node again, and are cast
-separately.
+A weight is cast once for all steps, in the forward pass and again in the backward pass. All other
+operations of a step are the torch functions that the loop and its derivatives call, on operands
+with the same memory layouts and in the same order. So each kernel gives the same bits. If the
+backward pass itself is differentiated, the loop is computed again, and its autograd graph gives the
+gradients. A second backward pass runs this node again and casts its gradients separately.
 """
 
-# torch's types are untyped in part.
+# Some of torch's functions have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _threshold_backward = torch.ops.aten.threshold_backward.default
 def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     """Returns whether `over_time` supports a recipe and its tensors.
 
-    It needs native sums, casts that depend on the values alone (no random bits, no delayed scales,
-    no factor) and float32 tensors. Compilers, torch.func and dispatch modes must see each product
-    by itself, so within them the answer is False.
+    The fast path needs native sums and float32 tensors. Casts must have no random bits, no delayed
+    scales and no factor. Within torch.compile, torch.func and dispatch modes, which must see each
+    product, the result is False.
     """
     held = tuple(x for x in tensors if x is not None)
     return (
@@ -72,7 +71,7 @@ def _cast(x: Tensor, spec: Cast | None) -> Tensor:
 
 
 class _Product:
-    """A product of the state with a weight, in each time step."""
+    """The product of the state with a weight, which is computed in each time step."""
 
     def __init__(self, recipe: Recipe, weight: Tensor, bias: Tensor | None) -> None:
         self.call = RecipeCall(resolved(recipe._kept.gemms))
@@ -83,7 +82,7 @@ class _Product:
         self.bias = bias
 
     def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the product, and the operand that its backward pass takes."""
+        """Returns the product, and the operand that the backward pass needs."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
         if self.bias is None:
@@ -94,12 +93,15 @@ class _Product:
 
 
 class _ProductGradients:
-    """The backward pass of a `_Product`; the gradients of weight and bias grow step by step."""
+    """The backward pass of a `_Product`.
+
+    Adds up the gradients of weight and bias over the steps.
+    """
 
     of_weight: Tensor | None = None
     of_bias: Tensor | None = None
     term: Tensor | None = None
-    """One step's product, before it is added."""
+    """A buffer for one step's gradient of the weight, before it is added to `of_weight`."""
 
     def __init__(self, recipe: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
         self.call = RecipeCall(resolved(recipe._kept.gemms))
@@ -107,7 +109,7 @@ class _ProductGradients:
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
     def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
-        """Returns the gradient of the product's operand, from its result's gradient."""
+        """Returns the gradient of the product's operand, from the result's gradient `g`."""
         if self.for_bias:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
@@ -129,7 +131,7 @@ class _ProductGradients:
 
 
 def _sum(*terms: Tensor | None) -> Tensor | None:
-    """Returns the sum, from the first term on; None without terms."""
+    """Adds the terms that are not None, in order; returns None if there are none."""
     total = None
     for term in terms:
         if term is not None:
@@ -141,16 +143,16 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
 
 
 class Cell(NamedTuple):
-    """The computations between products of the steps of a kind of layer."""
+    """A kind of recurrent cell: what a step computes apart from products, and its derivative."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    """Computes the next state from the products of input and hidden state, and the state. Returns
-    the next state (hidden, before its projection, and an LSTM's cell state), and the values that
-    `backward` takes."""
+    """A function of the input's product, the state's product and the state. It returns the next
+    state and the values that `backward` needs. The next state is the hidden state before its
+    projection, and an LSTM's cell state."""
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
-    """Computes gradients from the values of `forward`, the state before the step, and the gradients
-    of the state after it. Returns the gradients of both products, and of the state before the step
-    without the part that its product adds."""
+    """A function of the values from `forward`, the state before the step, and the gradients of the
+    state after the step. It returns the gradients of both products, and of the state before the
+    step. The last gradient lacks the term that comes through the state's product."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -199,9 +201,10 @@ def _gru_backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor,
 def _rnn(
     activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
 ) -> Cell:
-    """Returns the cell that has one state and no gates.
+    """Returns the cell with one state and no gates.
 
-    `derivative`: the argument's gradient, from the result's gradient and the result.
+    `derivative` computes the gradient of the activation function's argument. Its arguments are the
+    gradient of the function's result, and that result.
     """
 
     def forward(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -225,10 +228,10 @@ RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 
 
 class Examples:
-    """The state of examples that are sorted by length.
+    """The state of a batch's examples, sorted by length, while the layer runs over time.
 
-    Forward in time, examples that end leave their state. Backward in time, examples enter with
-    their last step.
+    Forward in time, the state of an example that has ended is stored. Backward in time, an example
+    begins at its last step.
     """
 
     def __init__(self, first: State, count: int) -> None:
@@ -237,7 +240,7 @@ class Examples:
         self.ended: list[State] = []
 
     def at(self, count: int) -> State:
-        """Returns the state of the first `count` examples, as a time step takes it."""
+        """Returns the state of the first `count` examples, which a time step needs."""
         have, self.count = self.count, count
         if count < have:
             self.ended.append(tuple(s[count:] for s in self.state))
@@ -255,7 +258,7 @@ class Examples:
 
 
 class Steps(NamedTuple):
-    """A direction of a layer."""
+    """One direction of a layer: its cell, recipe, number of rows in each step, and order."""
 
     cell: Cell
     how: Recipe
@@ -263,7 +266,7 @@ class Steps(NamedTuple):
     """The number of examples that have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
-    """The definition: a function of the operands of `over_time`."""
+    """The loop that defines the result: a function of the operands of `over_time`."""
 
     @property
     def times(self) -> range:
@@ -281,7 +284,7 @@ def over_time(
 ) -> tuple[Tensor, ...]:
     """Returns the hidden states of all steps, rows of the first step first, and the last state.
 
-    `x`: the input's products, in rows as the result; `first`: the first state.
+    `x`: the input's products, with rows in the order of the result. `first`: the first state.
     """
     return _OverTime.apply(steps, x, w_hh, b_hh, w_hr, *first)
 
@@ -319,10 +322,9 @@ class _OverTime(torch.autograd.Function):
 def _forward(
     steps: Steps, operands: Sequence[Any], keeps: bool
 ) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
-    """Returns hidden states and last state, and the values that the backward pass takes.
+    """Returns hidden states, the last state, and the values that the backward pass needs.
 
-    These values are the weights as they enter products, and the values of each step for
-    `_backward`.
+    These values are the cast weights, and tensors of each step for `_backward`.
     """
     x, w_hh, b_hh, w_hr, *first = operands
     hidden = _Product(steps.how, w_hh, b_hh)
@@ -349,9 +351,9 @@ def _forward(
 def _backward(
     ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
 ) -> Gradients:
-    """Returns the operands' gradients.
+    """Returns the gradients of the operands of `over_time`.
 
-    `saved`: the values that `_forward` returned for the backward pass.
+    `saved` has the values that `_forward` returned for the backward pass.
     """
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad
@@ -386,10 +388,10 @@ def _backward(
 
 
 class _StateGradients:
-    """The gradients of a state over time steps, backward.
+    """The gradients of the state while the backward pass runs over the time steps.
 
-    It has the terms of each part, in the order in which autograd adds them, signs of zeros
-    included.
+    Stores the terms of each gradient in the order in which autograd adds them. So even signs of
+    zeros are the same.
     """
 
     def __init__(self, of_last: Gradients) -> None:
@@ -399,7 +401,7 @@ class _StateGradients:
         self.came_in: list[list[Tensor]] = [[] for _ in of_last]
 
     def before(self, count: int) -> list[list[Tensor | None]]:
-        """Returns the gradients of the state after a step, for that number of examples."""
+        """Returns the gradients of the state after a step of `count` examples."""
         have, self.count = self.count, count
         if self.terms is None:
             return [[None if g is None else g[:count]] for g in self.of_last]
@@ -420,7 +422,7 @@ class _StateGradients:
         return [[None if g is None else g[:count]] for g in joined]
 
     def of_first(self) -> Gradients:
-        """Returns the gradients of the first state."""
+        """Returns the gradients of the state before the first step."""
         assert self.terms is not None  # there is a step
         gradients = []
         for terms, rows in zip(self.terms, self.came_in, strict=True):
@@ -430,7 +432,7 @@ class _StateGradients:
 
 
 def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
-    """`count` rows, zeros but for g's, from `start` on."""
+    """Returns `count` rows: the rows of g from `start` on, and zeros elsewhere."""
     if g is None:
         return None
     whole = g.new_zeros(count, *g.shape[1:])
@@ -439,7 +441,7 @@ def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
 
 
 def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
-    """Returns the gradients of the operands, with a graph of their own."""
+    """Returns gradients of the operands that can be differentiated again."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
     outputs, output_grads = zip(*pairs, strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules other than torch's that `cpd.convert` emulates: `register`."""
+"""`register`: makes `cpd.convert` emulate modules of a class that is not torch's."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ _CLASSES: dict[type[nn.Module], Emulation] = {}
 def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     """Makes `cpd.convert` emulate modules of a user-defined class.
 
-    Subclasses that have its forward are emulated too. Modules within it that are converted have
-    their own recipes. A class is registered once, or again in the same way.
+    Subclasses that do not override the forward are emulated too. Submodules that are converted
+    follow their own recipes. A class may be registered again only with the same `how`.
 
     Args:
         cls: a class of modules.
-        how: the kind of its forward:
+        how: how the class's forward is emulated:
 
-            - "products": torch's products, convolutions, attention (by the recipe's `attention`)
-              and softmax, called in its forward, are computed as the recipe says, as in
-              `cpd.autocast`; each call uses the random bits of its own position in the module's
-              stream;
+            - "products": the recipe computes torch's products, convolutions, attention (by the
+              recipe's `attention`) and softmax that the forward calls, as in `cpd.autocast`; each
+              call has its own position in the module's random stream;
             - "attention": as "products", but the recipe's `attention` computes products of two
               matrices;
-            - "residual": additions of two tensors of one shape in its forward, not those of modules
-              within it, are rounded to the recipe's `residual`;
-            - "norm": its result and the gradient that comes back to it are rounded to the recipe's
+            - "residual": additions of two tensors of equal shape in the forward itself, not in
+              submodules, are rounded to the recipe's `residual`;
+            - "norm": the module's result and the gradient of the result are rounded to the recipe's
               `norm`;
-            - a class of torch that `convert` knows: computed as that class is, by its attributes.
+            - a class of torch that `convert` supports: the module is computed like that class, from
+              the attributes of the same names.
 
     Raises:
         TypeError: for an argument of another type.
-        ValueError: for another kind, and for a class that is registered in another way.
+        ValueError: for an unknown `how`, for torch's own classes, and for a class that is
+            registered with another `how`.
 
     >>> from torch import nn
     >>> class Scores(nn.Module):
@@ -96,9 +97,12 @@ _OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
     ("timm.*Block", "Residual", set()),
     ("timm.*.Bottleneck", "Residual", set()),
 )
-"""Patterns of qualified names of classes, and the emulation of such classes. The first that fits
-decides. If the third entry has names, one must occur in the class's own forward: they tell
-attention itself from its wrappers, and name what is added to a module's result."""
+"""(pattern of a class's qualified name, name of its emulation, names in the class's forward).
+
+The first row that matches decides. If the third entry is not empty, one of its names must occur in
+the forward's code. So attention is distinguished from its wrappers, and residual additions are
+found by the name of the added variable.
+"""
 
 
 def emulation_of(cls: type[nn.Module]) -> Emulation | None:
@@ -120,9 +124,9 @@ def _emulation_of(cls: Any) -> Emulation | None:
 
 
 def torchs_base(cls: type[nn.Module]) -> type[nn.Module] | None:
-    """Returns the class of torch as which modules of a class are emulated.
+    """Returns the torch class that modules of class `cls` are emulated as.
 
-    None if they are emulated by their own forward, or not at all.
+    Returns None if their own forward is emulated, or if they are not emulated.
     """
     base = next((base for base in cls.__mro__ if base in TORCHS), None)
     return None if base is None or TORCHS[base] is not emulation_of(cls) else base
@@ -137,6 +141,6 @@ def _of_packages(cls: type) -> Emulation | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Returns whether the class's own forward has one of these names."""
+    """Returns True if the code of the class's forward has one of these names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

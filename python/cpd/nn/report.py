@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of `cpd.convert`: `Report`, a `ReportRow` for each module."""
+"""`Report`: the result of `cpd.convert`, with a `ReportRow` for each module."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cpd.nn.coverage import Census, Coverage
 
 @dataclass(frozen=True)
 class ReportRow:
-    """The conversion of one module.
+    """A row of a `Report`: how one module was converted, or why it was not.
 
     Attributes:
         name: the module's qualified name; "" for the model itself.
-        kind: the name of its class.
-        what: its emulated part ("products", "norm", "attention", …); "": no part of its own.
-        how: the part of the recipe that is used, or the module that emulates it.
-        why_not: the reason why it is not emulated; "" if it is.
-        layer: its number in random streams, or None.
+        kind: the name of the module's class.
+        what: the emulated part of the module ("products", "norm", "attention", …), or "".
+        how: the part of the recipe that the module uses, or the module that computes it.
+        why_not: the reason why the module is not emulated; "" if it is.
+        layer: the module's number in random streams; None if it has no number.
     """
 
     name: str
@@ -37,18 +37,18 @@ class ReportRow:
 class Report(Sequence[ReportRow]):
     """The result of `cpd.convert`: a sequence of rows, one for each module that computes.
 
-    Rows are in the model's order. str() gives a table of them, `to_json` the same for programs.
+    Rows are in the model's order. str() returns a table of the rows, `to_json` a JSON text.
 
     Args:
         rows: all rows.
         notes: the notes on the model as a whole.
         states: the states of the layers; default (): none.
-        elsewhere: the notes on parts of the recipe that other code applies, such as the optimizer's
-            and the exchange of gradients; default (): none.
+        elsewhere: the notes on parts of the recipe that `convert` does not apply: the optimizer and
+            the all-reduce of gradients; default (): none.
         recipe: the name of the recipe, or its text; default "".
         title: the first line of the table; default "": the recipe.
-        clock: the clock of the model; default None: nothing needs one.
-        unseen: the classes of modules that may compute products themselves, by the modules' names;
+        clock: the clock of the model; default None: the model has no clock.
+        unseen: names of modules whose own code may compute products, with their classes' names;
             default None: none.
 
     Attributes:
@@ -57,7 +57,7 @@ class Report(Sequence[ReportRow]):
     """
 
     _census: Census | None = None
-    """Counts the products of the model's first training step; None: nothing counts them."""
+    """Counts the products of the model's first training step; None: products are not counted."""
 
     def __init__(
         self,
@@ -83,13 +83,14 @@ class Report(Sequence[ReportRow]):
     def notes(self) -> tuple[str, ...]:
         """The notes on the model as a whole, and on its steps so far.
 
-        After a counted step, the note on products outside layers describes the step's own.
+        The note on products outside of layers lists, once a step is counted, only modules that
+        computed such products in that step.
         """
         of_steps = () if self._clock is None else self._clock.notes()
         return (*self._notes, *self._outside(), *of_steps, *self._elsewhere)
 
     def _outside(self) -> Iterator[str]:
-        """Yields the note on products that modules compute outside layers, if there may be any."""
+        """Yields the note on products outside of layers, if there may be such products."""
         counted = None if self._census is None else self._census.result
         unseen = self._unseen
         if counted is not None:
@@ -110,26 +111,27 @@ class Report(Sequence[ReportRow]):
 
     @property
     def not_emulated(self) -> tuple[ReportRow, ...]:
-        """The rows of modules that are not, each with its reason."""
+        """The rows of modules that are not emulated, each with the reason."""
         return tuple(row for row in self.rows if row.why_not)
 
     def coverage(self, *inputs: Any, **keywords: Any) -> Coverage:
-        """Returns the products of a training step, those emulated and those computed by torch.
+        """Returns which products of a training step were emulated, and which torch computed.
 
-        Without arguments: counts the first training step since `cpd.convert`, forward and backward.
-        With a model's arguments: predicts the counts of such a step, by a forward and backward pass
-        on tensors without values. That pass computes and changes nothing. It needs a model that
-        torch.compile could take.
+        Without arguments, returns the counts of the first training step after `cpd.convert`,
+        forward and backward. With a model's arguments, predicts the counts of a step by a forward
+        and backward pass on tensors without values. That pass computes no values and does not
+        change the model. It needs a model that torch.compile supports.
 
         Args:
-            *inputs: the model's arguments, if any.
-            **keywords: the model's keyword arguments, if any.
+            *inputs: the model's positional arguments, for a prediction.
+            **keywords: the model's keyword arguments, for a prediction.
 
         Returns:
             The counts.
 
         Raises:
-            ValueError: if no training step was counted yet, or nothing is counted.
+            ValueError: if no training step was counted yet, or if the model was converted with
+                `coverage=False`.
         """
         if self._census is None:
             raise ValueError("nothing is counted: cpd.convert was called with coverage=False")
@@ -150,14 +152,14 @@ class Report(Sequence[ReportRow]):
             state.set_off(True)
 
     def on(self) -> None:
-        """Makes the converted layers compute by their recipes."""
+        """Makes the converted layers compute by their recipes again, after `off`."""
         for state in self._states:
             state.set_off(False)
 
     def to_json(self, **options: Any) -> str:
         """Returns the report as a JSON text.
 
-        It is {"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …,
+        The text is {"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …,
         "layer": …}, …], "notes": […], "coverage": {…}}, with "coverage" after a training step.
 
         Args:
@@ -205,7 +207,7 @@ class Report(Sequence[ReportRow]):
 
 
 def _table(rows: Sequence[ReportRow], field: str) -> list[str]:
-    """Returns the lines of a table, in which rows of one class with the same text share a line."""
+    """Returns the lines of a table. Rows with the same class and text share a line."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         alike.setdefault((row.kind, row.what, getattr(row, field)), []).append(

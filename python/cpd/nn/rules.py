@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that give a layer of a model its recipe; the first that matches decides."""
+"""`Choice`: finds the recipe of each layer of a model, by the first rule that matches."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from cpd.numeric.shown import shown
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
 Decision: TypeAlias = "Callable[[str, nn.Module], Any]"
-"""A function of a layer's name and module: its recipe, None (torch's), or ... (not decided)."""
+"""A function of a layer's name and module. It returns the layer's recipe, None (torch computes the
+layer) or `...` (the rules decide)."""
 Rules: TypeAlias = "Iterable[Rule] | Mapping[Any, RecipeLike | None] | Decision"
 
 _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
 
 class Choice:
-    """The recipe of each layer of a model. Raises ValueError or TypeError for other selectors.
+    """Finds the recipe of each layer of a model by rules. An invalid selector raises an error.
 
     A selector is one of:
 
-    - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); it may also match after
-      a dot in the name;
+    - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); the pattern may match
+      the whole name or the part after any dot;
     - a class, or "type" and a class's name, of the module or of a base of its class;
     - "first N", "last N": of the layers with products;
-    - "first N blocks", "last N blocks": everything within these children of the longest ModuleList
-      or Sequential of the model, of equals the first.
+    - "first N blocks", "last N blocks": everything within these children of the model's longest
+      ModuleList or Sequential (the first, if several are equally long).
 
-    A pattern or a class matches a module and everything within it. N% selects this share, rounded
-    up.
+    A pattern or a class matches a module and everything within it. N may be a percentage, such as
+    "15%"; it is rounded up to a whole number.
 
     Args:
-        model: the model whose modules have the names.
+        model: the model whose modules the selectors name.
         layers: names of the layers with products, which "first N" and "last N" count.
         rules: pairs (selector, recipe or None); None: torch computes the layer. The first matching
             rule decides.
-        otherwise: the recipe if no rule matches.
-        decide: a function that is called first; `...` leaves a layer to the rules.
+        otherwise: the recipe of layers that no rule matches.
+        decide: a function that decides before the rules; if it returns `...`, the rules decide.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class Choice:
         self._decide = decide
 
     def of(self, name: str) -> tuple[Recipe | None, str]:
-        """Returns the recipe of the module of that name, and the selector that gave it.
+        """Returns the recipe of the module `name`, and the text of the rule's selector.
 
-        "": none did.
+        The text is "" if no rule matched.
         """
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
@@ -75,7 +76,7 @@ class Choice:
         return self._otherwise, ""
 
     def unused(self) -> list[tuple[int, str]]:
-        """Place and text of each selector that matches no module."""
+        """Returns index and text of each selector that matches no module."""
         return [
             (place, text)
             for place, (text, matches, _) in enumerate(self._rules)
@@ -83,7 +84,7 @@ class Choice:
         ]
 
     def _matching(self, selector: Selector) -> Callable[[str], bool]:
-        """Returns a function that says of a module's name whether `selector` selects the module."""
+        """Returns a function of a module's name: True if `selector` selects the module."""
         if isinstance(selector, type):
             return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
         place = _POSITIONS.fullmatch(selector)
@@ -105,7 +106,7 @@ class Choice:
 
 
 def _decided(recipe: Any, name: str) -> Recipe:
-    """Returns the recipe that a function of rules returned for a module."""
+    """Converts the result of a function of rules for the module `name` to a recipe."""
     try:
         return as_recipe(recipe)
     except TypeError:
@@ -116,7 +117,10 @@ def _decided(recipe: Any, name: str) -> Recipe:
 
 
 def longest_list(modules: dict[str, nn.Module]) -> list[str]:
-    """Names of the children of the longest ModuleList or Sequential, the first such."""
+    """Returns the names of the children of the longest ModuleList or Sequential.
+
+    If several are equally long, takes the first.
+    """
     best: list[str] = []
     for name, module in modules.items():
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > len(best):
@@ -125,7 +129,7 @@ def longest_list(modules: dict[str, nn.Module]) -> list[str]:
 
 
 def _checked(rule: Rule) -> str:
-    """Returns the selector's text. Raises unless `rule` is one."""
+    """Checks a rule, and returns its selector's text. Raises TypeError or ValueError."""
     if not isinstance(rule, (tuple, list)) or len(rule) != 2:
         raise TypeError(
             "rules must be a list of pairs (selector, recipe or None), such as [('last 1', None)], "
@@ -149,7 +153,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _within(name: str) -> list[str]:
-    """Returns the name itself and the names of the modules around it.
+    """Returns a module's name and the names of all modules that contain the module.
 
     The model's own name, "", is left out unless it is `name`.
     """

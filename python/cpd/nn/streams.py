@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random streams of a layer that computes several products.
+"""`Bits`: the random streams of a layer that computes several products.
 
 Each product has a position, which is XORed into the lowest 20 bits of the layer's stream.
 """
@@ -18,19 +18,19 @@ MAX_POSITIONS = 1 << 20
 
 
 class Bits(NamedTuple):
-    """The random bits of a call that computes several products."""
+    """Seed and stream of a call that computes several products."""
 
     seed: Number = 0
     stream: Number = 0
-    """The stream that positions are XORed into."""
+    """The layer's stream, before a position is XORed into it."""
 
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
-        """Returns a call's bits, zeros where the recipe draws nothing."""
+        """Returns the random bits of a call; seed and stream are 0 if no rounding is stochastic."""
         if not how._kept.draws:
             return cls()
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
-            stream = stream.view(torch.int64)  # for which torch has no XOR
+            stream = stream.view(torch.int64)  # torch has no XOR of uint64
         return cls(seed, stream)
 
     def at(self, position: int) -> dict[str, Any]:

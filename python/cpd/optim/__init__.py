@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose weights, state and gradients live in given formats.
+"""Optimizers that store weights, state and gradients in number formats of your choice.
 
-Also loss scaling, LARS, and workers that average every N steps (`DiLoCo`, `WeightAverage`).
+The module also has loss scaling, LARS, and optimizers of workers that average their weights every N
+steps (`DiLoCo`, `WeightAverage`).
 
 >>> import torch, cpd
 >>> model = torch.nn.Linear(4, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of the parts of an optimizer: `Formats`."""
+"""`Formats`: the number formats of an optimizer's weights, state and gradients."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ SECOND_MOMENTS = {
     "row_var",
     "col_var",
 }
-"""Names of the state tensors that torch's optimizers keep of a parameter."""
+"""Names of the state tensors in which torch's optimizers store moments of a parameter's gradient.
+
+`MOMENTA` has the names of first moments, `SECOND_MOMENTS` the names of second moments.
+"""
 MASTER, COMPENSATION = "master", "compensation"
-"""Names of the state tensors that `LowPrecision` adds."""
+"""Names of the state tensors that `LowPrecision` adds to the inner optimizer's state."""
 
 
 class Formats(NamedTuple):
-    """The format of each part of an optimizer; None: it is not rounded."""
+    """The number format of each part of an optimizer; None: that part is not rounded.
+
+    `kahan` is True if weights are updated with Kahan's compensation.
+    """
 
     weight: Cast | None
     kahan: bool
@@ -53,7 +59,7 @@ class Formats(NamedTuple):
         second_moment: CastLike | None,
         gradient: CastLike | None,
     ) -> Formats:
-        """Reads the arguments of `LowPrecision`, and checks that they fit."""
+        """Reads the arguments of `LowPrecision`. Raises ValueError if they exclude each other."""
         if update is not None:
             checked_name("update", update, UPDATES)
         spec = storage_spec("weight", _rounding(weight, update))
@@ -81,23 +87,23 @@ class Formats(NamedTuple):
         )
 
     def of_state(self, name: str) -> Cast | None:
-        """Returns the format of the state tensor with this name, or None."""
+        """Returns the format of the state tensor `name`; None if that tensor is not rounded."""
         if name in MOMENTA:
             return self.momentum
         return self.second_moment if name in SECOND_MOMENTS else None
 
     def kept(self) -> tuple[str, ...]:
-        """Returns the names of the state tensors of a parameter beyond the inner optimizer's."""
+        """Returns the names of the state tensors that `LowPrecision` adds for each parameter."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_storage(self, dtype: torch.dtype) -> None:
-        """Raises ValueError if a parameter's type does not hold its format."""
+        """Raises ValueError if `dtype` cannot represent every value of the weights' format."""
         f = format_of(self.weight)
         if f is not None:
             check_storage(name_of(dtype), f.name)
 
     def to_nearest(self) -> Cast | None:
-        """Returns the weight's format without random bits."""
+        """Returns the weights' format, with stochastic rounding replaced by nearest-even."""
         if self.weight is None or self.weight.rounding != "stochastic":
             return self.weight
         words = self.weight.text.split()
@@ -111,11 +117,14 @@ class Formats(NamedTuple):
 
 
 _RANDOM = ("rounding=stochastic", "random_bits=", "variant=")
-"""The words of a cast that only stochastic rounding has."""
+"""Beginnings of the words that occur in a cast's text only if its rounding is stochastic."""
 
 
 def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
-    """Returns the weight's format with the rounding that `update` names."""
+    """Returns the weights' format, with stochastic rounding if `update` is `stochastic`.
+
+    A format that names another rounding itself is returned unchanged; `Formats.of` rejects it.
+    """
     if weight is None or update != "stochastic":
         return weight
     words = weight.split() if isinstance(weight, str) else ["rounding="]
@@ -128,7 +137,11 @@ def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
 
 
 def storage_spec(name: str, f: CastLike | None) -> Cast | None:
-    """Returns the format of a part of an optimizer. `name` is for errors."""
+    """Returns the format `f` of a part of an optimizer as a `Cast`.
+
+    `name` is the argument's name for error messages. A cast with a history or a factor raises
+    ValueError.
+    """
     if f is None:
         return None
     try:

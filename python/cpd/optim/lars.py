@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LARS`: a learning rate for each layer, for large batches."""
+"""`LARS`: an optimizer that scales each layer's learning rate, for training with large batches."""
 
-# torch does not export what keeps a function out of compiled programs.
+# mypy cannot see the decorator behind `not_compiled`: torch does not export it.
 # mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
@@ -25,27 +25,31 @@ class LARS(Optimizer):
     1. The APS paper trains ResNet-18 with it at batches of 8K (section 4.1, table 5).
 
     Args:
-        params: as torch's optimizers take them. A group may have its own values of the following;
-            `adaptive=False` is usual for biases and norms, mostly with `weight_decay=0`.
+        params: the parameters or parameter groups, as for torch.optim.SGD. A group may have its own
+            values of the arguments below. For biases and normalization layers, `adaptive=False` is
+            usual, mostly together with `weight_decay=0`.
         lr: the global learning rate.
         momentum: as for SGD; default 0.9.
         weight_decay: as for SGD; default 0.
-        trust: the trust coefficient, the share of a weight's norm that a step changes; default
-            0.001.
-        eps: added to the denominator of the rate; default 0.
+        trust: the trust coefficient: the norm of a step's change, as a fraction of the weight's
+            norm; default 0.001.
+        eps: a number that is added to the denominator of the rate; default 0.
         nesterov: as for SGD; default False.
-        adaptive: whether the rate is scaled; default True. False: rate = lr, as SGD whose momentum
-            includes the rate.
+        adaptive: whether the rate is scaled; default True. False: rate = lr. The optimizer is then
+            SGD with a momentum that includes the rate.
 
-    A step of a parameter w with the gradient g, in the parameter's type:
+    Raises:
+        ValueError: if a number is negative or NaN.
 
-    - rate = lr * trust * |w| / (|g| + weight_decay * |w| + eps). 2-norms are formed in binary64, of
-      a DTensor over all its shards. If |w| or |g| is 0, rate = lr.
+    A step updates a parameter w with the gradient g. All operations are in the parameter's type:
+
+    - rate = lr * trust * |w| / (|g| + weight_decay * |w| + eps). |x| is the 2-norm in binary64; the
+      norm of a DTensor covers all its shards. If |w| or |g| is 0, rate = lr.
     - m = momentum * m + rate * (g + weight_decay * w).
     - w = w - m; with `nesterov` w = w - (momentum * m + rate * (g + weight_decay * w)).
 
-    The momentum includes the rate, as in the paper. So a schedule of the rate changes later steps,
-    not past ones.
+    The momentum includes the rate, as in the paper. A change of lr therefore scales only the
+    gradients of later steps, not the gradients that the momentum already contains.
 
     >>> p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> made = LARS([p], lr=1.0, trust=0.5)
@@ -82,17 +86,17 @@ class LARS(Optimizer):
     @not_compiled
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step.
+        """Updates every parameter that has a gradient.
 
         Args:
-            closure: computes the loss and its gradients before the step; default None: they are
-                there already.
+            closure: a function that computes the loss and its gradients, called before the step.
+                Default None: the gradients are already computed.
 
         Returns:
             The value of `closure`, or None.
 
         Raises:
-            ValueError: for a sparse gradient.
+            ValueError: if a gradient is sparse.
         """
         loss = None
         if closure is not None:

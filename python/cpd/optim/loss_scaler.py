@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LossScaler`: a loss is multiplied so that gradients do not vanish in a narrow format."""
+"""`LossScaler`: multiplies a loss by a factor, to keep gradients from underflow."""
 
 from __future__ import annotations
 
@@ -19,25 +19,32 @@ from cpd.optim.rounding import local
 
 @checked
 class LossScaler:
-    """Scales losses, and makes steps only if all gradients are finite.
+    """Scales losses, and skips a step if a gradient is not finite.
 
-    It is used like torch.amp.GradScaler. Gradients may be sparse, and of any type but float16.
-    float16 gradients lose small values when they are unscaled, so they raise TypeError;
-    `LowPrecision` rounds float32 gradients to fp16.
+    The class is used like torch.amp.GradScaler. Gradients may be sparse, and of any floating-point
+    type except float16. float16 gradients would lose small values when they are unscaled, so they
+    raise TypeError. To train with fp16 gradients, use float32 parameters and `LowPrecision(…,
+    gradient="fp16")`.
 
     Args:
         scale: the first scale; powers of two make scaling exact. Default 65536.
-        dynamic: whether the scale changes; default True. False: gradients are not checked, and
-            every step is made.
-        growth: the factor of the scale after `interval` finite steps; above 1; default 2.
-        backoff: the factor of the scale after a step with a gradient that is not finite; such a
-            step is skipped. Between 0 and 1; default 0.5.
-        interval: the number of finite steps; at least 1; default 2000.
-        least: the least scale; default 2^-24.
+        dynamic: whether the scale changes; default True. False: gradients are not checked, and no
+            step is skipped.
+        growth: the factor, above 1, that multiplies the scale after `interval` steps in a row with
+            finite gradients; default 2.
+        backoff: the factor, between 0 and 1, that multiplies the scale after a skipped step;
+            default 0.5.
+        interval: the number of steps in a row with finite gradients after which the scale grows; at
+            least 1; default 2000.
+        least: the smallest scale; default 2^-24.
         most: the largest scale; default 2^24.
-        group: a torch.distributed group whose ranks decide together. Default None: each rank
-            decides alone, which suffices for DDP's equal gradients; if FSDP2 shards parameters, all
-            ranks decide together.
+        group: a torch.distributed group. All its ranks skip a step if one of them has a gradient
+            that is not finite. Default None: each rank decides alone, which suffices if all ranks
+            have equal gradients, as under DDP. If FSDP2 shards the parameters, None stands for all
+            ranks.
+
+    Raises:
+        ValueError: if `scale`, `least`, `most`, `growth`, `backoff` or `interval` is out of range.
 
     >>> w = torch.nn.Parameter(torch.ones(1))
     >>> sgd, scaler = torch.optim.SGD([w], lr=0.5), LossScaler(2.0**10)
@@ -75,32 +82,40 @@ class LossScaler:
         self.interval, self.least, self.most = interval, float(least), float(most)
         self.group = group
         self._scale = torch.tensor(float(scale))
-        self._steps = 0  # with finite gradients, since the scale changed
-        self._finite: dict[int, bool] = {}  # of each optimizer whose gradients are unscaled
+        self._steps = 0  # the number of steps with finite gradients since the scale changed
+        self._finite: dict[int, bool] = {}  # by id of each optimizer with unscaled gradients
 
     def get_scale(self) -> float:
-        """Returns the present scale."""
+        """Returns the current scale."""
         return float(self._scale)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Returns the loss times the scale, which a compiled program takes as an input.
+        """Returns the loss times the scale.
+
+        The scale is a tensor. So torch.compile treats it as an input, and does not recompile when
+        the scale changes.
 
         Args:
-            loss: a tensor.
+            loss: a tensor of any shape.
 
         Returns:
-            The product.
+            The product, of the loss's shape and type.
         """
         return loss * self._scale
 
     @torch.no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Multiplies the gradients of an optimizer's parameters by 1/scale.
+        """Divides the gradients of an optimizer's parameters by the scale, in place.
 
-        Call it once before a step, for instance to clip gradients.
+        `step` does so itself. Call `unscale_` before `step` if the program needs unscaled gradients
+        earlier, for instance to clip them.
 
         Args:
             optimizer: the optimizer.
+
+        Raises:
+            RuntimeError: if `unscale_` was called for this optimizer since the last `update`.
+            TypeError: if a gradient is float16.
         """
         if id(optimizer) in self._finite:
             raise RuntimeError("unscale_ was called already: call it once before step and update")
@@ -112,19 +127,20 @@ class LossScaler:
         self._finite[id(optimizer)] = not self.dynamic or self._all_finite(gradients)
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step if all gradients are finite.
+        """Calls the optimizer's `step` if all gradients are finite.
 
-        It unscales gradients first, unless `unscale_` did.
+        Unscales the gradients first, unless `unscale_` did so already.
 
         Args:
             optimizer: the optimizer.
-            closure: not supported: gradients are there already.
+            closure: must be None: the gradients are computed before the call.
 
         Returns:
-            The value of the optimizer's step, or None.
+            The value that the optimizer's `step` returns; None if the step was skipped.
 
         Raises:
-            ValueError: for a closure.
+            ValueError: if `closure` is not None.
+            TypeError: if a gradient is float16.
         """
         if closure is not None:
             raise ValueError("closure is not supported with loss scaling")
@@ -133,13 +149,15 @@ class LossScaler:
         return optimizer.step() if self._finite[id(optimizer)] else None
 
     def update(self) -> float:
-        """Ends a step of all optimizers.
+        """Changes the scale after a step, as `growth` and `backoff` say.
+
+        Call `update` once after the `step` of all optimizers.
 
         Returns:
             The scale of the next step.
 
         Raises:
-            RuntimeError: before `step` or `unscale_`.
+            RuntimeError: if neither `step` nor `unscale_` was called since the last `update`.
         """
         if not self._finite:
             raise RuntimeError("call step or unscale_ before update")
@@ -156,14 +174,14 @@ class LossScaler:
         return self.get_scale()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the scale and the number of steps since it changed."""
+        """Returns a dict: `scale`, and `steps`, the finite steps since the scale changed."""
         return {"scale": self.get_scale(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state that `state_dict` returned.
 
         Args:
-            state_dict: the state.
+            state_dict: a dict with the keys `scale` and `steps`.
         """
         check_keys("state_dict", state_dict, "scale", "steps")
         self._scale = torch.tensor(float(state_dict["scale"]))
@@ -177,9 +195,9 @@ class LossScaler:
         self._scale = torch.tensor(new)
 
     def _all_finite(self, gradients: list[Tensor]) -> bool:
-        """Returns whether all gradients are finite, with one transfer from the device.
+        """Returns True if all gradients are finite; copies one value from the device.
 
-        If ranks decide together, one exchange with the other ranks follows.
+        If ranks decide together, an all-reduce of one integer combines their answers.
         """
         flags = [local(g).isfinite().all() for g in gradients if g.numel()]
         place = flags[0].device if flags else "cpu"
@@ -195,7 +213,10 @@ class LossScaler:
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yields the parameters' gradients; of sparse ones the values, which are changed in place."""
+    """Yields the parameters' gradients. For a sparse gradient, yields its values, without a copy.
+
+    Raises TypeError for a float16 gradient.
+    """
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LowPrecision`: an optimizer whose weights, state and gradients live in given formats."""
+"""`LowPrecision`: an optimizer that rounds weights, state and gradients to chosen formats."""
 
-# torch does not export what keeps a function out of compiled programs.
+# mypy cannot see the decorator behind `not_compiled`: torch does not export it.
 # mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
@@ -26,65 +26,74 @@ from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
 STEPS = "low_precision_steps"
-"""The key of the number of steps made, in each parameter group."""
+"""The key under which each parameter group stores the number of steps made."""
 MAX_PARAMETERS = 1 << 16
 
 _SHARED = tuple(
     f"_optimizer_{name}_hooks"
     for name in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
 )
-"""Hooks that the inner optimizer calls."""
+"""Attributes with hooks of state_dict. The outer optimizer shares the inner optimizer's hooks."""
 _NARROW = (torch.float16, torch.bfloat16)
 
 
 @functools.partial(checked, own=("optimizer",))
 class LowPrecision(Optimizer):
-    """An optimizer of torch whose weights, state and gradients are values of given formats.
+    """Wraps a torch optimizer, and rounds its weights, state and gradients to chosen formats.
 
     Args:
-        optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on, call `step` of the new
-            optimizer in its place. Both share parameter groups and state.
-        weight: the format of the weights after each step: a format, a `Cast`, a scaled format
-            (`Scaled`, `Cast`) or a text. None: not rounded.
-        update: the rounding of weights: `nearest_even`, `stochastic` or `kahan`. With `kahan`, each
-            weight's `state` stores what its last sum lost, in the weight's format. None: the
-            rounding of `weight`.
-        master: the format of a master copy of the weights, mostly `fp32`. The step is made on the
-            master copy, which is rounded to its format; the weights are its values, rounded. None:
-            the weights are the only copy.
-        momentum: the format of the first moments (`momentum_buffer`, `exp_avg`, …), rounded after
-            use. None: not rounded.
-        second_moment: the format of the second moments (`exp_avg_sq`, `square_avg`, …), rounded
-            after use. None: not rounded.
-        gradient: the format of gradients, rounded before use. None: not rounded.
-        gradient_scale: gradients are multiplied by it before they are rounded; default 1.
+        optimizer: any `torch.optim.Optimizer` except `LBFGS` and `LowPrecision`. From now on, call
+            `step` of the new optimizer instead. Both optimizers share parameter groups and state.
+        weight: the format of the weights after each step: a format, a `Cast`, a scaled format or
+            the text of one of them. Default None: weights are not rounded.
+        update: how weights are rounded: `nearest_even`, `stochastic` or `kahan`. With `kahan`, the
+            weight's `state` stores each weight's rounding error, in the weights' format, and the
+            next step adds the error. Default None: as `weight` says.
+        master: the format of a master copy of the weights, mostly `fp32`. The inner optimizer
+            updates the master copy, which is then rounded to this format. The weights are the
+            master copy rounded to `weight`. Default None: there is no master copy.
+        momentum: the format to which first moments (`momentum_buffer`, `exp_avg`, …) are rounded at
+            the end of a step. Default None: they are not rounded.
+        second_moment: the format to which second moments (`exp_avg_sq`, `square_avg`, …) are
+            rounded at the end of a step. Default None: they are not rounded.
+        gradient: the format to which gradients are rounded at the start of a step. Default None:
+            they are not rounded.
+        gradient_scale: the factor of the gradients before they are rounded; default 1.
         unscale: whether gradients are divided by `gradient_scale` after they are rounded; default
             True.
         seed: the seed of all stochastic roundings; default 0. Seeds within the formats are ignored.
 
     Raises:
-        ValueError: for an invalid argument, or arguments that do not fit together. The first step
-            raises it for momenta that the inner optimizer does not have.
+        ValueError: for an invalid argument, or for arguments that exclude each other. The first
+            step raises ValueError if `momentum` or `second_moment` is given for an optimizer
+            without such state.
         TypeError: for an argument of another type.
 
-    A step has five parts. Gradients are scaled, rounded and unscaled. Weights are read from the
-    master copy, if there is one. The inner optimizer makes its step. Momenta are rounded. Weights
-    are rounded. All parts are in binary32 whatever the parameters' type, which must hold the
-    weight's format (float64 parameters: in binary64). With `kahan`, d = fl(new - old) is the change
-    of the inner step; then c = round(c + d), weight = round(old + c), c = round(c + round(old -
-    weight)), each sum rounded once. Only parameters with a gradient take part. Gradients remain
-    unchanged.
+    A step has five parts:
 
-    Step k, counted from 0, uses stream k << 36 | i << 20 | purpose for the random bits of parameter
-    i, in the order of the groups. The counter of an element is its index in the whole parameter (of
-    a DTensor too). The purpose is 0 for the weight, 1 for the gradient, 2 for the master copy, and
-    from 3 on for the state, by name. Weights are first rounded after the first step;
-    `round_weights` rounds them at once.
+    1. Gradients are scaled, rounded and unscaled, in a copy; `p.grad` is not changed.
+    2. Weights are read from the master copy, if there is one.
+    3. The inner optimizer makes its step.
+    4. Momenta are rounded.
+    5. Weights are rounded.
+
+    All parts are computed in binary32 (for float64 parameters: in binary64). The parameters' type
+    must represent every value of `weight`. With `kahan`, d = fl(new - old) is the change of the
+    inner step. Then c = round(c + d), weight = round(old + c) and c = round(c + round(old -
+    weight)); each sum is rounded once. Parameters without a gradient are not changed.
+
+    Random bits come from a stream for each step k (counted from 0), parameter i (in the order of
+    the groups) and purpose: k << 36 | i << 20 | purpose. Within the stream, an element's counter is
+    its index in the whole parameter, also in a DTensor. The purpose is 0 for the weight, 1 for the
+    gradient and 2 for the master copy. State tensors have 3, 4, … in alphabetical order of their
+    names.
+
+    Weights are first rounded at the end of the first step; `round_weights` rounds them at once.
 
     The state_dict has all that a run needs to continue with the same bits. Its tensors keep their
-    types when they are loaded. `foreach` and `fused` are turned off: they compute the same step by
-    other operations, so bits would depend on the device and on the grouping of tensors. Parameters
-    sharded by FSDP2 remain sharded: all operations are elementwise, except that blocks of scaled
+    types when they are loaded. `foreach` and `fused` are turned off: they compute the step by other
+    operations, so bits would depend on the device and on the grouping of tensors. Parameters
+    sharded by FSDP2 remain sharded. All operations are elementwise, except that blocks of scaled
     formats end at a shard's end.
 
     >>> p = torch.nn.Parameter(torch.ones(2))
@@ -97,7 +106,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """True if formats for missing optimizer state are ignored, as for the formats of a recipe."""
+    """True if a format for state that the optimizer lacks is ignored; `from_recipe` sets it."""
 
     def __init__(
         self,
@@ -129,7 +138,7 @@ class LowPrecision(Optimizer):
         self.gradient_scale, self.unscale = float(gradient_scale), bool(unscale)
         self.seed = integer("seed", seed)
         self._checked = False
-        self.__setstate__({})  # makes what Optimizer.__init__ makes, except groups and state
+        self.__setstate__({})  # as Optimizer.__init__, but without groups and state
         self._take(self.inner.param_groups)
 
     # ---- torch's interface -----------------------------------------------------------------------
@@ -152,28 +161,33 @@ class LowPrecision(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a parameter group, as torch's optimizers do.
 
-        It may also be called on the inner optimizer.
+        A group may instead be added to the inner optimizer, by its own `add_param_group`.
 
         Args:
-            param_group: the group.
+            param_group: a dict with the parameters (`params`) and the group's own options.
         """
         check_keys("param_group", param_group, "params")
         self.inner.add_param_group(param_group)
         self._take([self.param_groups[-1]])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the inner optimizer's state, master copies, compensations, number of steps."""
+        """Returns the inner optimizer's state_dict.
+
+        It includes the master copies, the compensations of `kahan` and the number of steps.
+        """
         return self.inner.state_dict()
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a result of `state_dict`, or an inner optimizer's state, which begins at step 0.
+        """Loads a state that `state_dict` returned, or the state_dict of a plain torch optimizer.
+
+        After a plain optimizer's state, steps are counted from 0.
 
         Args:
-            state_dict: the state.
+            state_dict: the state; its tensors are copied.
 
         Raises:
-            ValueError: for the state of another kind of optimizer.
+            ValueError: if the state belongs to another kind of optimizer.
         """
         check_keys("state_dict", state_dict, "param_groups", "state")
         if any("format" in group for group in state_dict["param_groups"]):
@@ -190,10 +204,10 @@ class LowPrecision(Optimizer):
         self._take(self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients, as torch's optimizers do.
+        """Clears the gradients of all parameters, as torch's optimizers do.
 
         Args:
-            set_to_none: whether gradients become None, not zeros; default True.
+            set_to_none: whether gradients are set to None (True, the default) or to zeros (False).
         """
         self.inner.zero_grad(set_to_none)
 
@@ -214,13 +228,18 @@ class LowPrecision(Optimizer):
     @not_compiled
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step.
+        """Makes a step of the inner optimizer, with rounding as the class describes.
 
         Args:
-            closure: called once before the step; default None.
+            closure: a function that computes the loss and its gradients; it is called once, before
+                the step. Default None: the gradients are already computed.
 
         Returns:
             The value of `closure`, or None.
+
+        Raises:
+            ValueError: in the first step, if a momentum's format is for state that the optimizer
+                does not have.
         """
         loss = None
         if closure is not None:
@@ -243,9 +262,10 @@ class LowPrecision(Optimizer):
 
     @torch.no_grad()
     def round_weights(self) -> None:
-        """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`.
+        """Rounds all weights now, as `weight` says, but to nearest-even instead of stochastically.
 
-        The master copy preserves the unrounded weights.
+        A master copy, if there is one, preserves the unrounded weights. With `kahan`, the state
+        stores the rounding errors.
         """
         for p in self._parameters():
             round_weight(p, self.formats, self.state[p])
@@ -258,7 +278,11 @@ class LowPrecision(Optimizer):
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
     def _take(self, groups: list[dict[str, Any]]) -> None:
-        """Prepares groups of the inner optimizer, and the state that they already have."""
+        """Prepares parameter groups of the inner optimizer for rounding.
+
+        Turns off `foreach` and `fused`, checks the parameters' types, and converts 16-bit state to
+        float32.
+        """
         for options in (*groups, self.defaults):
             if options.get("differentiable"):
                 raise ValueError(
@@ -287,15 +311,16 @@ class LowPrecision(Optimizer):
             )
 
     def _check_parameter(self, p: Tensor) -> None:
-        """Raises if a parameter's type is not supported."""
+        """Raises TypeError or ValueError if a parameter's type is not supported."""
         if not p.is_floating_point():
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
         self.formats.check_storage(p.dtype)
 
     def _check_momenta(self, steps: list[ParameterStep]) -> None:
-        """Raises ValueError, once, if a format is for state that the optimizer does not have.
+        """Raises ValueError if a momentum's format is for state that the optimizer does not have.
 
-        A recipe is for any optimizer: its format is left out with a warning.
+        The check is made once, after the first step. A recipe applies to any optimizer, so a
+        recipe's format is then dropped with a warning.
         """
         if self._checked or not steps:
             return

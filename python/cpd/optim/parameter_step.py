@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parameter in a step of `LowPrecision`.
+"""`ParameterStep`: rounds one parameter, its gradient and its state in a step of `LowPrecision`.
 
-It replaces the parameter for the inner optimizer, and rounds gradient, state and weights before and
-after the inner step.
+During the step, the inner optimizer updates a tensor that replaces the parameter.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
-"""The purposes of random bits: the low bits of a stream; 0: the weight."""
+"""Purposes of random bits, which are the low bits of a stream's number. The weight's is 0."""
 
 
 class ParameterStep:
-    """A parameter with the values and the gradient that the inner optimizer updates.
+    """A parameter, and the tensor and the gradient that the inner optimizer gets in its place.
 
-    The values are a copy if a format asks for one, else the parameter itself. `state`: the
-    optimizer's state of the parameter. `scale`: the scale of the gradient, which `unscale` divides
-    out after rounding.
+    `value`, the tensor, is the master copy, or a binary32 copy if the parameter needs one, else the
+    parameter itself. `state` is the optimizer's state of the parameter. `draws` is the seed and the
+    stream of random bits. The gradient is multiplied by `scale` before it is rounded, and with
+    `unscale` divided by `scale` afterwards.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ParameterStep:
         return g.div_(scale) if unscale and scale != 1 else g
 
     def store(self, state: dict[str, Any]) -> None:
-        """Rounds what the inner optimizer has left: its state, then the weights."""
+        """Rounds the state and then the weights after the inner optimizer's step."""
         for number, name in enumerate(sorted(set(state) - set(self.own))):
             if isinstance(state[name], Tensor):
                 self._round(state[name], self.formats.of_state(name), _STATE + number)
@@ -89,7 +89,11 @@ class ParameterStep:
             self.parameter.copy_(value)
 
     def _compensated(self, previous: Tensor | None) -> Tensor:
-        """Sums the weights and the change of the step by Kahan's rule; stores what the sum lost."""
+        """Adds the change of the step to the weights by Kahan's rule.
+
+        Stores the new weights in the parameter. Returns the compensation: the rounding errors of
+        the sums.
+        """
         spec = self.formats.weight
         assert spec is not None
         lost = torch.zeros_like(self.parameter) if previous is None else previous
@@ -107,9 +111,9 @@ class ParameterStep:
 
 
 class SwappedParameters:
-    """A context in which the parameters of an optimizer are replaced by the values of their steps.
+    """A context in which an optimizer sees each `ParameterStep.value` instead of its parameter.
 
-    Gradients and state are replaced too.
+    Gradients and state are replaced too, and restored at the end.
     """
 
     def __init__(self, inner: Optimizer, steps: list[ParameterStep]) -> None:
@@ -138,7 +142,10 @@ class SwappedParameters:
 
 
 def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
-    """Rounds a parameter without random bits. Its state keeps the master copy or the remainder."""
+    """Rounds a parameter in place, to nearest-even instead of stochastically.
+
+    Adds the unrounded master copy or Kahan's compensation to `state`, if the formats need one.
+    """
     spec = formats.to_nearest()
     if spec is None:
         return
@@ -151,11 +158,11 @@ def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
 
 
 _CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}
-"""The format of all values of a type."""
+"""The format that has exactly the values of a type; rounding to that format changes nothing."""
 
 
 def _storage_dtype(p: Tensor) -> torch.dtype:
-    """Returns the type in which a parameter's steps are made."""
+    """Returns the type in which a parameter's steps are computed: float64 or float32."""
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer's part of a recipe: `from_recipe`."""
+"""`from_recipe`: makes the optimizer and the loss scaler that a recipe describes."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from cpd.optim.low_precision import LowPrecision
 def from_recipe(
     optimizer: Optimizer, recipe: RecipeLike, *, seed: int = 0
 ) -> tuple[Optimizer, LossScaler]:
-    """Returns the optimizer of a recipe's `optimizer`, and the scaler of its `loss_scale`.
+    """Returns the optimizer and the loss scaler that a recipe describes.
 
-    `Recipe.optimizer` is a text. It begins with the weight's format and its options, if weights are
-    rounded. In any order follow `update=`, `master=`, `momentum=`, `second_moment=` and
-    `gradient=`, as for `LowPrecision`; formats with options are in quotes. Examples: `"bf16
-    update=stochastic random_bits=16"`, `"e4m3fn master=fp32"`, `"momentum=bf16
-    second_moment='e4m3fn 256'"`. If the optimizer lacks a state, as SGD without momentum, its
-    format is ignored with a warning at the first step.
+    `Recipe.optimizer` is a text. It begins with the weights' format and the format's options, if
+    weights are rounded. The keys `update=`, `master=`, `momentum=`, `second_moment=` and
+    `gradient=` follow in any order, as for `LowPrecision`. A format with options is in quotes.
+    Examples: `"bf16 update=stochastic random_bits=16"`, `"e4m3fn master=fp32"`, `"momentum=bf16
+    second_moment='e4m3fn 256'"`. A format for state that the optimizer lacks (SGD without momentum)
+    is ignored, with a warning at the first step.
 
-    `Recipe.loss_scale` is a number, or `"dynamic"`, which begins with 65536.
+    `Recipe.loss_scale` is a constant number, or `"dynamic"`: a scale that begins with 65536 and
+    changes.
 
     Args:
-        optimizer: an optimizer of torch.
-        recipe: a `cpd.Recipe`, or any argument that `cpd.Recipe` takes.
+        optimizer: a torch optimizer, as for `LowPrecision`.
+        recipe: a `cpd.Recipe`, or a recipe's name, text or file.
         seed: the seed of stochastic roundings, as for `LowPrecision`; default 0.
 
     Returns:
-        A `LowPrecision`, or `optimizer` itself if the recipe's is None; and a `LossScaler`, of a
-        constant 1 if `loss_scale` is None.
+        A tuple of an optimizer and a `LossScaler`. The optimizer is a `LowPrecision`, or the
+        argument itself if the recipe has no `optimizer`. The scale is constant unless `loss_scale`
+        is `"dynamic"`; it is 1 if `loss_scale` is None.
 
     Raises:
-        ValueError: for an invalid text; it names the key.
+        ValueError: for an invalid text. The message names the recipe's key.
 
     >>> import cpd, torch
     >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding of parameters and optimizer state in place, the local parts of DTensors too."""
+"""Rounds parameters and optimizer state in place. Of a DTensor, rounds this rank's shard."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _RUN = 256
 
 
 def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:
-    """Rounds `x`, whose type holds the format, in place, and returns it.
+    """Rounds `x` in place and returns `x`. Its type must represent every value of the format.
 
     Random bits depend on `seed`, `stream` and an element's index in the whole tensor, even if this
-    rank has only a part of the tensor. Blocks of scaled formats run along the last axis and end
-    with the part.
+    rank has only a shard of the tensor. Blocks of scaled formats run along the last axis and end at
+    the shard's end.
     """
     values = local(x)
     random = None
@@ -34,19 +34,19 @@ def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:
 
 
 def local(x: Any) -> Tensor:
-    """Returns this rank's part of a DTensor; any other tensor itself."""
+    """Returns this rank's shard of a DTensor, and any other tensor unchanged."""
     return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 
 def _draws(x: Any, drawing: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Returns the random integers of the elements that this rank has of a DTensor."""
+    """Returns the random integers of the elements in this rank's shard of the DTensor `x`."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, begin = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)
     integers = np.empty(shape, np.uint32)
     whole = tuple(x.shape)
     cut = [d for d in range(len(whole)) if shape[d] != whole[d]]
-    inner = cut[-1] if cut else 0  # from this dimension on, rows of a part are contiguous
+    inner = cut[-1] if cut else 0  # a shard's rows are contiguous from this dimension on
     rows = integers.reshape(math.prod(shape[:inner]), -1)
     strides = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
     for row, place in zip(rows, np.ndindex(*shape[:inner]), strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subclasses that emulated modules get: each is made once; their objects copy and pickle."""
+"""Makes the subclasses of emulated modules. Their objects can be copied and pickled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _made: dict[tuple[str, type], _Class] = {}
 
 
 def emulated(emulation: Emulation, cls: _Class) -> _Class:
-    """Returns the subclass of `cls` that computes by the emulation, made once for both."""
+    """Returns the subclass of `cls` whose forward is the emulation's.
+
+    Repeated calls return the same class.
+    """
     key = emulation.name, cls
     if key not in _made:
         _made[key] = _make(emulation, cls)
@@ -30,7 +33,7 @@ def emulated(emulation: Emulation, cls: _Class) -> _Class:
 def _make(emulation: Emulation, cls: _Class) -> _Class:
     def reduce(self: Any, protocol: Any) -> Any:
         constructor, arguments, *state = super(subclass, self).__reduce_ex__(max(protocol, 2))
-        # The arguments of copyreg.__newobj__: pickle would look for `subclass` by its name.
+        # Replaces copyreg.__newobj__: pickle cannot find `subclass`, made at run time, by its name.
         if arguments == (subclass,):
             return _new, (emulation.name, cls), *state
         return constructor, arguments, *state
@@ -51,8 +54,8 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
         **emulation.attributes,
         "__reduce_ex__": reduce,
         "_load_from_state_dict": load,
-        "_apply": apply,  # which to_empty and to call
-        "__prepare_scriptable__": refuse_scripts,  # which torch.jit.script calls
+        "_apply": apply,  # called by to_empty and to
+        "__prepare_scriptable__": refuse_scripts,  # called by torch.jit.script
         "__module__": cls.__module__,
         "__doc__": cls.__doc__,
         "_cpd_class": cls,
@@ -66,7 +69,7 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
 
 
 def refuse_scripts(module: nn.Module) -> None:
-    """Raises RuntimeError: TorchScript and ONNX have no form of what an emulated layer computes."""
+    """Raises RuntimeError: TorchScript and ONNX cannot express an emulated layer."""
     raise RuntimeError(
         f"torch.jit and torch.onnx cannot export {type(module).__name__}: use torch.export, or "
         "cpd.restore(model) first, which exports torch's own arithmetic"
@@ -76,8 +79,8 @@ def refuse_scripts(module: nn.Module) -> None:
 def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `original` if the module's recipe is None, else the emulation's forward.
 
-    In that `cpd.autocast` does nothing. The model's clock sees each call and the backward pass of
-    its result.
+    `cpd.autocast` has no effect within the emulation's forward. The model's clock is notified of
+    each call and of the backward pass of its result.
     """
 
     @functools.wraps(original)
@@ -105,18 +108,18 @@ def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) ->
 
 
 def _new(name: str, cls: _Class) -> nn.Module:
-    """Returns the module, without its state, for unpickling. `name`: of its emulation."""
+    """Returns a module without its state, for unpickling. `name`: the emulation's name."""
     subclass = emulated(EMULATIONS[name], cls)
     return subclass.__new__(subclass)
 
 
 def is_emulated(module: nn.Module) -> bool:
-    """Returns whether the module's class is one that `emulated` made."""
+    """Returns True if `emulated` made the module's class."""
     return hasattr(type(module), "_cpd_class")
 
 
 def own_class(module: nn.Module) -> _Class:
-    """Returns the module's class as written, without the classes of CPD, FSDP2 and parametrize."""
+    """Returns the module's class without the subclasses that CPD, FSDP2 and parametrize added."""
     cls = type(module)
     below = _below(cls)
     while below is not None:
@@ -125,30 +128,39 @@ def own_class(module: nn.Module) -> _Class:
 
 
 def emulate(module: nn.Module, emulation: Emulation) -> None:
-    """Gives the module its emulated class, below the classes of FSDP2 and of parametrizations."""
+    """Replaces the module's class by its emulated subclass.
+
+    Classes that FSDP2 and parametrizations derived are derived again from the subclass.
+    """
     module.__class__ = _changed(type(module), lambda cls: emulated(emulation, cls))
 
 
 def restore(module: nn.Module) -> None:
-    """Gives the module its own class back."""
+    """Restores the module's class from before `emulate`."""
     module.__class__ = _changed(type(module), _original)
 
 
 def _original(cls: _Class) -> _Class:
-    """Returns the original class of `cls` if `emulated` made it, else `cls` itself."""
+    """Returns the class from which `emulated` made `cls`.
+
+    `cls` itself if `emulated` did not make it.
+    """
     original: _Class = vars(cls).get("_cpd_class", cls)
     return original
 
 
 def _below(cls: _Class) -> _Class | None:
-    """Returns the class from which FSDP2 or parametrize derived `cls`; None: neither did."""
+    """Returns the class from which FSDP2 or parametrize derived `cls`; None if neither did."""
     below = cls.__bases__[-1]
     theirs = cls.__module__.startswith(("torch.nn.utils.parametrize", "torch.distributed."))
     return below if theirs and cls.__name__.endswith(below.__name__) else None
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """`change` of the class below FSDP2's and parametrize's, which are made again over it."""
+    """Applies `change` to the class from which FSDP2 and parametrize derived `cls`.
+
+    Then derives their classes again from the result.
+    """
     below = _below(cls)
     if below is None:
         return change(cls)

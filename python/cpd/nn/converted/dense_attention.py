@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' flex_attention with the whole mask.
+"""Replaces transformers' flex_attention by scaled_dot_product_attention with a dense mask.
 
-It is torch's scaled_dot_product_attention, which `cpd.nn.converted.own` computes by the recipe: so
-it has the bits of the other implementations.
+A converted module computes torch's scaled_dot_product_attention by its recipe. So all attention
+implementations of transformers give the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "cpd_dense"
 
 
 def config_of(config: Any) -> Any:
-    """Returns a copy of a module's configuration by which its forward calls `attend`."""
+    """Returns a copy of a module's configuration that makes its forward call `attend`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if NAME not in ALL_ATTENTION_FUNCTIONS:
@@ -38,10 +38,10 @@ def attend(
     dropout: float = 0.0,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """Returns an attention function as transformers calls it.
+    """Computes attention, with arguments and results of a transformers attention function.
 
-    Raises ValueError for features that flex_attention has in a score function: choose eager for
-    them.
+    Raises ValueError for softcap, s_aux and position_bias, which flex_attention computes in a score
+    function. The implementation "eager" is emulated with them.
     """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:

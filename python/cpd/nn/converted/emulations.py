@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The emulation of each kind of module by `cpd.convert`: `EMULATIONS`.
+"""`EMULATIONS`: for each kind of module, how `cpd.convert` emulates it.
 
-Most are made of the rows of `cpd.nn.operations`. The others run a module's own forward: modules of
-other packages and user-defined ones, which `cpd.nn.registered` lists.
+Most emulations are made from the table `cpd.nn.operations`. The others run a module's own forward,
+for modules of other packages and user-defined modules; `cpd.nn.registered` lists them.
 """
 
 from __future__ import annotations
@@ -23,48 +23,52 @@ from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.recipe_files import text_of
 
 Forward = Callable[..., Any]
-"""(module, its own forward, *arguments): the module's result."""
+"""A function of (module, the module's own forward, *arguments) that returns the module's result."""
 
 PARTS = ("norm", "softmax", "embedding", RESIDUAL, "attention")
 TRAINING = ("optimizer", "reduce", "loss_scale")
 _HISTORIES = 16
-"""The number of products of a module that have their own delayed scales."""
+"""The number of products of a module with their own delayed scales, if the forward is its own."""
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """A kind of module and its emulation. Pickled modules hold its name."""
+    """The emulation of a kind of module. Pickled modules contain the emulation's name."""
 
     name: str
     what: str
-    """The name of the emulation in the report."""
+    """The name of the emulated part in the report, such as "products" or "norm"."""
     forward: Forward | None
-    """Computes the module's forward by its recipe; None: its own forward does."""
+    """Computes the module's forward by its recipe; None: the module's own forward runs."""
     part: str = ""
-    """The one part of a recipe that the module uses; "": its products', and `parts`."""
+    """The only part of a recipe that the module uses; "": the parts for products, and `parts`."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that it uses in addition to its products' parts."""
+    """The parts of a recipe that the module uses in addition to the parts for products."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
-    """The number of its products, and of attention's, that keep scales where these are delayed."""
+    """Returns the numbers of products and of attention products that have own delayed scales."""
     inner: tuple[str, ...] = ()
-    """The names of submodules that it computes itself, without calling them."""
+    """The names of submodules that the module computes itself, without calling them."""
     one_type: bool = False
-    """True if torch refuses an input of another type than the weights'."""
+    """True if torch raises an error for an input of another type than the weights."""
     is_counted: bool = True
-    """True if "first N" and "last N" count the module: it has products, and not only attention's,
-    whose projections are layers themselves."""
+    """True if the rules "first N" and "last N" count the module.
+
+    They count modules with products, unless the products are only attention's: its projections are
+    layers themselves.
+    """
     own_reason: Callable[[Any, State], str] | None = None
-    """Returns the reason why a module is not emulated; None: `refuses` finds it in the recipe."""
+    """Returns the reason why a module is not emulated; None: `refuses` derives it from the
+    recipe."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """The attributes of the emulated class."""
+    """Attributes that the emulated subclass gets in addition."""
 
     @property
     def stands_alone(self) -> bool:
-        """True if it rounds additions between the results of modules, not those within them."""
+        """True if the emulation rounds additions of the module itself, not of modules within it."""
         return self.part == RESIDUAL
 
     def describe(self, state: State) -> str:
-        """Returns the parts of a layer's recipe that it uses, for the report."""
+        """Returns the parts of a layer's recipe that the emulation uses, for the report."""
         if self.part:
             formats = (getattr(recipe, self.part) for recipe in state.phases())
             return f"{self.part}={next(str(to) for to in formats if to is not None)!r}"
@@ -91,7 +95,7 @@ class Emulation:
 
 
 def replacing(operations: dict[Any, Operation]) -> Forward:
-    """Returns torch's own forward, in which these functions are replaced. It calls one of them."""
+    """Returns a forward that runs torch's own, with these functions of torch replaced."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         mode = Replacing(module.cpd, operations)
@@ -109,7 +113,7 @@ def replacing(operations: dict[Any, Operation]) -> Forward:
 
 
 def calling(call: Callable[..., Any]) -> Forward:
-    """Returns the forward of a module with one product. `call` computes it from the arguments."""
+    """Returns the forward of a module that `call` computes from the module's arguments."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         return call(module, *args, **kwargs, **module.cpd.arguments())
@@ -134,7 +138,7 @@ def _one_product(module: Any) -> tuple[int, int]:
 
 
 def within(operations: dict[Any, Operation]) -> Forward:
-    """Returns the module's own forward, with those operations by the recipe."""
+    """Returns a forward that runs the module's own; the recipe defines the given operations."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         with ByRecipe(module.cpd, operations):
@@ -155,7 +159,7 @@ def _histories(module: Any) -> tuple[int, int]:
 
 
 def _attend(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Returns the module's own forward, its attention's products by the recipe's `attention`."""
+    """Runs the module's own forward; the recipe's `attention` computes attention's products."""
     with ByRecipe(module.cpd, ATTENTION):
         if _implementation(module) != "flex_attention":
             return own(module, *args, **kwargs)
@@ -176,24 +180,21 @@ def _refuses_attention(module: Any, state: State) -> str:
 
 
 def _implementation(module: Any) -> str:
-    """Returns the implementation of attention that a module of transformers is to use.
-
-    "": it has none.
-    """
+    """Returns the attention implementation that a module of transformers uses; "": it has none."""
     return str(getattr(getattr(module, "config", None), "_attn_implementation", ""))
 
 
 def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
     """Computes the experts of transformers, the products of each expert by the recipe.
 
-    The implementation 'grouped_mm' computes them, whichever is chosen, so that all have the same
-    bits. An expert's rows are in the order of tokens; a token's rows are in the order of its
-    experts.
+    transformers' implementation 'grouped_mm' computes them, even if another is chosen, so that the
+    bits do not depend on the choice. An expert's rows are in the order of tokens; a token's rows
+    are in the order of its experts.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     with ByRecipe(module.cpd, PRODUCTS):
-        if not hasattr(module, "is_transposed"):  # written without implementations to choose from
+        if not hasattr(module, "is_transposed"):  # has only one implementation
             return own(module, *args, **kwargs)
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](module, *args, **kwargs)
 
@@ -203,7 +204,7 @@ def _histories_of_experts(module: Any) -> tuple[int, int]:
 
 
 def _rounding(name: str, what: str, part: str) -> Emulation:
-    """Returns the module's own forward. The part rounds its result and the returning gradient."""
+    """Returns the emulation that rounds a module's result, and the gradient of the result."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Tensor:
         to = getattr(module.cpd.recipe, part)
@@ -213,19 +214,19 @@ def _rounding(name: str, what: str, part: str) -> Emulation:
 
 
 def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
-    """Returns the linear layer of transformers that has its weight as in × out."""
+    """Computes transformers' Conv1D: a linear layer with a weight of shape in × out."""
     return functional.linear(x, module.weight.t(), module.bias, **options)
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------
-# They round nothing themselves. But in eval mode a layer may read its inner layers' weights and
+# Encoders do not round. But in eval mode a layer may use its inner layers' weights and
 # compute without calling them, on nested tensors.
 
 
 def _switch(name: str, off: Any) -> property:
-    """Returns the module's attribute of that name.
+    """Returns a property: the attribute `name`, or `off` if a layer of an encoder is emulated.
 
-    It is `off` while layers of its model's encoders are emulated: `cpd_states` are their states.
+    `cpd_states` are the states of these layers.
     """
 
     def get(module: Any) -> Any:
@@ -255,7 +256,7 @@ _ALL = (
     _own("Experts", forward=_experts, histories=_histories_of_experts),
     Emulation("Residual", RESIDUAL, within(ADDITIONS), RESIDUAL),
     _rounding("OwnNorm", "norm", "norm"),
-    _rounding("Bag", "table", "embedding"),  # of sums, means or maxima of rows
+    _rounding("Bag", "table", "embedding"),  # sums, means or maxima of rows
     _encoder("CallsItsLayers", "activation_relu_or_gelu", 0),
     _encoder("MakesNoNestedTensors", "use_nested_tensor", False),
 )
@@ -266,7 +267,7 @@ TORCHS: dict[type[nn.Module], Emulation] = {
     nn.EmbeddingBag: EMULATIONS["Bag"],
     nn.SyncBatchNorm: EMULATIONS["OwnNorm"],
 }
-"""Torch's classes. Subclasses that compute as these do are taken too."""
+"""The emulations of torch's classes. They also apply to subclasses with the same forward."""
 ENCODERS: dict[type[nn.Module], Emulation] = {
     nn.TransformerEncoderLayer: EMULATIONS["CallsItsLayers"],
     nn.TransformerEncoder: EMULATIONS["MakesNoNestedTensors"],
@@ -274,7 +275,7 @@ ENCODERS: dict[type[nn.Module], Emulation] = {
 
 
 def nearest(cls: type, table: Mapping[type[nn.Module], Emulation]) -> type[nn.Module] | None:
-    """Returns the nearest base of a class that the table has, or None."""
+    """Returns the nearest base class of a class that is a key of the table, or None."""
     return next((base for base in cls.__mro__ if base in table), None)
 
 
@@ -291,7 +292,7 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> str:
-    """Returns the emulation's name in place of a mixin, which pickles of 0.7 hold."""
+    """Returns an emulation's name. Pickles of version 0.7 have a mixin class instead of a name."""
     last = name.removeprefix("Emulated")
     last = _NAMES.get(last, last)
     if last not in EMULATIONS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modes in which a module's own forward runs: they compute torch's functions by its recipe."""
+"""Function modes in which a module's own forward runs: its recipe defines torch's functions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.streams import MAX_POSITIONS, Bits
 
 _POSITIONS = 256
-"""The positions of one call in its module's stream, for attention's parts or groups."""
+"""The number of positions in a module's stream that one call may use, for parts or groups."""
 
 
 class ByRecipe(Mode):
-    """Operations by the recipe of a converted module, for one call of the module's forward.
+    """Computes operations by a converted module's recipe, during one call of the module's forward.
 
-    Call number n uses the module's stream XOR 256 n, below 2^20: the calls after 4096, as of a long
-    loop over time, repeat the first ones' bits. If scaling is delayed, each product has its own
-    scales, as far as the module's histories go: the products after share them.
+    Operation number n of the call uses the module's stream XOR (256 n mod 2^20). So after 4096
+    operations, for example in a long loop over time, the random bits repeat. If scaling is delayed,
+    each product has its own scales; if the module has more products than histories, products share
+    them in turn.
     """
 
     calls = products = 0
@@ -45,7 +46,7 @@ class ByRecipe(Mode):
 
 
 class Replacing(ByRecipe):
-    """`ByRecipe` that leaves no call of its operations to torch, whatever the arguments."""
+    """A `ByRecipe` that computes every call of its operations itself, whatever the arguments."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -66,7 +67,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """Returns the operations that consist of products, and the operations of these recipe parts."""
+    """Maps torch's functions to operations, for operations that use one of these recipe parts."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 
@@ -89,8 +90,10 @@ def _attending(row: Operation) -> Operation:
 
 PRODUCTS = _of(("", "softmax"))
 ATTENTION = {function: _attending(row) for function, row in PRODUCTS.items()}
-"""`PRODUCTS`, with products of two matrices by the recipe's `attention`: attention is written out
-by these; its projections are layers themselves."""
+"""`PRODUCTS`, but the recipe's `attention` computes products of two matrices.
+
+These are the products of an attention that is written out; its projections are layers themselves.
+"""
 ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 
 
@@ -98,7 +101,7 @@ ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 
 
 def stand_alone(module: nn.Module) -> None:
-    """Has the modules within compute outside of the module's own mode."""
+    """Makes the submodules compute outside of the module's own function mode."""
     for child in module.modules():
         if child is not module and _pause not in child._forward_pre_hooks.values():
             child.register_forward_pre_hook(_pause)
@@ -106,7 +109,7 @@ def stand_alone(module: nn.Module) -> None:
 
 
 def end_stand_alone(module: nn.Module) -> None:
-    """Undoes `stand_alone` in one of the modules within."""
+    """Undoes `stand_alone` for one submodule."""
     for hooks, ours in ((module._forward_pre_hooks, _pause), (module._forward_hooks, _resume)):
         for number in [number for number, hook in hooks.items() if hook is ours]:
             del hooks[number]

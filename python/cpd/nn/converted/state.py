@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`State`, the attribute `cpd` of a converted layer: its recipe, number, clock and scales."""
+"""`State`: the attribute `cpd` of a converted layer.
+
+It has the layer's recipe, number, clock and scales.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,14 @@ class State:
             is not None.
         ahead: the recipe of the step after the present one.
         upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
-        given: the first argument.
+        given: the recipe that `cpd.convert` chose: the first argument.
         layer: the layer's number.
         seed: the seed.
-        clock: counts the model's steps; None if nothing is stochastic, delayed or scheduled.
-        draws: whether a rounding of the layer is stochastic, at some step.
-        counts: whether the layer's forward may begin a step: something is stochastic, delayed or
+        clock: the clock that counts the model's steps; None if nothing is stochastic, delayed or
             scheduled.
+        draws: whether a rounding of the layer is stochastic, at some step.
+        counts: whether the layer's forward may begin a step: whether it rounds stochastically,
+            delays scales or has a schedule.
         delayed: the state of delayed scaling, a submodule of the layer; None: nothing is delayed.
     """
 
@@ -63,37 +67,37 @@ class State:
         self._choose()
 
     def numbers(self) -> dict[str, Any]:
-        """Returns the seed and the stream of the present step, as keywords of functional forms."""
+        """Returns seed and stream of the present step, as keywords of `cpd.functional`."""
         if self.clock is None or not self.draws:
             return {"seed": self.seed, "stream": 0}
         stream = self.clock.stream() ^ stream_tag(Purpose.given, self.layer)
         return {"seed": self.seed, "stream": stream}
 
     def arguments(self) -> dict[str, Any]:
-        """Returns recipe, delayed scales, seed and stream, as keywords of functional forms."""
+        """Returns recipe, delayed scales, seed and stream, as keywords of `cpd.functional`."""
         return {"recipe": self.recipe, "delayed": self.delayed, **self.numbers()}
 
     def set_off(self, off: bool) -> None:
-        """Sets whether the layer computes as torch does, whatever its recipe."""
+        """Sets whether the layer ignores its recipe and computes as torch does."""
         self._off = off
         self._choose()
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch for the recipe's schedule."""
+        """Sets the number of the epoch, which a schedule of epochs follows."""
         self._epoch = epoch
         self._choose()
 
     def follow(self, step: int, then: int) -> None:
-        """Sets the present step and the one after it."""
+        """Sets the numbers of the present step (`step`) and of the step after it (`then`)."""
         self._steps = step, then
         self._choose()
 
     def awaits_epochs(self) -> bool:
-        """Returns whether the schedule counts epochs, and no epoch was given."""
+        """Returns True if the schedule counts epochs and `set_epoch` was not called."""
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
-        """Yields all recipes that the layer may have, in their order."""
+        """Yields the recipes that the layer may have: its first, then its schedule's recipes."""
         for recipe in (self.given, *(scheduled for _, _, scheduled in self.given.schedule)):
             if recipe is not None:
                 yield _followed(recipe)
@@ -104,7 +108,7 @@ class State:
         self.upcoming = self.ahead if is_over else self.recipe
 
     def _of(self, step: int) -> Recipe | None:
-        """Returns the recipe of the layer in that step."""
+        """Returns the layer's recipe in the step `step`; None if torch computes the layer."""
         units = {"step": step, "epoch": self._epoch or 0}
         starts = [-1, *(n for n, (unit, start, _) in enumerate(self.given.schedule)
                         if units[unit] >= start)]  # fmt: skip
@@ -125,5 +129,5 @@ class State:
 
 
 def _followed(recipe: Recipe) -> Recipe:
-    """Returns the recipe of one layer, whose rules and schedule have been followed."""
+    """Returns the recipe without rules and schedule, which have chosen it for a layer."""
     return replace(recipe, rules=(), schedule=())
