@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests a multiplier in cocotb with CPD as the model. Lines of `cpd.hardware.make_vectors` go
 through a module with valid and ready ports on both sides, with random gaps and back-pressure.
-Results and flags must equal those of the lines.
+Results and flags must equal the values in the lines.
 
 Needs cocotb, and Icarus or Verilator from 5.036 on; prints a message if one is missing.
 
