@@ -13,14 +13,14 @@ VALUES = 20_000
 
 
 def gradients(node: int) -> list[np.ndarray]:
-    """One layer: a common part, as gradients have, and each node's own noise."""
+    """Returns one tensor: a part that all nodes share, as in gradients, plus each node's noise."""
     common = np.random.default_rng(0).normal(size=VALUES)
     noise = np.random.default_rng([1, node]).normal(size=VALUES)
     return [((common + noise) * 1e-4).astype(np.float32)]
 
 
 def main() -> None:
-    # A rank may be a function: its layers are made when they are needed, and not kept.
+    # A rank may be a function that returns its tensors, so that they need not all be stored.
     per_rank = [lambda node=node: gradients(node) for node in range(NODES)]
     wire = cpd.Format("e5m2")
     plain = cpd.Reduce(wire, order="ring", aps=True)

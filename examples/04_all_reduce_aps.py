@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce of two layers, one with tiny and one with large values, in (4,3).
+"""Sums two layers over ranks in (4,3): one layer has tiny values, the other large ones.
 
 Run: python examples/04_all_reduce_aps.py
 """

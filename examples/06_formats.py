@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses a format: for each 8-bit split of exponent and mantissa, what normal numbers lose.
+"""Prints the error of each 8-bit format on normally distributed numbers, to choose a format.
 
 Run: python examples/06_formats.py
 """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the digits network with (4,3) multiplications and three accumulators, side by side.
 
-Every GEMM, forward and backward, takes operands cast to (4,3), without scaling; a bias is what a
-sum starts from. Weights, biases and the optimizer's state are kept in fp32. The one thing that
-(4,3) needs here is a loss scale: nearly all gradients of a batch are below its least value, 2^-9,
-and would be lost. So the loss is multiplied by 2^10, and the weights' gradients are divided by it.
-Sums in (4,3) saturate, as 240 is soon reached. They also stall where a sum is 16 times what is
-added, and that is what costs accuracy.
+Every GEMM, forward and backward, takes operands cast to (4,3), without scales. Each sum starts from
+the bias. Weights, biases and the optimizer's state are stored in fp32. (4,3) needs a loss scale
+here: nearly all gradients of a batch are below the least (4,3) number, 2^-9, and would become
+zero. So the loss is multiplied by 2^10, and the weights' gradients are divided by 2^10. Sums in
+(4,3) saturate at 240. They also stall if the sum is 16 times as large as a term. This stalling
+costs accuracy.
 
 Run: python examples/07_accumulators.py
 """
@@ -30,7 +30,7 @@ ACCUMULATORS = {
 
 
 def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
-    """Returns the classifier with these sums in all its layers; None: plain fp32."""
+    """Returns the classifier with this accumulator in all layers; None means plain fp32."""
     model = digit_classifier(DEPTH, WIDTH, seed=0)
     if accumulator is None:
         return model
@@ -46,7 +46,7 @@ def accuracy(model: torch.nn.Module, digits: Data) -> float:
 
 
 def train(accumulator: cpd.Accumulator | None, digits: Data) -> list[float]:
-    """Held-out accuracy after each of EPOCHS."""
+    """Returns the held-out accuracy after each of the EPOCHS epochs."""
     model = network(accumulator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     shown = []

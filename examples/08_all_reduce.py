@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce in (4,3), moved by different messages: over threads, or over MPI's processes.
+"""Runs one all-reduce in (4,3) with each exchange, over threads or over MPI processes.
 
 Run: python examples/08_all_reduce.py
   or mpirun -n 4 python examples/08_all_reduce.py
@@ -32,7 +32,7 @@ def gradients(rank: int) -> list[torch.Tensor]:
 
 
 def reduce(comm: Communicator) -> list[tuple[list[torch.Tensor], ReduceReport]]:
-    """One rank's part: every way in turn."""
+    """Runs the all-reduce of one rank with every exchange, one after another."""
     layers = gradients(comm.rank)
     return [comm.all_reduce(layers, spec, report=True) for spec in SPECS.values()]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten scaled formats on the same three tensors: what each loses, its bits a value, its time.
+"""Measures ten scaled formats on three tensors: error, bits a value, and time of a cast.
 
 Run: python examples/09_scaled.py
 Draws: out/scaled.png
@@ -27,8 +27,8 @@ Array = npt.NDArray[np.float32]
 
 
 def tensors() -> dict[str, Array]:
-    """Normal values; the same with some columns a hundred times as large, as activations have
-    them; and values over many powers of two, as gradients."""
+    """Returns three tensors: normal values; the same with some columns a hundred times as large,
+    as in activations; and values that spread over many powers of two, as in gradients."""
     draw = np.random.default_rng(0)
     normal = draw.standard_normal(SHAPE, np.float32)
     outliers = normal.copy()
@@ -38,7 +38,7 @@ def tensors() -> dict[str, Array]:
 
 
 def error(x: Array, values: Array) -> float:
-    """Relative RMS."""
+    """Returns the RMS error relative to the RMS of x."""
     return float(np.linalg.norm(values - x.astype(float)) / np.linalg.norm(x.astype(float)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Your model in a number format: convert, read the report, train, restore.
+"""Converts a model to a number format, prints the report, trains, and restores the model.
 
     report = cpd.convert(model, "te-delayed")
     print(report)
@@ -7,8 +7,8 @@
     cpd.restore(model)
 
 The model here classifies the digits of scikit-learn. `convert` changes its layers in place;
-parameters, optimizer and state_dict stay what they are. What a recipe says of the weights' update
-and of loss scaling is the optimizer's part: `cpd.optim.from_recipe`.
+parameters, optimizer and state_dict are unchanged. `convert` ignores a recipe's keys for the weight
+update and loss scaling; `cpd.optim.from_recipe` applies them to an optimizer.
 
 Run: python examples/10_convert.py --recipe nvfp4
      python examples/10_convert.py --recipe ibm-fp8-2018 --keep output

@@ -5,18 +5,18 @@ The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, sect
 8 nodes, momentum 0.9, and
     DavidNet   Nesterov, weight decay 0.256, rate from 0 to 0.4 in 5 epochs and to 0 in 20 more
     ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth from 40, from 80 on
-The paper does not say that DavidNet's loss is the sum over a node's 512 images and the rate is
-divided by 512, as in Page's code; its weight decay, 512 * 0.0005, does. So its gradients are large
-and leave (4,3) at the top, where those of ResNet-18 are small and leave it at the bottom.
+DavidNet's loss is the sum over a node's 512 images, and the rate is divided by 512, as in Page's
+code. The paper does not state this, but its weight decay, 512 * 0.0005, implies it. So DavidNet's
+gradients are large and overflow (4,3), but ResNet-18's gradients are small and underflow.
 
-By default models are narrow, images few, epochs short and their schedule squeezed: minutes on a
-CPU. `--full` has the sizes of the paper: 64 channels, 50,000 images, 512 a node, 25 and 100 epochs
-(100 is not in the paper); for a GPU.
+By default the models are narrow, with few images and a short schedule, and take minutes on a CPU.
+`--full` has the sizes of the paper, for a GPU: 64 channels, 50,000 images, 512 a node, 25 epochs
+for DavidNet and 100 for ResNet-18 (100 is not in the paper).
 
 Run: python examples/11_cifar10.py --model davidnet
      python examples/11_cifar10.py --model resnet18 --wires "e4m3" "e4m3 aps" --seeds 3
      python examples/11_cifar10.py --full --device cuda
-Data: CIFAR-10 in $CPD_DATA (default ../shared/data), as a message says where it is not there.
+Data: CIFAR-10 in $CPD_DATA (default ../shared/data); a message says what to do if it is missing.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SHORT_EPOCHS = 8
 
 @dataclass(frozen=True)
 class Model:
-    """How a network is trained, and what the paper has: accuracy by wire."""
+    """The training settings of a network, and the paper's accuracies by wire format."""
 
     epochs: int
     rate: float

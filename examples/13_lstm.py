@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains an LSTM language model on characters, by several recipes.
 
-`convert` emulates the products of `torch.nn.LSTM` with input and state, gate by gate and step by
-step; the cell's sums and its sigmoid and tanh stay in fp32. The training text is Python's language
+`convert` emulates the products of `torch.nn.LSTM` with input and state, for each gate and time
+step. The cell's additions, sigmoid and tanh remain in fp32. The training text is Python's language
 reference, which the module `pydoc_data.topics` contains.
 
 Run: python examples/13_lstm.py
@@ -33,7 +33,7 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 def train(
     recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text, show: bool
 ) -> float:
-    """Returns the loss of the test part."""
+    """Trains the model and returns its loss on the test text."""
     torch.manual_seed(seed)
     model = TextLstm(len(text.characters), options.width, options.layers)
     if recipe is not None:

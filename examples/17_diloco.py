@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo: workers train alone and exchange outer gradients now and then, here in 4 bits.
+"""Trains with DiLoCo: workers train alone and exchange outer gradients every N steps, in 4 bits.
 
-Each worker takes `--inner` steps of AdamW on images of its own; then what it moved, of each weight,
-goes through one all-reduce, and Nesterov's momentum takes the average to where all go on (Streaming
-DiLoCo, arXiv 2501.18512: the sums are FP32's). It is compared with data parallelism, which sums
-gradients at each step. Workers are models in this process: `cpd.optim.DiLoCo(model, comm, …)`
-gives ranks the same weights, bit for bit.
+Each worker takes `--inner` steps of AdamW on its own images. Then one all-reduce averages the
+changes of the workers' weights, and Nesterov's momentum computes from the average the weights with
+which all workers continue (Streaming DiLoCo, arXiv 2501.18512; sums are in FP32). The program also
+trains with data parallelism, which sums gradients at each step. Workers are models in this process;
+`cpd.optim.DiLoCo(model, comm, …)` gives real ranks the same weights, bit for bit.
 
 Run: python examples/17_diloco.py
 """
@@ -77,7 +77,7 @@ def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def every_step(nodes: cpd.VirtualNodes, model: torch.nn.Module, steps: Sequence[Step]) -> None:
-    """Data parallelism."""
+    """Trains with data parallelism, which sums gradients at each step."""
     optimizer = adam(model)
     for step in steps:
         nodes.step(lambda part: cross_entropy(model(part[0]), part[1]), micro_batches=step)

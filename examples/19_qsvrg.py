@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QSVRG: variance-reduced SGD whose updates are quantized (QSGD, section 3.3).
+"""Runs QSVRG, a variance-reduced SGD whose updates are quantized (QSGD, section 3.3).
 
 The problem is ridge regression of images of ten digits on 96 random features: n = 960 weights x.
 f is the mean of the losses f_j of the images. Four processors work together.
@@ -35,8 +35,9 @@ STEP = 0.2  # times 1 / L
 
 
 class Ridge:
-    """f(x) = mean of f_j(x), f_j(x) = |a_j x - b_j|^2 / 2 + decay |x|^2 / 2, of weights x that are
-    a matrix; |a_j| = 1, so that every f_j is (1 + decay)-smooth and decay-strongly convex."""
+    """The loss f(x) = mean of f_j(x), f_j(x) = |a_j x - b_j|^2 / 2 + decay |x|^2 / 2, where the
+    weights x are a matrix. |a_j| = 1, so every f_j is (1 + decay)-smooth and decay-strongly
+    convex."""
 
     def __init__(self, decay: float = DECAY) -> None:
         digits = load_digits()
@@ -59,7 +60,7 @@ class Ridge:
         return float((misses**2).sum() / self.count + self.decay * (x**2).sum()) / 2
 
     def gradient(self, x: Vector, rows: slice) -> Vector:
-        """Of the mean of these f_j."""
+        """Returns the gradient at x of the mean of the selected f_j."""
         a, b = self.a[rows], self.b[rows]
         return a.T @ (a @ x - b) / len(a) + self.decay * x
 
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def epoch(
     problem: Ridge, y: Vector, codec: cpd.Codec, steps: int, processors: int, number: int
 ) -> tuple[Vector, float]:
-    """Returns the next y, and the bits that a processor has broadcast, on average."""
+    """Runs an epoch; returns the next y, and the mean number of bits that a processor sent."""
     whole = broadcast_exactly(problem, y, processors)
     draw = np.random.RandomState([1, number])
     x, passed, packets = y, np.zeros_like(y), 0
@@ -114,7 +115,7 @@ def epoch(
 
 
 def broadcast_exactly(problem: Ridge, y: Vector, processors: int) -> Vector:
-    """Returns the gradient of f at y: the sum of the processors' parts, each sent in F bits."""
+    """Returns the gradient of f at y, summed over processors; each value is sent in F bits."""
     bounds = np.linspace(0, problem.count, processors + 1).astype(int)
     total = np.zeros_like(y)
     for begin, end in itertools.pairwise(bounds):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses a 6-bit format for a tensor: the errors of all, with and without scales, what a
-multiply-accumulate in each costs, and which to take.
+"""Chooses a 6-bit format for a tensor: prints the errors of all 6-bit formats, with and without
+scales, the cost of a multiply-accumulate unit for each, and the best choices.
 
 Run: python examples/21_choose_format.py [FILE, such as a .npy or a checkpoint]
 """

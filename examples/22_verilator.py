@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a chosen accumulator to a passing simulation: vectors of the unit with all signals inside,
-a test bench around them, and a run in Verilator or Icarus against the RTL of `tests/rtl`.
+"""Verifies RTL for a chosen accumulator: writes vectors with all inner signals and a test bench,
+and runs the RTL of `tests/rtl` with them in Verilator or Icarus.
 
 Run: python examples/22_verilator.py --accumulator h100-fp16   (else a line says what is missing)
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cocotb with CPD as the model: lines of `cpd.hardware.make_vectors` go through a multiplier with
-valid and ready on both sides, with random gaps and back-pressure; results and flags must be the
-lines'.
+"""Tests a multiplier in cocotb with CPD as the model. Lines of `cpd.hardware.make_vectors` go
+through a module with valid and ready ports on both sides, with random gaps and back-pressure.
+Results and flags must equal the values in the lines.
 
-Needs cocotb and Icarus, or Verilator from 5.036 on; else it says so.
+Needs cocotb, and Icarus or Verilator from 5.036 on; prints a message if one is missing.
 
 Run: python examples/23_cocotb.py
      python examples/23_cocotb.py --bug BUG_LINE_LOST   # or another bug of clocked/mul_elastic.sv
@@ -40,7 +40,7 @@ SILENCE = 64  # cycles after the last result, in which no other may come
 
 @cocotb.test()
 async def products(dut) -> None:
-    """Every directed line and 1,000 random ones, in order."""
+    """Yields every directed line and then 1,000 random lines."""
     batches = list(make_vectors("mul", "e4m3fn", directed=True, random=1000).batches())
     a, b, results, flags = (
         np.concatenate([batch[name] for batch in batches]).tolist()
@@ -65,7 +65,7 @@ async def products(dut) -> None:
 
 
 async def send(dut, operands) -> None:
-    """Offers each line until the module takes it; inputs change at falling edges."""
+    """Sends each line: holds valid until the module takes it. Inputs change at falling edges."""
     words = random.Random(1)
     for a, b in operands:
         await FallingEdge(dut.clk_i)
@@ -81,7 +81,7 @@ async def send(dut, operands) -> None:
 
 
 async def receive(dut, words: random.Random) -> tuple[int, int]:
-    """Takes the next result at an edge with valid and ready; it must not change before."""
+    """Returns the result of the next edge with valid and ready; before, it must not change."""
     previous = None
     while True:
         await FallingEdge(dut.clk_i)

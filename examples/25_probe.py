@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks how sums are added, by what they give: NumPy's dot product and its sum, a matrix unit whose
-rule is hidden, and a command, as a circuit's simulation would be one.
+"""Finds from results alone how sums are added: by NumPy's dot product, by NumPy's sum, by a matrix
+unit whose rule is hidden, and by a command, which stands for a circuit's simulation.
 
-Each is a tree of sums and how these are rounded; for the unit it is the text of an accumulator,
-which `cpd.gemm` takes. The command is this file with --answer: it reads a dot product a line, codes
-in hexadecimal, and writes the code of its sum.
+Each answer is a tree of additions with their rounding. For the matrix unit the answer is the text
+of an accumulator, which `cpd.gemm` accepts. The command is this file with --answer: it reads one
+dot product a line, as hexadecimal codes, and writes the code of its sum.
 
 Run: python examples/25_probe.py
 """
@@ -20,7 +20,7 @@ HIDDEN = "h100-fp16"
 
 
 def dots(a: Any, b: Any) -> Any:
-    """NumPy hands it to a BLAS."""
+    """Returns NumPy's dot products, which a BLAS computes."""
     return np.array([np.dot(x, y) for x, y in zip(a, b, strict=True)])
 
 
@@ -29,7 +29,7 @@ def sums(a: Any, b: Any) -> Any:
 
 
 def answer() -> None:
-    """Products of float16 numbers are added to one float32 number, one by one."""
+    """Adds the products of float16 numbers to one float32 number, one after another."""
     for line in sys.stdin:
         *codes, c = line.split()
         x = np.array([int(code, 16) for code in codes], np.uint16).view(np.float16)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights & Biases: a model in MXFP8, what NVFP4 would have lost, step by step; offline, so that no
-account is needed: `wandb sync` sends what out/wandb holds.
+"""Trains in MXFP8 and logs to Weights & Biases the errors that NVFP4 would cause in each step. The
+run is offline and needs no account; `wandb sync` uploads the files in out/wandb.
 
 Run: python examples/31_wandb.py     (needs `pip install wandb`)
 """

@@ -3,8 +3,8 @@
 
 Every rank holds values of very different magnitudes, so another order gives other bits. For each
 chunk rank 0 adds the ranks' values in every order and prints the orders that give the same bits.
-The first two ranks of an order commute. For an order that it found it checks that
-`cpd.simulate_all_reduce` gives these bits, too.
+Exchanging the first two ranks of an order gives the same sum. For one order that it found, it
+checks that `cpd.simulate_all_reduce` gives the same bits.
 
 Run: torchrun --nproc-per-node 4 examples/32_which_collective.py [--backend gloo] [--dtype bfloat16]
 """
@@ -23,7 +23,7 @@ import cpd
 FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_RANKS = 6
 Found = tuple[slice, list[tuple[int, ...]]]
-"""A range of values and the orders that give its bits."""
+"""A range of indices, and the orders of ranks whose sums have the result's bits there."""
 TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QSGD with 4 bits: a layer by itself, encoded and decoded; then its sum over four ranks, threads
-// of this program, and the same by virtual ranks.
+// Encodes and decodes a tensor with QSGD in 4 bits. Then sums tensors over four ranks, which are
+// threads of this program, and checks that virtual ranks give the same sum.
 #include <cpd/cpd.h>
 
 #include <cmath>

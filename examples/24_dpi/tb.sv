@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random stimuli, and CPD as the model inside the simulation: every product of E4M3 codes, and a
-// matrix unit's blocks of 16 fp16 products.
+// Test bench that calls CPD as the model inside the simulation: for products of random
+// E4M3 codes, and for random blocks of 16 fp16 products of a matrix unit.
 `timescale 1ns / 1ps
 module tb;
   import cpd_dpi::*;
