@@ -28,7 +28,7 @@ def write_json(name: str, value: dict[str, object]) -> None:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns what writes each file, by its name."""
+    """Returns a function for each golden file that writes it, by the file's name."""
     found: dict[str, Callable[[], None]] = {
         "specs.pickle": golden_stored.write_pickle,
         "checkpoint.pt": golden_stored.write_checkpoint,
