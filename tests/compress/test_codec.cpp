@@ -295,7 +295,8 @@ TEST(Codec, ACallThatFailsLeavesNothing) {
 }
 
 /// An owner rank encodes the sums of its slice without the rest of the layer, and the slice may
-/// begin at any bucket. The stored errors equal those of the same values within a whole layer.
+/// begin at any bucket. The stored errors equal the errors of a whole layer that contains the
+/// slice.
 TEST(Codec, ResultsHaveAnErrorOfTheirOwn) {
   int with_errors = 0;
   for (const SharedCodec& codec : codecs()) {

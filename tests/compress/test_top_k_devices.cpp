@@ -525,8 +525,8 @@ TEST_P(TopKKernels, SumsOfManySpans) {
   }
 }
 
-/// The first tile counts as having 2^33 ties. The search selects the last of them, or also some
-/// ties of the second tile. The random integers of the latter have indices above 2^35.
+/// The first tile counts as having 2^33 ties. The search selects all of them, and 0, 1 or 30 ties
+/// of the second tile. The random integers of the second tile have indices above 2^35 - 1.
 TEST_P(TopKKernels, RanksBeyond32Bits) {
   constexpr unsigned long long kMany = 1ULL << 33;
   const Format format = ParseFormat("e4m3");
