@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that GemmByBlas on the CPU agrees with sums in binary64, within the error bound that holds
 // for any order of summation.
 #include <dlfcn.h>

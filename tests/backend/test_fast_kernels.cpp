@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that every fast path of the GPU kernels gives the bits of the scalar kernels. Where a fast
 // path is switched off, the general kernel runs and must give the same bits.
 #include <gtest/gtest.h>

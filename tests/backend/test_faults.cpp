@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests faults that depend on values, such as a NaN without a code. The CPU throws in the call
 // itself. Another device raises the fault once, in a later call, or in the call itself if
 // CheckAtOnce(true) is set.

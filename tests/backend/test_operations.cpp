@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests every operation of the library on tensors of a device: the operation gives the bits of the
 // scalar kernels, or refuses the tensors before it writes anything. Repeats this on a second device
 // while the first device is current, and from two threads that use one device each. For each

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that every backend divides elements by their scales with the results of a scalar loop over
 // neighboring elements. (The tests of scaled formats compare the scalar loop with the oracle.) Some
 // runs of elements are processed as several pages at a time, others are not. The scales have all

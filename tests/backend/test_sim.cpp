@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that the simulated device is separate from all others: an operation of the CPU or of
 // another device cannot use its memory or its streams.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the kernel that transposes matrices of 32-bit words: every backend gives the result of the
 // definition and writes nothing else. The sizes lie around those of the squares that are transposed
 // in registers.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the request for huge pages: large memory gets huge pages if the system has any, and the
 // contents of memory do not change.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that MakeProduct finds every element of every operand at its position in the tensor,
 // whichever dimensions it merges.
 #include <gtest/gtest.h>

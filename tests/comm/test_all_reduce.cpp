@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that reductions over local ranks (threads) give the bits of the virtual ranks, and that the
 // cost model predicts their messages and bytes.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that reductions of layers in any device's memory give the bits of the virtual ranks. The
 // ranks are threads that share the device, with messages in the host's or the device's memory;
 // another test runs over NCCL.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests all-reduces with NaN and infinities, and in formats that lack NaN, infinities, zero or the
 // sign. Local ranks give the bits of the virtual ranks.
 #include <gtest/gtest.h>

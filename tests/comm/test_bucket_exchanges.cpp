@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests codecs with buckets in every exchange that they support. Real ranks give the bits of the
 // virtual ranks, and the virtual ranks give the sums of a serial oracle. Tests also states that
 // pass from call to call, rows, and a scale that all ranks share.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests a communicator's calls other than AllReduce on every device, and the arguments that they
 // refuse.
 #include <gtest/gtest.h>

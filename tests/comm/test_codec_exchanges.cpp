@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests codecs whose messages vary in size, with run-length encoding over every exchange. Real
 // ranks give the bits of virtual ranks with the same codec, of packed values, and of a serial
 // oracle. Tests also the messages that announce sizes, states, damaged bytes and lost ranks.

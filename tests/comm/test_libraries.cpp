@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that a missing transport library throws a MachineError that names the library.
 #include <gtest/gtest.h>
 

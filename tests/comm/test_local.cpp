@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests ranks that are threads of one process, with the checks that every transport must pass.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests ranks whose connection drops or that never call. The other ranks name the lost rank and
 // continue without it.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests contributions in scaled formats. The virtual ranks give the sum of all ranks' cast layers,
 // and every exchange has the bits, reports and bytes of the virtual ranks.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that virtual ranks on every device give the bits and the reports of the scalar kernels.
 #include <gtest/gtest.h>
 

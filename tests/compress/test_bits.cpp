@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that writers and readers of bit streams agree with a vector of single bits.
 #include <gtest/gtest.h>
 

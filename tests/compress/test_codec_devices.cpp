@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests codecs that have kernels for measuring, rounding, encoding, decoding and storing. For whole
 // layers and for ranges, every device gives the bits and bytes of the scalar kernels.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests decoders on damaged bytes. Valid encodings of every codec are changed in each bit, and cut
 // or extended to each length. A decoder must give values or throw DamagedBytes, and may not read
 // outside the bytes, which sanitizers check. The checksum of a stream must detect every change.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that Elias codes of levels equal codes that the test writes bit by bit from the definition.
 #include <gtest/gtest.h>
 

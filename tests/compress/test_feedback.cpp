@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests error feedback around codecs of every kind: each call gives the inner codec's result for v
 // = x + residual.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that Huffman codes are as short as possible: compared with a tree built with a heap, with
 // all trees of a few symbols, and with the entropy.
 #include <gtest/gtest.h>

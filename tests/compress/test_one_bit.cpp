@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests 1-bit SGD: sums that overflow binary32, large layers, and texts.
 // tests/python/compress/test_one_bit.py compares bytes, values and residuals with the definition.
 #include <gtest/gtest.h>

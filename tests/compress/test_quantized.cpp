@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the quantized codecs: their values equal a cast of the whole layer. Tests also their bytes
 // and texts. tests/python/compress/test_rows.py compares values with the rules, and with torchft's
 // rows.

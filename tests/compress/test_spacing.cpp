@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that the level spacing of least variance beats all other spacings that the tests try.
 #include <gtest/gtest.h>
 

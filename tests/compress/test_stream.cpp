@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests self-describing streams of every codec: the header, the streams that decoding refuses, and
 // that a stream has the values of the codec's own calls.
 #include <gtest/gtest.h>

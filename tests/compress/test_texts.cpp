@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the texts of every grammar with numbers of any length, codecs within codecs, and that error
 // messages shorten long words.
 #include <gtest/gtest.h>

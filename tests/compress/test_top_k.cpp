@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests which values count as the largest, compared with a sort of all values. Tests also special
 // values, counts and texts. test_top_k_devices.cpp compares all kinds of calls with the definition.
 #include <gtest/gtest.h>

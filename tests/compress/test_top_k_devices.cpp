@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests top-k codecs on every device: sent values, residuals, losses, bytes and the largest value.
 // They must equal a definition that sorts all values, and the codec with the scalar kernels.
 #include <gtest/gtest.h>

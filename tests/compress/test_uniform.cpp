@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the codec that stores weights in uniform bins: bins and centers compared with exact
 // arithmetic, texts, and damaged bytes. tests/python/compress/test_uniform.py tests the bytes and
 // the choice of bits.

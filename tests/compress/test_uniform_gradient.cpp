@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests uniform bins whose number of bits depends on a gradient. The caller sets the gradient in
 // the states.
 #include <gtest/gtest.h>

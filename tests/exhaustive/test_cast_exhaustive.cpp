@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the cast of every binary32 pattern on every backend. The oracle describes each cast as a
 // step function.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the code of every binary32 pattern on every backend. The oracle describes the codes as a
 // step function.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that a layer of more than 2^31 values passes through a codec without an index overflow. The
 // test needs 20 GiB of memory.
 #include <gtest/gtest.h>

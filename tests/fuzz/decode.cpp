@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // A fuzz target: any bytes must decode to values or throw DamagedBytes. CPD_FUZZ_CODEC names the
 // codec. For the name `stream`, the bytes get a valid checksum and are decoded as a whole stream.
 #include <bit>

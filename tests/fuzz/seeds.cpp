@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Prints valid inputs for the fuzzer of decoders, one on each line: the codec's text, a tab, and
 // the bytes in hex.
 #include <cstdio>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // A fuzz target: any text of a grammar must parse to the same meaning as its canonical text, or
 // throw an Error with a message of readable length. CPD_FUZZ_GRAMMAR names the grammar.
 #include <algorithm>

@@ -23,7 +23,7 @@ NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 6
 
 
 def rows() -> list[tuple[str, str, dict[str, int], int]]:
-    """Name, module, parameters, rounding."""
+    """Returns the rows to count: name, module, parameters, rounding mode."""
     made = []
     for exp, man in FORMATS:
         parameters = {"EXP": exp, "MAN": man}
@@ -56,7 +56,7 @@ def integer_wrapper(parameters: dict[str, int]) -> str:
 
 
 def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
-    """A module `top` with the inputs of values, result and flags alone."""
+    """Returns a module `top` whose only ports are the input values, the result and the flags."""
     if module == "int_mac":
         return integer_wrapper(parameters)
     wide = parameters["EXP"] + parameters["MAN"] + 1

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that merged dimensions, strips and boxes visit the elements that a loop over single
 // elements visits, in the same order. Tests also that the random integers of a box are those of its
 // single elements.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that a cast of a transposed tensor gives the oracle's value for each element. The cases
 // vary the shape (around the size of a box), the memory order of x, of `out` and of the caller's
 // random integers, the types, casts in place, and the number of threads.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the operands of a product that are read from images: every part of every matrix holds the
 // values that the definition of windows gives.
 #include <gtest/gtest.h>

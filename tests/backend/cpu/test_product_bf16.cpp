@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that ProductOfBf16 gives the bits of the documented sums, and the exact sums of integers.
 // The cases cover every layout, both element types, the edges of tiles and panels, batches and
 // threads. Tests also the operands that ProductOfBf16 declines, and its errors.

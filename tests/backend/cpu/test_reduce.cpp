@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the CPU's reductions of messages in cases that the tests of all-reduces do not reach.
 #include <gtest/gtest.h>
 

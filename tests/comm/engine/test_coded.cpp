@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests how the blocks of a part are stored in a message, for codecs whose blocks have a fixed size
 // and for codecs whose blocks vary in size.
 #include <gtest/gtest.h>

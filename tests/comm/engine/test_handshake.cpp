@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests ranks that disagree about a call, and a rank that refuses a call. Every rank throws an
 // error with the same text, and the next call works.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests how a layout divides the layers of a call into parts: the values of a part travel in one
 // message.
 #include <gtest/gtest.h>

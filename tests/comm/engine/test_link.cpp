@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests messages between ranks: a receiver detects changed bytes, and memory is not freed while a
 // transport may still write to it.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests a message over MPI that has more bytes than an int can count. mpirun starts the processes.
 #include <gtest/gtest.h>
 

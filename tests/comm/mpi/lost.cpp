@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that MPI processes continue after the last process dies or stops in the middle of an
 // exchange. mpirun starts them with its recovery option on. The other processes detect the loss,
 // agree on it, and continue as a new group. The first of them then prints the result for the

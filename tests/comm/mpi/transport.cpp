@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the MPI transport. mpirun starts several processes, and each runs the same tests. If mpirun
 // ends without an error, MPI was finalized correctly.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests programs that call MPI_Init themselves, and may call MPI_Finalize too. mpirun starts
 // separate processes for each test.
 #include <gtest/gtest.h>

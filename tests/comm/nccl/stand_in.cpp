@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the NCCL transport with an emulation of libnccl that uses host memory. spawn.py starts
 // several processes, and each runs the same tests.
 #include <gtest/gtest.h>

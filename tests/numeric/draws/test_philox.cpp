@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the random integers: the generator is Philox4x32-10 as in Random123, and the documented
 // rule assigns its output to elements.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that each purpose of random numbers has the stream number that the contract gives.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests on every device that each sum has the same bits with all fast paths, with each single path
 // switched off, and with no fast path.
 #include <gtest/gtest.h>

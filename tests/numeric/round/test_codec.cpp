@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests conversions between values, codes and packed bits: every code of every format of up to 16
 // bits.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests quotients and square roots that are rounded to odd without an FMA instruction. An inexact
 // result must end in a 1. A fused multiply-add must show that the exact result lies between its two
 // neighbors.

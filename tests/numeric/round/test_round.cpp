@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that every backend rounds a value into a format as the oracle does, for every format,
 // rounding mode and overflow policy.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that each computation path that a plan chooses is exact for the formats it is chosen for.
 // The formats have every bias at which the choice changes, and the least and the greatest bias.
 // exhaustive/ tests every width of mantissa.

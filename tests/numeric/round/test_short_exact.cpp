@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests results that are rounded to odd in binary32. If the computation reports no doubt, rounding
 // such a result must give the oracle's rounding of the exact result.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that the integer engine gives the results and exceptions of the hardware in binary32 and
 // binary64, and the oracle's results in every other format.
 #include <gtest/gtest.h>

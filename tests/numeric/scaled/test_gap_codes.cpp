@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that the lengths of coded numbers and gaps equal the lengths of codes that the test writes
 // bit by bit.
 #include <gtest/gtest.h>

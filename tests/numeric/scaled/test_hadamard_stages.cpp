@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the Hadamard transform of one group: the matrix by which it multiplies, and the factor 1 /
 // sqrt n.
 #include <gtest/gtest.h>

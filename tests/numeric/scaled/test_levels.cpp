@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the levels of values below a norm. The rule is compared with exact integers, and every
 // backend with the rule and with exact integers.
 #include <gtest/gtest.h>

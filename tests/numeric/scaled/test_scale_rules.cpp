@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the scale of a block, which depends on its largest magnitude A. Each arithmetic and rule is
 // tested where its result changes. The arithmetic `exact` is compared with long double, and the
 // others with binary32 operations in the order of the original libraries.

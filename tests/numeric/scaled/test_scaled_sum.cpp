@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that add_scaled on every backend gives the oracle's result: three operations, each rounded
 // to binary32, none of them fused.
 #include <gtest/gtest.h>

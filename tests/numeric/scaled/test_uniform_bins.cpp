@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests that exact sums, and the centers of bins, are rounded only once. The cases lie next to a
 // tie and are computed in integers.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests ordered sums in which each operation is rounded into the accumulator. FoldStep on every
 // backend gives the oracle's sums, for sequential and Kahan summation.
 #include <gtest/gtest.h>

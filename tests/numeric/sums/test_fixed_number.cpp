@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests sums in integers against 128-bit integers. The widths are 2 to 96 bits, terms may have bits
 // beyond the width, and sums wrap or saturate.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests SumWalk, which runs through an ordered sum and calls one function for each operation. If
 // the oracle does the operations, the result is the oracle's sum, from whichever term a walk begins
 // and however the terms are divided into calls. Tests also the random integers, the stored partial

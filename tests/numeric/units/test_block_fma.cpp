@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//
 // Tests the rule of matrix units: every backend gives the results of integer arithmetic and of
 // reference.h, which share no code with the kernels, and the results of cases worked out by hand.
 #include <gtest/gtest.h>
@@ -71,8 +72,7 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E for a block of dot products whose scales are all 1: the unit's least
-// exponent, or 0 if it is larger and a dot product is not 0.
+// Returns the least exponent E of a block whose scales are all 1: 0 or more if a dot is not 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -221,8 +221,7 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with the model, with k in one call and in several calls. Returns false
-// after a failure.
+// Compares every backend with the model, with k in one call and in several. False after a failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -337,8 +336,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Gives the unit a random adder other than the aligned one, and the other settings that this adder
-// requires.
+// Gives the unit a random adder other than the aligned one, and the settings that it requires.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -399,8 +397,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests operands at the limits of the exponents that are computed in binary32, and one exponent
-// beyond them.
+// Tests operands at the limits of the exponents that binary32 computes, and one beyond.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -423,9 +420,8 @@ TEST(BlockFma, BothRoutesMeet) {
   }
 }
 
-// Tests the last step of a block, which is computed in binary32 or binary64. The sums lie at the
-// ends of the range for binary32, and some have terms of one sign that are as large as possible, so
-// they need more than 31 bits of units.
+// Tests the last step of a block, in binary32 or binary64: sums at the ends of the range for
+// binary32, and sums that are so large that they need more than 31 bits of units.
 TEST(BlockFma, BothEndsMeet) {
   Source source(4);
   for (const char* name : {"h100-bf16", "a100-bf16", "h100-fp8", "v100"}) {
@@ -469,8 +465,7 @@ TEST(BlockFma, LargestSums) {
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");
-  // The largest exponent E is 0, so the unit is 1/8. Then 1 + 0.1875 gives 1.125, and a negative
-  // term loses as much as a positive one.
+  // The largest exponent is 0, so the unit is 1/8. A negative term loses as much as a positive one.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}), 1.125F);
   EXPECT_EQ(dot(unit, {1, -0.1875F}, {1, 1}), 0.875F);
   EXPECT_EQ(dot(unit, {1, 0.1F, 0.1F}, {1, 1, 1}), 1);
@@ -483,8 +478,8 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 counts with the exponent 0, the sum of the operands' exponents. Units of 1/4
-  // hold it. With the exponent 1 of the product, the units would be 1/2.
+  // 1.5 * 1.5 counts with the exponent 0, the sum of the operands' exponents: units of 1/4 hold
+  // 2.25.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
@@ -497,8 +492,7 @@ TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
   EXPECT_EQ(dot(bf16, {0x1p-20F}, {1}), 0x1p-20F);
-  // The addend also counts with at least the exponent of its format's least normal number, 2^-14 in
-  // fp16.
+  // The addend counts with at least the exponent of fp16's least normal number, 2^-14.
   const Accumulator sum = custom("fp16 block_fma a=bf16 b=bf16 block=4 fraction_bits=4 sum=fp16");
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}, 0x1p-20F), 0);
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}), 0x1p-24F);
@@ -511,8 +505,7 @@ TEST(BlockFma, ZerosCountForNothing) {
   EXPECT_EQ(bits_of(dot(unit, {0, -0.0F}, {1, 1}, 0)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {-0.0F}, {1}, -0.0F)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {1, -1}, {1, 1}, -0.0F)), 0U);
-  // All products are zero, and the addend is so small that the factor 2^(F - E) does not fit in
-  // binary32.
+  // All products are zero. The addend is so small that 2^(F - E) does not fit in binary32.
   for (int exponent = -133; exponent < -95; ++exponent) {
     const float c = std::ldexp(1.5F, exponent);
     EXPECT_EQ(dot(Preset("h100-bf16"), {0}, {1}, c), c);

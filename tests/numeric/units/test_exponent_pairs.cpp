@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests sums of exponents, of which one word holds two, against plain integers. Tests also the
-// blocks that ShortBlocks computes in binary32, against binary64. Their products and sums lie at
-// the limits of both types and of 32-bit integers.
+//
+// Tests sums of exponents (one word holds two) against plain integers. Tests also the blocks that
+// ShortBlocks computes in binary32, against binary64. Their products and sums lie at the limits of
+// both types and of 32-bit integers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
