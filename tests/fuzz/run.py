@@ -42,7 +42,7 @@ def read(file: Path) -> tuple[str, list[str]]:
 
 
 def seeds(programs: Path) -> dict[str, list[str]]:
-    """The valid inputs of every codec."""
+    """Returns the valid inputs of every codec."""
     run = subprocess.run([programs / "fuzz_seeds"], check=True, capture_output=True, text=True)
     found: dict[str, list[str]] = {}
     for line in run.stdout.splitlines():
@@ -93,7 +93,7 @@ def fuzz(programs: Path, name: str, runs: int) -> None:
 
 
 def fuzz_texts(programs: Path, name: str, runs: int) -> None:
-    """The words of all texts are what the fuzzer puts together."""
+    """Runs the fuzzer of a grammar. Its dictionary has the words of all stored texts."""
     texts = (HERE / f"{name}.txt").read_text().splitlines()
     words = sorted({word for text in texts for word in re.findall(r"[A-Za-z_]+|\d+|\W", text)})
     with tempfile.TemporaryDirectory() as scratch:

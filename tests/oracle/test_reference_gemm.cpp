@@ -63,7 +63,8 @@ std::vector<reference::Options> options(std::mt19937_64& generator) {
   return all;
 }
 
-// Compares the rounded a * b + c of the slow, exact arithmetic with that of the fast arithmetic.
+// Compares the rounded a * b + c of the slow, exact arithmetic with the result of the fast
+// arithmetic.
 void compare(const reference::Spec& spec, float a, float b, float c, const reference::Options& o,
              const Format& format) {
   const float slow = ExactArithmetic::to_float(ExactArithmetic::rounded(

@@ -35,7 +35,7 @@ BUILD = ROOT / "build/release"
 KERNELS = ROOT / "kernels/cuda"
 TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernels/cuda"
 
-# The program of each source, cheap ones first.
+# The test program for each source. Sources that compile quickly come first.
 PROGRAMS = {
     "cast": "test_ops_cast_devices",
     "codec": "test_ops_cast_devices",
@@ -50,7 +50,8 @@ PROGRAMS = {
     "api": "test_cuda_on_cpu",
 }
 LIMIT = 600
-"""Seconds for one program: far more than it takes; a mutant may loop for ever."""
+"""Limit in seconds for one program. It is far more than a program takes, because a mutant may loop
+for ever."""
 
 Change = tuple[str, str]
 BARRIERS: list[Change] = [(r"__syncthreads\(\);", ";")]
@@ -79,7 +80,7 @@ class Mutant(NamedTuple):
 
 
 def mutants() -> Iterator[Mutant]:
-    """All that there are."""
+    """Yields all mutants: every change at every place of the kernels."""
     for path in sorted(KERNELS.iterdir()):
         if path.suffix not in (".cu", ".cuh", ".h"):
             continue
@@ -95,7 +96,7 @@ def mutants() -> Iterator[Mutant]:
 
 
 def chosen(count: int, seed: int) -> list[Mutant]:
-    """Every barrier; of the others `count`, of each kind as many as it has of all."""
+    """Returns every mutant of a barrier, and a random sample of `count` other mutants."""
     everything = list(mutants())
     others = [m for m in everything if m.kind != "barrier"]
     random.Random(seed).shuffle(others)
@@ -103,7 +104,7 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def includers(file: str) -> list[str]:
-    """Sources that the file is part of, by the compiler's own list."""
+    """Returns the sources that include a file, from the compiler's dependency list."""
     found = []
     for source in PROGRAMS:
         listing = _run(["ninja", "-C", str(BUILD), "-t", "deps", f"{TREE}/{source}.cu.o"]).stdout
@@ -178,7 +179,7 @@ class Bench:
         )  # fmt: skip
 
     def _failure(self, program: str, order: str, folder: Path) -> str:
-        """Returns how the program failed, or nothing."""
+        """Returns how the program failed; an empty text if it passed."""
         environment = {
             **os.environ,
             "CPD_TEST_BACKENDS": "cuda",
@@ -236,7 +237,7 @@ def main() -> int:
 
 
 def harmless() -> dict[tuple[str, str], str]:
-    """Why nothing fails, by file and changed line."""
+    """Returns the known reasons why a mutant makes no test fail, by file and changed line."""
     files = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text())
     return {(file, each["line"]): each["why"] for file, all_ in files.items() for each in all_}
 
