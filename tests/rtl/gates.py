@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Gates of two inputs (inverters apart) of the modules, counted by yosys: writes `gates.json`.
+"""Counts the gates of the modules with yosys, and writes them to `gates.json`.
 
-Rounding is fixed, to nearest even or a matrix unit's own, and signals inside a unit are no outputs.
+    python tests/rtl/gates.py [PREFIX…]
 
-Run: python tests/rtl/gates.py [PREFIX…]   (default: every row; else those whose name begins so)
+Counts gates with two inputs; inverters do not count. Without a PREFIX it counts every row, else the
+rows whose name begins with a PREFIX. Each row has a fixed rounding mode: nearest even, stochastic
+for `fp_cast_sr`, and toward zero for matrix units. Signals inside a unit are not outputs.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
 
 
 def count(module: str, parameters: dict[str, int], rounding: int) -> int:
-    """Gates, without inverters."""
+    """Returns the number of gates, without inverters."""
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder, "top.sv")
         top.write_text(wrapper(module, parameters, rounding))
