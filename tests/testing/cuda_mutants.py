@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants faults in the GPU's kernels and says which the GPU tests catch, run on this CPU.
+"""Plants faults in the GPU's kernels, and finds which of them the GPU tests catch on this CPU.
 
-    mutants.py [--count N] [--seed S] [--only TEXT] [--out FILE]
+    cuda_mutants.py [--count N] [--seed S] [--only TEXT] [--out FILE] [--jobs N]
 
-Each `__syncthreads` is left out once; of bounds tests, terms of indices and choices of rounding in
-kernels/cuda, a seeded sample of N is changed, one at a time. The sources that include what changed
-are compiled, the cheapest first, and the test program of each runs (tests/testing/cuda_on_cpu,
-thin, with ascending and with descending threads) until one fails. Needs build/release with
-cpd_tests. FILE gets a line of JSON for each mutant as it is done; those that it has already are not
-run again. survivors.toml says why nothing fails, where that is known.
+The faults are planted in kernels/cuda, one at a time. Each `__syncthreads` is left out once. Of the
+comparisons with bounds, terms of indices and rounding modes, a random sample of N is changed. The
+sources that include the changed file are compiled, those that compile quickly first. The test
+program of each source runs in the CUDA emulation (tests/testing/cuda_on_cpu), with fewer cases, and
+with threads in ascending and in descending order, until a test fails. Needs build/release with
+cpd_tests. FILE gets a line of JSON for each mutant when its result is known. Mutants that FILE
+already contains are not run again. survivors.toml has the known reasons why no test fails.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of `./dev gpu`: in this tree, or from an archive on a machine with a GPU and torch,
-but without a compiler, CMake or a package index.
+"""Runs the stages of `./dev gpu`, in this tree or from an archive.
 
-    gpu.py run [STAGE…]     cpp, python, memcheck, racecheck, bench; default: all
-    gpu.py pack ARCHIVE     what they need: libraries, test programs, tests, pytest's packages
-    gpu.py from ARCHIVE [STAGE…]    unpacks it into build/gpu and runs them there
+An archive serves a machine that has a GPU and torch, but no compiler, CMake or package index.
 
-A stage that takes longer than 8 minutes is ended. out/gpu/<device>.json has a line for each stage
-and the rows of the benchmarks; logs lie beside it ($OUT names another folder). CPD_GPU_TRIAL=1 goes
-through the stages where there is no GPU: GPU tests are skipped, and the benchmarks run on the CPU.
+    gpu.py run [STAGE…]     runs the stages cpp, python, memcheck, racecheck, bench; default: all
+    gpu.py pack ARCHIVE     packs libraries, test programs, tests and the packages of pytest
+    gpu.py from ARCHIVE [STAGE…]    unpacks the archive into build/gpu and runs the stages there
+
+A stage is ended after 8 minutes. out/gpu/<device>.json gets a line for each stage and the rows of
+the benchmarks. Logs are written to the same folder; $OUT names another folder for both. With
+CPD_GPU_TRIAL=1 the stages run without a GPU: GPU tests are skipped, and the benchmarks run on the
+CPU.
 """
 
 from __future__ import annotations
