@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests that a long call asks the interrupt function at most every 50 ms, and ends if that function
+// throws. Tests also loops, waits and communicators that are interrupted.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the parallel loop: each index runs once, errors reach the caller, and the number of threads
+// follows CPD_NUM_THREADS.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

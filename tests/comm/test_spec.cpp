@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the texts and checks of an all-reduce's description: printing, parsing, options that
+// exclude each other, and sums that stall.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests QSGD: bytes and values by the definition, codings, random integers, variance, texts and
+// refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

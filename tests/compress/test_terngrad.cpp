@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests TernGrad: scales, clipping, bytes, decoding, mean and length of the values, sums in
+// integers, and texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests accumulators that are integers: their texts, checks and names, and the widths that
+// Kulisch's exact sums need.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests how a matrix product is divided into a grid of blocks for threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>

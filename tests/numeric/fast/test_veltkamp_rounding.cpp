@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests that the fast roundings to a format give the reference's results. They use Veltkamp's
+// splitting or add and subtract a large number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
