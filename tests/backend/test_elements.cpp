@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the short conversions of bf16 and fp16 that kernels use: for every code, they give the
-// results of the rounding kernel. Tests also that codes which are packed together in one integer
-// are the codes that the definition of packing gives.
+// results of the rounding kernel. Tests also that several codes packed in one integer agree with
+// the definition of packing.
 #include <gtest/gtest.h>
 
 #include <array>

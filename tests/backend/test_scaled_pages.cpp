@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that every backend divides elements by their scales with the results of a scalar loop over
-// neighboring elements. (The tests of scaled formats compare the scalar loop with the oracle.) Some
-// runs of elements are processed as several pages at a time, others are not. The scales have all
-// sizes, so some quotients overflow, underflow or are ties.
+// Tests that every backend rounds elements divided by their scales exactly as a scalar loop over
+// neighboring elements does. (The tests of scaled formats compare the scalar loop with the oracle.)
+// Some ranges of elements are processed as several pages at a time, others are not. The scales have
+// all sizes, so some quotients overflow, underflow or are ties.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,8 +73,8 @@ const Case kCases[] = {
     {"int8 row", ElementRoute::divide},        {"fp8-block", ElementRoute::wide},
     {"int4 32 scale=fp32", ElementRoute::wide}};
 
-/// Returns scales that the route supports, with any number of significant bits. The route `wide`
-/// also gets scales of zero.
+/// Returns scales that the computation `route` supports, with any number of significant bits. The
+/// route `wide` also gets scales of zero.
 Floats Scales(ElementRoute route, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> exponent(-70, 99), near(-6, 6), kind(0, 9);

@@ -58,8 +58,8 @@ class Interrupt : public testing::Test {
   }
 };
 
-/// Sleeps for longer than the 50 ms between two calls of the interrupt function. One iteration of a
-/// test's loop.
+/// Sleeps for longer than the 50 ms between two calls of the interrupt function. Stands for one
+/// iteration of a long loop.
 void Linger() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
 
 constexpr std::int64_t kElements = std::int64_t{8} << 20;
@@ -113,8 +113,9 @@ bool EndsAnotherCall() {
   return ended && taken.count() < kPatience;
 }
 
-// Runs in a child process, because calls of that process stay ended afterwards. The fork copies
-// only the calling thread, so calls of other threads are not in the child.
+// Runs in a child process: calls on other threads that were ended never return, so their threads
+// would remain in this process. A fork copies only the calling thread, so the child begins without
+// other calls.
 TEST_F(Interrupt, EndsTheCallsOfOtherThreads) {
   const pid_t child = fork();
   if (child == 0) _exit(EndsAnotherCall() ? 0 : 1);

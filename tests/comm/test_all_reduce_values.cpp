@@ -185,7 +185,8 @@ std::vector<std::vector<std::uint8_t>> sent_of(const Reduce& spec, const Ranks& 
   return sent;
 }
 
-/// If no term has reached a plane of a running sum yet, the message holds zeros for that plane.
+/// A running sum may have several planes, such as the sum and its compensation. A plane that no
+/// term has reached yet is sent as zeros, so the message never contains old memory.
 TEST(AllReduce, MessagesHoldNothingOfOtherMemory) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has memory of its own";
   const Ranks ranks = testing::random_ranks(5, {40, 300}, 6);

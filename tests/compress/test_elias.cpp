@@ -137,8 +137,8 @@ Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint
   return levels;
 }
 
-/// Returns the s levels of v relative to its 2-norm. A value between two levels is rounded up with
-/// a probability equal to its fraction.
+/// Returns a level for each value of v, among s levels from 0 to v's 2-norm. A value between two
+/// levels is rounded up with a probability equal to its fraction.
 Levels levels_of(const std::vector<double>& v, int s, std::mt19937_64& random) {
   double norm = 0;
   for (const double x : v) norm += x * x;

@@ -107,7 +107,6 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
 }
 
 TEST(ScaledBlocks, Bytes) {
-  // A message holds the index within the first block, the scales of each 4096 values, and the
   // A message holds the number of values in its first block (two bytes), then for each 4096 values
   // the scales and the elements.
   EXPECT_EQ(ScaledBlocks(ParseScaled("mxfp8")).MostBytes(4096), 2 + 129 + 4096);

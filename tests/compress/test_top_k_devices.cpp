@@ -239,8 +239,8 @@ TEST_P(TopKDevices, Messages) {
   }
 }
 
-/// The inner codec rounds the selected values as a layer of their own. They are multiplied by a
-/// power of two before.
+/// The inner codec rounds the selected values as a layer of their own. Before, the selected values
+/// are multiplied by a power of two.
 TEST_P(TopKDevices, FormatsAndShifts) {
   std::size_t number = 0;
   for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {

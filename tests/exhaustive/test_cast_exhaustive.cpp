@@ -83,8 +83,8 @@ TEST(CastExhaustive, Binary32IsItself) {
                " backends x 2^32 inputs");
 }
 
-// Tests every format with exponent and mantissa bits of at most 13 bits in all, to nearest-even, on
-// the widest backend.
+// Tests every IEEE-like format whose exponent and mantissa have at most 13 bits together, to
+// nearest-even, on the widest backend.
 TEST(CastExhaustive, EveryNarrowIeeeFormat) {
   testing::SweepReport report;
   const std::string widest = testing::backends().back();

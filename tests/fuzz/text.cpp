@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::size_t kLongestError = 4096;
 
-/// Parses `text`, prints it, parses that and prints it again: both prints must be equal.
+/// Parses `text` and prints the result, then parses and prints the printed text. Both printed texts
+/// must be equal.
 template <class Parse>
 void CheckText(std::string_view text, const Parse& parse) {
   const std::string canonical = ToString(parse(text));

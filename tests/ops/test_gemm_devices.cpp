@@ -119,8 +119,8 @@ TEST_F(GemmDevices, ShortStochasticSteps) {
   }
 }
 
-/// Ranges of rows have the bits of the whole product. So have ranges of k, if the second sum starts
-/// from the first one's result.
+/// A range of rows has the bits of the whole product. A product that is computed in two ranges of k
+/// has them too, if the second call begins with the first call's result.
 TEST_F(GemmDevices, PartsAreThoseOfTheWhole) {
   const Format format = ParseFormat("e4m3");
   const Tensor a = Make({37, 96}, Values::on_grid, format);

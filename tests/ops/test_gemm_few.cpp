@@ -17,8 +17,8 @@ using testing::gemm_matches;
 using testing::Shape;
 using testing::Tensor;
 
-// 4124 is beyond the numbers of e5m2's precision: the unit's fp32 sum holds it, and the result in
-// e5m2 is 4096.
+// fp32, the format of the unit's sum, holds 4124. The result's format e5m2 does not, so the result
+// is 4096.
 TEST(GemmFew, AUnitsSumOfNothingIsRoundedIntoItsResult) {
   Accumulator accumulator = ParseAccumulator("e5m2 block_fma a=e4m3 b=e4m3 sum=fp32");
   const Tensor a({1, 0}, {});

@@ -439,7 +439,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
 }
 
 /// Tests products next to powers of two, for which the fast path finds the binade from approximate
-/// logarithms. b is 2^j / a or near it, including products at the ends of the format's last digits.
+/// logarithms. b is 2^j / a, or differs from it by up to 2^14 units in the last place.
 TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   std::mt19937_64 bits(22);
   for (const KernelTable* kernels : tables()) {

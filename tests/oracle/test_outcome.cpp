@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that code, flags and corners computed by shifts equal those computed by the definitions
-// (reference.h, flagged.h), in every mode. The numbers are all numbers on a fine grid for narrow
-// formats. For wide formats they are random numbers and numbers next to the format's.
+// (reference.h, flagged.h), in every mode. For narrow formats, the inputs are all numbers on a fine
+// grid. For wide formats, they are random numbers and numbers next to a value of the format.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -186,8 +186,8 @@ TEST(ReferenceGemm, BlocksByHand) {
   Accumulator separate = unit(4, 3);
   separate.unit->aligns_addend = false;
   EXPECT_EQ(run(separate, {0x1p-4f}, {1}, 1), 1.0625f);
-  // The unit of 13 bits loses 2^-20 next to 1. If it is promoted every four terms, the sum in
-  // binary32 does not lose it.
+  // The unit of 13 bits loses 2^-20 next to 1. If the unit's sum is added to a binary32 sum every
+  // four terms, 2^-20 is preserved.
   Accumulator promoted = unit(4, 13, "e8m13");
   const std::vector<float> x = {1, 0, 0, 0, 0x1p-10f};
   const std::vector<float> y = {1, 1, 1, 1, 0x1p-10f};

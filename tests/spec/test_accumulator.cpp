@@ -163,8 +163,8 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       unit.sum = format();
       unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
       unit.promote = std::int64_t{unit.block} * between(0, 3);
-      // Two settings that would have no effect are refused: an addend that is always +0, and a
-      // rounding mode. They are replaced here.
+      // Check refuses settings without effect: a separate addend that is always +0, and a rounding
+      // mode that changes nothing. Replace such settings.
       if (unit.promote == unit.block) unit.aligns_addend = true;
       a.unit = unit;
       if (unit.promote == 0 && Holds(a.format, unit.sum)) a.rounding.mode = Rounding::nearest_even;

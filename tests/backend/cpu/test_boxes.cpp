@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that merged dimensions, strips and boxes visit the elements that a loop over single
-// elements visits, in the same order. Tests also that the random integers of a box are those of its
-// single elements.
+// Tests merged dimensions, strips and boxes: the ranges in which kernels visit the elements of a
+// strided tensor. They must visit the elements that a loop over single elements visits, in the same
+// order. The random integers of a box must be the integers of its single elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -34,7 +34,8 @@ float value_at(int plane, std::int64_t position) {
   return static_cast<float>((position / 3 + plane) % 8);
 }
 
-/// Returns the codecs of these planes. Every layer uses the same codec in a plane.
+/// Returns the codecs of these planes (the parts of a running sum). Every layer uses the same codec
+/// in a plane.
 Codecs of(const std::vector<SharedCodec>& planes) {
   Codecs codecs(std::span<const SharedCodec>(planes).first(1));
   for (const SharedCodec& plane : planes) codecs.Add({&plane, 1});

@@ -239,9 +239,9 @@ TEST(Link, ChangedBytesAreFound) {
   }
 }
 
-/// The transport of rank 1 of 3, on which every message fails. If `answers`, Alarms() reports the
-/// alarms of ranks 0 and 1, but only at the fifth question after rank 1's own alarm; rank 2's alarm
-/// is missing. Otherwise Alarms() never reports any.
+/// The transport of rank 1 of 3. Every message on it fails. If `answers`, Alarms() reports the
+/// alarms of ranks 0 and 1, but only at its fifth call after rank 1's own alarm, and the alarm of
+/// rank 2 is missing. Otherwise Alarms() reports none.
 class LateAlarms final : public Transport {
  public:
   explicit LateAlarms(bool answers) : answers_(answers) {}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests results that are rounded to odd in binary32. If the computation reports no doubt, rounding
-// such a result must give the oracle's rounding of the exact result.
+// Tests results that are rounded to odd in binary32 and then rounded into a format. The first
+// rounding reports a doubt if the final result may be wrong. Without a doubt, the final result must
+// be the oracle's rounding of the exact result.
 #include <gtest/gtest.h>
 
 #include <array>

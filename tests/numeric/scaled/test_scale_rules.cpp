@@ -198,8 +198,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
   }
 }
 
-/// With an outer scale, the block's scale is that of the quotient A / outer. The outer scales are
-/// powers of two here.
+/// With an outer scale, the block's scale is computed from the quotient A / outer, where A is the
+/// block's largest magnitude. The outer scales are powers of two here.
 TEST(ScaleRules, ExactBelowAnOuterScale) {
   for (const char* scale : {"e8m0", "bf16", "e4m3fn"}) {
     for (const char* rule : {"floor", "ceil", "rceil", "even", "max", "max_pow2", "up"}) {
@@ -312,8 +312,9 @@ TEST(ScaleRules, TransformerEngineInBinary32) {
   }
 }
 
-/// The scale is A * (1 / M), with both operations rounded to binary32, then rounded up to a power
-/// of two as the PTX instruction cvt.rp.ue8m0 does.
+/// The scale is A * (1 / M), where A is the block's largest magnitude and M the element format's
+/// largest number. Both operations are rounded to binary32. The result is rounded up to a power of
+/// two, as the PTX instruction cvt.rp.ue8m0 does.
 TEST(ScaleRules, RoundedUpIntoE8m0) {
   for (const std::string& element : kFloats) {
     for (const char* arithmetic : {"te", "torchao"}) {

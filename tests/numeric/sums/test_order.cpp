@@ -32,8 +32,9 @@ std::uint32_t integer_of(std::int64_t draw, int random_bits) {
   return static_cast<std::uint32_t>(mixed >> 40) & ((1U << random_bits) - 1);
 }
 
-/// Does the operations of a walk with the oracle's rounding. Checks that random integers are used
-/// one after the other, and that no plane (stored partial sum) is read before it is written.
+/// Does the operations that SumWalk asks for, with the oracle's rounding. Checks that random
+/// integers are used one after the other, and that no plane (stored partial sum) is read before it
+/// is written.
 class OraclePlanes {
  public:
   OraclePlanes(const Accumulator& accumulator, const std::vector<float>& terms)
@@ -149,8 +150,8 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
   return all;
 }
 
-/// Expects that the walk gives the oracle's sum if each call takes `together` terms. `anew`: each
-/// call uses a new walk that begins at its first term.
+/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. `anew`: each
+/// call uses a new SumWalk that begins at the call's first term.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
   const SumOrder order = sum_order(a);
@@ -338,7 +339,7 @@ class HeldTexts {
   void store_tree(int plane) { planes_[plane] = tree_; }
 
   /// Returns the text of a sum of `count` products. Each call takes `together` products and uses a
-  /// walk of its own.
+  /// SumWalk of its own.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";
@@ -433,8 +434,8 @@ TEST(SumWalk, PlansOfItsSteps) {
   EXPECT_TRUE(plan_of_sums(a).in_binary32);
 }
 
-/// Adds integers by the operations of a walk. The functions are constexpr, so the compiler can
-/// evaluate a whole walk.
+/// Adds integers by the operations of SumWalk. The functions are constexpr, so the compiler can
+/// evaluate a whole sum.
 struct Integers {
   std::int64_t planes[8] = {};
   const std::int64_t* terms;

@@ -221,7 +221,7 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with the model, with k in one call and in several. False after a failure.
+// Compares every backend with the model, with k in one or several calls. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -486,8 +486,8 @@ TEST(BlockFma, ProductsAreNotNormalised) {
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 in fp16 counts with the exponent -14. Its product with 1 has units of 2^-18, so it is cut
-  // to 0.
+  // 2^-20 in fp16 counts with the exponent -14. Its product with 1 is cut to multiples of 2^-18: to
+  // 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");

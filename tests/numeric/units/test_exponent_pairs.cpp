@@ -144,7 +144,8 @@ TEST(ExponentPairs, ProductsAreThoseOfBinary64) {
   }
 }
 
-/// Tests units up to the sum of a whole block of the greatest products, with addends of every size.
+/// Tests sums of up to a whole block of the greatest products, as multiples of the unit (the last
+/// place), with addends of every size.
 TEST(ExponentPairs, EndsAreThoseOfBinary64) {
   using R = Rule<Rounding::toward_zero>;
   for (const char* unit :
