@@ -57,7 +57,7 @@ def run(mutants: list[Mutant], jobs: int, exhaustive: bool) -> Iterator[tuple[Mu
     """Runs mutants, up to `jobs` at a time; yields each with its result as it is done.
 
     Mutants of the exhaustive tier run only with `exhaustive`, which also runs the exhaustive tests
-    of those that survive the quick tier.
+    of the mutants that survive the quick tier.
 
     Raises:
         RuntimeError: after all others are done, if mutants could not be run: the entry is wrong,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs notebooks as their readers do, without Jupyter, and keeps what they give.
+"""Runs notebooks as their readers do, without Jupyter, and returns or stores their outputs.
 
 python tests/testing/notebook.py examples/14_model.ipynb    stores the outputs in the file
 """

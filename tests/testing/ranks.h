@@ -32,7 +32,7 @@ inline CommOptions options_of(std::int64_t chunk, double timeout = 60) {
   return options;
 }
 
-/// How the work of one rank ended.
+/// The outcome of one rank's work.
 struct Fate {
   enum class Kind : std::uint8_t { well, mismatch, lost, corrupt, error, other };
   Kind kind = Kind::well;

@@ -26,8 +26,7 @@
 
 namespace cpd::testing {
 
-/// Where messages are stored: in the host's memory, unless a test provides functions for a GPU's
-/// memory.
+/// The memory that holds messages: the host's, unless a test provides functions for a GPU's memory.
 struct MessageMemory {
   std::function<std::shared_ptr<void>(std::int64_t)> allocate = [](std::int64_t bytes) {
     return std::shared_ptr<void>(new std::uint8_t[static_cast<std::size_t>(bytes) + 1],

@@ -34,7 +34,7 @@ HASH = (".cmake", ".sh", ".toml", ".yaml", ".yml", "CMakeLists.txt", "/run", "de
 SLASHES = (".sv", ".svh")
 """The ends of names of further files whose comments begin with two slashes."""
 MADE = ("requirements.lock", "tests/testing/wording.toml")
-"""Files that are not read."""
+"""Files that are not checked."""
 QUOTED = re.compile(r"``.+?``|`[^`]+`|\"[^\"]*\"|“[^”]*”|<[^ >][^>]*>|\]\([^)]*\)|https?://\S+")
 """Matches code, quotations, tags, and the targets of links."""
 NAME = re.compile(r"\b\w*(?:_\w*|\w[A-Z]\w*|\d\w*)\b|\b\w+(?=\()|\b[\w/]+\.(?:\w+)\b")
