@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of a fuzzer's input: the measures of a range of a layer, then its bytes. An input of
-// the codec `stream` has only the bytes of a whole stream (compress/stream.h).
+// Defines a fuzzer's input: the measures of a range of a layer, then its bytes. An input of the
+// codec `stream` has only the bytes of a whole stream (compress/stream.h).
 #pragma once
 
 #include <cstdint>

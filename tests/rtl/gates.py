@@ -5,8 +5,8 @@
     python tests/rtl/gates.py [PREFIX…]
 
 Counts gates with two inputs; inverters do not count. Without a PREFIX it counts every row, else the
-rows whose name begins with a PREFIX. Each row has a fixed rounding mode: nearest even, stochastic
-for `fp_cast_sr`, and toward zero for matrix units. Signals inside a unit are not outputs.
+rows whose name begins with a PREFIX. Each row with rounding has a fixed mode: nearest even,
+stochastic for `fp_cast_sr`, and toward zero for `block_fma`. Signals inside a unit are not outputs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compares the dry runs of all ranks. Each message that one rank sends is received by another rank.
-// The times of all steps add up to the time that the cost model computes from only one or two
-// ranks.
+// Tests that the dry runs of all ranks agree: each message that one rank sends is received by
+// another rank, and the times of all steps add up to the time that the cost model computes from
+// only one or two ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
