@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GemmByBlas on the CPU, against sums in binary64 within the bound of any order of summation.
+// Tests that GemmByBlas on the CPU agrees with sums in binary64, within the error bound that holds
+// for any order of summation.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -50,8 +51,9 @@ struct Case {
   Layout out = Layout::contiguous;
 };
 
-/// Any order of n products and sums, fused or not, errs by at most (n + 1) u times the sum of
-/// magnitudes, u = 2^-24, to first order (Higham 2002, section 3.1).
+/// Compares a product with sums in binary64. A sum of n products in any order, fused or not, errs
+/// by at most (n + 1) u times the sum of magnitudes, where u = 2^-24, to first order (Higham 2002,
+/// section 3.1).
 ::testing::AssertionResult blas_matches(const Case& x) {
   const testing::GemmCase shapes{x.a, x.b, x.c};
   const Shape shape = testing::out_shape(shapes);
@@ -160,7 +162,7 @@ TEST_F(Blas, SpecialValuesAreIeees) {
   EXPECT_EQ(out.read()[2], 0x1p100F);
 }
 
-/// A function of the library that CPD has loaded, or null.
+/// Returns a function of the OpenBLAS library that CPD has loaded; null if there is none.
 template <class Function>
 Function* function_of_openblas(const char* name) {
   void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
@@ -193,7 +195,8 @@ TEST_F(Blas, SizesThatItsIntegersDoNotHold) {
   refuses("strides", {from, 2, 2, kMany, 1}, {from, 2, 2, 2, 1}, {to, 2, 2, 2, 1});
 }
 
-/// A product uses MaxThreads() threads, and leaves the number that the process had chosen.
+/// A product runs on MaxThreads() threads, and then restores the number of threads that the program
+/// had set in OpenBLAS.
 TEST_F(Blas, TheNumberOfThreadsIsSetBack) {
   auto* const get = function_of_openblas<int()>("openblas_get_num_threads");
   auto* const set = function_of_openblas<void(int)>("openblas_set_num_threads");
@@ -276,7 +279,8 @@ TEST(BlasErrors, OutInAnInputsMemory) {
   EXPECT_EQ(x.read(), std::vector<float>(4, 1.0F));
 }
 
-// The error is the machine's failure, not the arguments'. Its text names the package to install.
+// A missing BLAS library is a MachineError, since the arguments are valid. The error's text names
+// the package to install.
 TEST(BlasErrors, ALibraryThatIsNotThere) {
   if (CpuBlas().empty()) {
     expect_error<MachineError>("OpenBLAS; Debian: libopenblas", [] { blas::Cpu(); });

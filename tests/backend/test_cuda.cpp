@@ -35,7 +35,7 @@ class Cuda : public ::testing::Test {
   [[nodiscard]] TensorView Y() { return View(y_.data(), DType::f32, n); }
   [[nodiscard]] TensorView Codes() { return View(codes_.data(), DType::u8, n); }
   [[nodiscard]] TensorView Integers() const { return View(integers_.data(), DType::u32, n); }
-  /// x as an 8 x 8 matrix.
+  /// Returns a view of the 64 elements of x as an 8 x 8 matrix.
   static TensorView Matrix(TensorView x) {
     const std::array<std::int64_t, 2> shape{8, 8};
     TensorView view = View(x.data, x.dtype, shape);
@@ -47,7 +47,8 @@ class Cuda : public ::testing::Test {
     view.device = Device::cuda;
     return view;
   }
-  /// `call` throws an Error (or another Kind) that says `what`, and has written nothing.
+  /// Expects that `call` throws a `Kind` (default: Error) whose text contains `what`, and that the
+  /// call has not written anything.
   template <class Kind = Error>
   void ExpectError(const std::string& what, const std::function<void()>& call) const {
     try {
@@ -146,7 +147,7 @@ TEST_F(Cuda, OperationsRefuseWhatTheCpuAloneTakes) {
   ExpectError("block_fma", [&] { Sum(x, 0, Preset("h100-fp16"), sums); });
 }
 
-/// Functions of a library whose calls have this status, of cudaError_t.
+/// While it lives, replaces the CUDA backend by functions that return this status (a cudaError_t).
 class FailingLibrary {
  public:
   explicit FailingLibrary(int status) {
@@ -196,7 +197,7 @@ TEST_F(Cuda, StatusesAreErrors) {
   }
 }
 
-/// cuBLAS's own words, whatever status comes with them.
+/// If cuBLAS reports an error, its text reaches the user, even though the function's status is 0.
 TEST_F(Cuda, ErrorsOfCublasAreErrors) {
   const FailingLibrary library(0);
   const TensorView x = OnGpu(Matrix(X()));
@@ -204,7 +205,8 @@ TEST_F(Cuda, ErrorsOfCublasAreErrors) {
                             [&] { GemmByBlas(x, x, {}, OnGpu(Matrix(Y()))); });
 }
 
-/// A failed allocation for a reduction over ranks on the GPU has its own error.
+/// If a reduction over ranks cannot allocate GPU memory, its error differs from the errors of other
+/// operations.
 TEST_F(Cuda, NoMemoryForAReductionIsAnErrorOfItsOwn) {
   Reduce spec;
   spec.average = true;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The few operations that convert bf16 and fp16 in kernels, against the rounding kernel's, code by
-// code; groups of codes packed in one integer against the definition of packing.
+// Tests the short conversions of bf16 and fp16 that kernels use: for every code, they give the
+// results of the rounding kernel. Tests also that several codes packed in one integer agree with
+// the definition of packing.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -35,7 +36,8 @@ void ExpectTheRoundingKernels() {
   ASSERT_EQ(cuda::code_of_held<type>(nan), cuda::narrow<type>(nan));
 }
 
-/// Values between codes, ties among them, of any exponent.
+/// Tests random values of any exponent. They lie between codes of the type, and some of them are
+/// ties.
 template <DType type>
 void ExpectNearest() {
   constexpr RoundPlan plan = cuda::half_plan<type>();
@@ -56,7 +58,7 @@ TEST(Elements, OthersAreRoundedToNearest) {
 TEST(Elements, Bf16) { ExpectTheRoundingKernels<DType::bf16>(); }
 TEST(Elements, Fp16) {
   ExpectTheRoundingKernels<DType::f16>();
-  // the code of a NaN in a GPU's product
+  // The pattern 0x7FFFFFFF is the NaN that a GPU's product gives.
   EXPECT_EQ(cuda::code_of_held<DType::f16>(testing::from_bits(0x7FFFFFFF)), 0x7E00);
 }
 

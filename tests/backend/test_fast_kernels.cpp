@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every fast path of the kernels for a GPU gives the scalar kernels' bits, and so do the general
-// kernels in its place, where it is switched off.
+// Tests that every fast path of the GPU kernels gives the bits of the scalar kernels. Where a fast
+// path is switched off, the general kernel runs and must give the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ using Bytes = std::vector<std::uint8_t>;
 using Shape = std::vector<std::int64_t>;
 using On = const testing::Accelerator*;  // null: the CPU
 
-/// A call that a path takes. run(device) returns all that it writes.
+/// A call that takes a fast path. run(device) returns all bytes that the call writes.
 struct Call {
   std::string path;     ///< in paths.def
   std::string kernel;   ///< that the path queues, and no other
@@ -44,7 +44,7 @@ struct Call {
   std::function<Bytes(On)> run;
 };
 
-/// Numbers of many binades, zeros and, where asked, some that are not finite.
+/// Returns numbers of many binades, with zeros; with some Inf and NaN unless `finite`.
 std::vector<float> Values(std::int64_t n, bool finite = true) {
   std::vector<float> x(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -72,13 +72,13 @@ RoundingOptions Options(Rounding mode) {
   return options;
 }
 
-/// The bytes of values.
+/// Returns the bytes of the values.
 Bytes BytesOf(const std::vector<float>& x) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(x.data());
   return {bytes, bytes + 4 * x.size()};
 }
 
-/// Returns the values that write(there, out) writes.
+/// Returns the bytes that write(there, out) writes to `out`.
 template <class Write>
 Bytes Written(On device, const Shape& shape, Write write) {
   Copies there(device);
@@ -216,7 +216,7 @@ void AddVirtualRanks(std::vector<Call>& calls) {
 const std::vector<const char*> kScaled = {"mxfp8", "fp8-block", "nvfp4"};  // blocks of 32, 128, 16
 const Shape kMatrix{160, 256};
 
-/// Elements' codes, blocks' scales and the second level's.
+/// The result of encoding: the elements' codes, the scales of blocks, and the outer scales.
 struct Codes {
   Bytes packed, scales, outer;
 };
@@ -312,8 +312,9 @@ class FastKernels : public testing::RanksOnDevice {
     SetFastPaths({});
     RanksOnDevice::TearDown();
   }
-  /// Expects a call's bits with these paths and, where kernels have names, whether it queues the
-  /// path's one or another.
+  /// Expects that a call has the expected bits with these fast paths. On a device that reports
+  /// kernel names, expects also that the call queues the path's kernel if `is_taken`, and otherwise
+  /// another kernel.
   void ExpectBits(const Call& call, FastPaths paths, const Bytes& expected, bool is_taken) const {
     SetFastPaths(paths);
     static_cast<void>(testing::queued_kernels());
@@ -330,8 +331,9 @@ class FastKernels : public testing::RanksOnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, FastKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// Each path's calls take it, and have the same bits without it and without any. A call of a path
-/// that paths.def does not list takes the general kernels.
+/// Tests that each call takes its fast path, and that its bits do not change if this path or all
+/// paths are switched off. A call whose path is not listed in paths.def must take the general
+/// kernels.
 TEST_P(FastKernels, SameBitsWithoutAPath) {
   for (const Call& call : AllCalls()) {
     const Bytes expected = OnScalar([&] { return call.run(nullptr); });

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults that only values show. The CPU throws at once. On another device a later call raises the
-// fault, once, or the call itself if calls are checked at once.
+// Tests faults that depend on values, such as a NaN without a code. The CPU throws in the call
+// itself. Another device raises the fault once, in a later call, or in the call itself if
+// CheckAtOnce(true) is set.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::array<std::int64_t, 2> kSquare{16, 16};
 
-/// 256 values of e4m3fn, but for number 37.
+/// Returns 256 values, all 0.5 except number 37, which is `odd`.
 std::vector<float> ValuesWith(float odd) {
   std::vector<float> x(256, 0.5F);
   x[37] = odd;
@@ -34,7 +35,8 @@ std::vector<float> ValuesWith(float odd) {
 
 class Faults : public testing::OnDevice {
  protected:
-  /// Expects the error of `call`: its own, or an earlier call's.
+  /// Expects that `call` throws an Error whose text begins with `text`. `earlier`: more text must
+  /// follow, which says that an earlier call caused the fault.
   static void ExpectError(const std::string& text, bool earlier,
                           const std::function<void()>& call) {
     try {
@@ -46,12 +48,14 @@ class Faults : public testing::OnDevice {
       EXPECT_EQ(what.size() > text.size(), earlier) << what;
     }
   }
-  /// Returns the value that an error text names. Only the CPU knows it.
+  /// Returns the value that an error text must name: `value` on the CPU, `elsewhere` on another
+  /// device, which does not know the value.
   [[nodiscard]] std::string Got(const char* value, const char* elsewhere) const {
     return on_host() ? value : elsewhere;
   }
-  /// Runs call(there) both ways; `harmless` waits for the device and then casts. A part of `call`
-  /// may already see what an earlier part of it noted.
+  /// Expects the fault of call(there) both with CheckAtOnce(true) and with CheckAtOnce(false).
+  /// `harmless` waits for the device and then casts valid values, so it raises a fault that is
+  /// still pending. A later operation within `call` may already raise the fault of an earlier one.
   void ExpectFault(const std::string& text, const std::function<void(testing::Copies&)>& call) {
     const auto bad = [&] {
       testing::Copies there = There();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every operation of the library on a device's tensors: it gives the scalar kernels' bits, or
-// refuses them before anything is written; also on a second device while the first is current, and
-// from two threads with a device each. Prints a row of the table in kernels/cuda/README.md for
-// each, which tests/python/ops/test_operations_table.py holds against it.
+// Tests every operation of the library on tensors of a device: the operation gives the bits of the
+// scalar kernels, or refuses the tensors before it writes anything. Repeats this on a second device
+// while the first device is current, and from two threads that use one device each. For each
+// operation, prints a row of the table in kernels/cuda/README.md;
+// tests/python/ops/test_operations_table.py compares the rows with the table.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -45,14 +46,15 @@ constexpr std::int64_t kCount = kSide * kSide;
 constexpr std::array<std::int64_t, 2> kSquare{kSide, kSide};
 constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, 2 * kSide + 1};
 
-/// Returns random integers below 8, as many as the operations here need.
+/// Returns random integers below 8, enough for every operation in this file.
 std::vector<std::uint32_t> Draws() {
   std::vector<std::uint32_t> draws(kCount * (2 * kSide + 1));
   for (std::size_t i = 0; i < draws.size(); ++i) draws[i] = i * 5 % 8;
   return draws;
 }
 
-/// The operands and results of operations, on the host, and views of them there or on a GPU.
+/// The operands and results of the operations. The memory is on the host; views may refer to it or
+/// to copies on a GPU.
 struct Memory {
   Memory() {
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -98,7 +100,7 @@ struct Operation {
   std::function<void(const Views&)> call;
 };
 
-/// The first n elements of a view, as a vector.
+/// Returns a view of the first n elements of a view, with one dimension.
 TensorView Part(TensorView view, std::int64_t n) {
   view.rank = 1;
   view.shape[0] = n;
@@ -257,8 +259,8 @@ std::vector<Operation> AllOperations() {
   };
 }
 
-/// The number of times that the emulation of CUDA (tests/testing/cuda_on_cpu) has let the host
-/// wait; nothing on a GPU.
+/// Returns how often the CUDA emulation (tests/testing/cuda_on_cpu) has made the host wait for a
+/// stream; std::nullopt on a real GPU.
 std::optional<int> Waits() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   auto* waits = reinterpret_cast<int (*)()>(dlsym(library, "cuda_on_cpu_waits"));
@@ -274,7 +276,7 @@ bool HoldsTheBitsOf(const std::vector<T>& x, const std::vector<T>& y) {
 using testing::Accelerator;
 using testing::Copies;
 
-/// Makes a CUDA device this thread's current one.
+/// Makes a CUDA device current in this thread. Does nothing for other kinds of devices.
 void Enter(const Accelerator& device) {
   if (device.kind() != Device::cuda) return;
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -307,8 +309,9 @@ class Operations : public testing::OnDevice {
     });
   }
 
-  /// The columns CUDA and 'in a graph' of an operation's row. Its tensors are where `there` has
-  /// them, while the current device is `current`, unless that is null.
+  /// Returns the columns "CUDA" and "in a graph" of an operation's table row. The operation's
+  /// tensors are on the device of `there`. If `current` is not null, that device is made current
+  /// before the call.
   static std::string Columns(const Operation& operation, Memory& memory, Copies there,
                              const Accelerator* current) {
     Views views = ViewsOf(memory);
@@ -330,7 +333,7 @@ class Operations : public testing::OnDevice {
     return columns;
   }
 
-  /// Runs every operation; returns the table's rows.
+  /// Runs every operation and returns the rows of the table.
   static std::vector<std::string> RunAll(const Accelerator* there, const Accelerator* current) {
     CheckAtOnce(false);
     std::vector<std::string> rows;
@@ -382,7 +385,8 @@ TEST_P(OperationsOfTwo, WorkInTwoThreadsWithADeviceEach) {
   other.join();
 }
 
-/// A call on the first device does not raise what one on the second noted.
+/// A fault that a call on the second device has recorded is not raised by a call on the first
+/// device.
 TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   Memory memory;
   const Views here = ViewsOf(memory);
@@ -410,7 +414,7 @@ TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   EXPECT_THROW(CheckDevice(kind(), 1), Error);
 }
 
-/// Operands of two devices are refused before anything is written.
+/// An operation refuses operands on two different devices before it writes anything.
 TEST_P(OperationsOfTwo, RefuseOperandsOfBoth) {
   Memory memory;
   const Views here = ViewsOf(memory);

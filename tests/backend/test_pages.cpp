@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops that walk pages side by side: lengths around pages and groups, memory of any alignment,
-// given and fresh random integers, the least NaN; every value against the oracle's.
+// Tests the loops that process several pages of a tensor at a time, against the oracle's value for
+// each element. The cases vary the length (around pages and groups), the alignment of memory, and
+// the random integers (given by the caller or made in the call). Tests also that the NaN with the
+// lowest index is reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +38,8 @@ const std::array kOptions = {options_of(Rounding::nearest_even), options_of(Roun
                              options_of(Rounding::stochastic, 16),
                              options_of(Rounding::stochastic, 24)};
 
-/// Memory that begins `offset` elements behind a boundary of 64 bytes, with some before and behind.
+/// n elements of memory that begin `offset` elements after a 64-byte boundary, with guard elements
+/// before and after them.
 template <class T>
 class Placed {
  public:
@@ -45,7 +48,7 @@ class Placed {
     begin_ = memory_.data() + (64 - address % 64) % 64 / sizeof(T) + kSlack + offset;
   }
   T* data() { return begin_; }
-  /// Returns whether nothing before the first element and behind element n was written.
+  /// Returns whether the guard elements before element 0 and from element n on still hold `fill`.
   bool ends(std::size_t n, T fill) const {
     const auto kept = [&](T v) { return v == fill; };
     return std::all_of(begin_ - kSlack, begin_, kept) &&
@@ -96,7 +99,7 @@ Case make_case(const char* name, const RoundingOptions& o, int shift, std::int64
   return c;
 }
 
-/// Returns whether the first n codes are the case's.
+/// Returns whether the first n packed codes equal the expected codes of the case.
 bool are_its_codes(const Case& c, const std::uint8_t* packed, std::size_t n) {
   const std::size_t bits = n * static_cast<std::size_t>(c.format.bits());
   const std::size_t whole = bits / 8;
@@ -105,7 +108,7 @@ bool are_its_codes(const Case& c, const std::uint8_t* packed, std::size_t n) {
          (last == 0 || (packed[whole] & last) == (c.packed[whole] & last));
 }
 
-/// The kernels' results for one length and placement.
+/// Compares the kernels' results with the oracle's, for one length and one placement in memory.
 void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t offset,
            bool given) {
   const RoundPlan plan = PlanOf(c.format, c.o, testing::kKey);
@@ -146,7 +149,7 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
   ASSERT_TRUE(packed.ends(bytes, 0xA5)) << says("encode");
   ASSERT_TRUE(are_its_codes(c, packed.data(), n)) << says("encode");
   if (c.shift != 0) return;
-  // Codes in memory of exactly their size, so that a sanitizer detects reads behind them.
+  // The codes are in memory of exactly their size, so a sanitizer detects a read past the end.
   const std::vector<std::uint8_t> exact(packed.data(), packed.data() + bytes);
   Placed<float> back(kMost, offset, 7.0F);
   kernels.decode({.n = count,

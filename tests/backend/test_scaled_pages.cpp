@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements below scales on every backend against one lane's loop over neighbors, which the tests
-// of scaled formats hold against the oracle: runs that walk pages side by side and such that do
-// not, and scales of any size, so that quotients overflow, vanish and lie at ties.
+// Tests that every backend rounds elements divided by their scales exactly as a scalar loop over
+// neighboring elements does. (The tests of scaled formats compare the scalar loop with the oracle.)
+// Some ranges of elements are processed as several pages at a time, others are not. The scales have
+// all sizes, so some quotients overflow, underflow or are ties.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ constexpr std::int64_t kN = 3 * 4096;
 constexpr std::int64_t kRuns[] = {16, 32, 64, 128, 256, 512, 1024, 3072, 4096};
 constexpr std::size_t kLine = 64;
 
-/// n values that begin on a cache line.
+/// n values that begin `offset` values after a cache line's start.
 template <class T>
 struct Aligned {
   explicit Aligned(std::size_t n, std::size_t offset = 0) : memory(n + 2 * kLine) {
@@ -42,7 +43,8 @@ struct Aligned {
   T* begin;
 };
 
-/// Numbers of all sizes and signs, short ones among them, zeros, subnormals, Inf and NaN.
+/// Returns numbers of all sizes and both signs, some with few significant bits, and zeros,
+/// subnormals, Inf and NaN.
 Floats Values(unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> exponent(-30, 30), kind(0, 40);
@@ -71,7 +73,8 @@ const Case kCases[] = {
     {"int8 row", ElementRoute::divide},        {"fp8-block", ElementRoute::wide},
     {"int4 32 scale=fp32", ElementRoute::wide}};
 
-/// Scales that the route takes, of every number of bits; for the wide one zero too.
+/// Returns scales that the computation `route` supports, with any number of significant bits. The
+/// route `wide` also gets scales of zero.
 Floats Scales(ElementRoute route, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> exponent(-70, 99), near(-6, 6), kind(0, 9);
@@ -92,7 +95,7 @@ struct Mode {
   int random_bits = 8;
 };
 
-/// The bf16 pattern nearest to v, the even one of two; of a NaN 0x7FC0.
+/// Returns the bf16 pattern nearest to v, ties to even; 0x7FC0 for a NaN.
 std::uint16_t Nearest(float v) {
   if (std::isnan(v)) return 0x7FC0;
   const auto bits = std::bit_cast<std::uint32_t>(v);

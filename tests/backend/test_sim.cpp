@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The simulated device is a device of its own: neither the CPU's operations nor another device's
-// work on its memory and streams.
+// Tests that the simulated device is separate from all others: an operation of the CPU or of
+// another device cannot use the simulated device's memory or streams.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -79,7 +79,8 @@ TEST(Kinds, WithoutAnOperationAreRefused) {
   }
 }
 
-/// Replaces the backend of the simulated device, and of the CPU, until the next call.
+/// A test may replace the backend of the simulated device, and of the CPU, until SetBackend is
+/// called again.
 TEST_F(Sim, IsReplacedForTests) {
   Backend other = BackendOf(kind());
   other.name = "other";
@@ -120,11 +121,12 @@ Reduce SpecOf(SharedCodec wire) {
   return spec;
 }
 
-/// Codecs whose states use the queue of a call.
+/// Codecs that store states for a layer, and queue work on a call's stream to compute them.
 constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
                                      "feedback top_k 0.1 feedback=off"};
 
-/// A call ends without its commit, and the tensors' stream with it, before the states.
+/// The call ends without a commit and its tensors' stream is closed, while the states still exist.
+/// The states must not use that stream.
 TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   std::vector<float> x(3000, 1.5F);
   for (const char* text : kStateful) {
@@ -158,7 +160,7 @@ TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   }
 }
 
-/// Every rank's contribution leaves as many blocks of memory as the first one's.
+/// After each rank's contribution, as many memory blocks are in use as after the first rank's.
 TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   constexpr int kRanks = 6;
   std::vector<float> x(3000, 1.5F);
@@ -186,7 +188,7 @@ TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   }
 }
 
-/// A codec that reads a layer and then throws.
+/// A codec that copies the layer it is given and then throws.
 class Throwing final : public Codec {
  public:
   explicit Throwing(float* copy) : copy_(copy) {}
@@ -221,7 +223,7 @@ class Throwing final : public Codec {
   float* copy_;
 };
 
-/// A tensor's stream waits for what was queued, though the call throws.
+/// If a call throws, the tensor's stream still waits for the work that the call has queued.
 TEST_F(Sim, TensorsMayChangeAfterACodecsError) {
   std::vector<float> x(3000, 1.5F);
   std::vector<float> copy(x.size());
@@ -247,7 +249,7 @@ TEST_F(Sim, TensorsMayChangeAfterACodecsError) {
 
 using SimDeathTest = Sim;
 
-/// The CPU would read the device's memory.
+/// Calls an operation of the CPU with the device's memory. The read must end the process.
 TEST_F(SimDeathTest, HasMemoryThatTheCpuCannotTouch) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const testing::OnGpuView x(driver(), View(x_));

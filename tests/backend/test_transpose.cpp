@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel that transposes words: every backend against the definition, at sizes around those of
-// the squares in registers, and nothing written elsewhere.
+// Tests the kernel that transposes matrices of 32-bit words: every backend gives the result of the
+// definition and writes nothing else. The sizes lie around those of the squares that are transposed
+// in registers.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace {
 
 using Words = std::vector<std::uint32_t>;
 
-/// Words that are all different.
+/// Returns n words that are all different.
 Words Numbered(std::int64_t n) {
   Words words(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < words.size(); ++i) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the texts that switch fast paths off (CPD_FAST), and the names of the paths.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Advice on huge pages: large memory gets them where the system has any; nothing else changes.
+// Tests the request for huge pages: large memory gets huge pages if the system has any, and the
+// contents of memory do not change.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -44,7 +45,7 @@ TEST(HugePages, WhatIsWrittenStays) {
 }
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-/// KiB of huge pages in the mapping that begins at `data`.
+/// Returns the KiB of huge pages in the mapping that begins at `data`.
 std::int64_t HugeKib(const void* data) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;

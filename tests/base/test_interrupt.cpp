@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests that a long call asks the interrupt function at most every 50 ms, and ends if that function
+// throws. Tests also loops, waits and communicators that are interrupted.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +26,7 @@
 namespace cpd {
 namespace {
 
-/// The exception by which these tests end calls.
+/// The exception that the interrupt function of these tests throws to end a call.
 class Enough final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "enough"; }
@@ -55,7 +58,8 @@ class Interrupt : public testing::Test {
   }
 };
 
-/// One piece of a loop, long enough for the next question.
+/// Sleeps for longer than the 50 ms between two calls of the interrupt function. Stands for one
+/// iteration of a long loop.
 void Linger() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
 
 constexpr std::int64_t kElements = std::int64_t{8} << 20;
@@ -87,8 +91,8 @@ TEST_F(Interrupt, ACallWithinACallPutsNoQuestionOff) {
   EXPECT_EQ(g_asked, 1);
 }
 
-/// Ends the call of another thread while this thread is in a call too. Returns whether the other
-/// call ended in time.
+/// Ends a call of another thread while this thread is in a call too. Returns whether the other call
+/// ended in time.
 bool EndsAnotherCall() {
   constexpr double kPatience = 20;
   std::atomic<bool> runs{false};
@@ -109,7 +113,9 @@ bool EndsAnotherCall() {
   return ended && taken.count() < kPatience;
 }
 
-// Runs in another process, whose calls stay ended. A fork leaves a call's other threads behind.
+// Runs in a child process: calls on other threads that were ended never return, so their threads
+// would remain in this process. A fork copies only the calling thread, so the child begins without
+// other calls.
 TEST_F(Interrupt, EndsTheCallsOfOtherThreads) {
   const pid_t child = fork();
   if (child == 0) _exit(EndsAnotherCall() ? 0 : 1);
@@ -194,7 +200,7 @@ TEST_F(Interrupt, BreaksACommunicatorAndTellsTheOthers) {
   }
 }
 
-/// The product of a square matrix with itself.
+/// Returns the product of a square matrix with itself.
 std::vector<float> Squared(const std::vector<float>& x, std::int64_t side) {
   std::vector<float> out(x.size());
   const std::vector<std::int64_t> shape{side, side};

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the parallel loop: each index runs once, errors reach the caller, and the number of threads
+// follows CPD_NUM_THREADS.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +25,7 @@
 namespace cpd {
 namespace {
 
-/// Sets CPD_NUM_THREADS while alive.
+/// While it lives, sets CPD_NUM_THREADS to `count`.
 class Threads {
  public:
   explicit Threads(const char* count) { setenv("CPD_NUM_THREADS", count, 1); }
@@ -31,10 +34,10 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
 };
 
-/// Every case on the pool's threads and on OpenMP's, as torch's operators run.
+/// Runs every case on the pool's threads and on OpenMP's threads, which torch's operators use.
 class Parallel : public ::testing::TestWithParam<bool> {
  protected:
-  /// For a thread of a test.
+  /// Returns the object that makes a test's thread use OpenMP; null if the test uses the pool.
   [[nodiscard]] static std::unique_ptr<OpenMpThreads> ThreadsOfTest() {
     return GetParam() ? std::make_unique<OpenMpThreads>() : nullptr;
   }

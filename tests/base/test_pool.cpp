@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the pool of threads that parallel loops share, and the waiting that leaves the core to
+// others.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,7 +28,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-/// A call of `wanted` threads that stay at work until it is told to let them go.
+/// A call on `wanted` threads that keep working until the test releases them.
 class Held {
  public:
   explicit Held(int wanted)
@@ -38,7 +41,7 @@ class Held {
   Held& operator=(const Held&) = delete;
 
   void Release() { over_ = true; }
-  /// Waits for `wanted` threads, and returns the numbers of those that have begun, as bits.
+  /// Waits until `wanted` threads have begun. Returns their numbers as a bit mask.
   unsigned Begun(int wanted) const {
     while (std::popcount(numbers_.load()) < wanted) std::this_thread::yield();
     return numbers_;
@@ -137,7 +140,7 @@ TEST(Pool, ItsThreadsTakeNoSignals) {
   EXPECT_TRUE(blocked);
 }
 
-/// Seconds that this thread has run.
+/// Returns the CPU time of this thread in seconds.
 double Ran() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MakeProduct: every element of every operand is found where its tensor has it, whatever was
-// merged.
+// Tests that MakeProduct finds every element of every operand at its position in the tensor,
+// whichever dimensions it merges.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,8 @@ TensorView Contiguous(const float* data, const Shape& shape) {
   return View(data, DType::f32, shape);
 }
 
-/// Where row-major element `index` of a tensor of shape `whole` lies in x, which broadcasts to it.
+/// Returns the offset in x of the element with row-major number `index` in a tensor of shape
+/// `whole`. x is broadcast to that shape.
 std::int64_t OffsetIn(const TensorView& x, const Shape& whole, std::int64_t index) {
   std::int64_t offset = 0;
   for (std::size_t d = whole.size(); d-- > 0;) {
@@ -33,7 +34,7 @@ std::int64_t OffsetIn(const TensorView& x, const Shape& whole, std::int64_t inde
   return offset;
 }
 
-/// The same by the product's strides, for a matrix of the batch.
+/// Returns the offset of an element by the product's strides, given its matrix, row and column.
 std::int64_t OffsetIn(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                       std::int64_t row, std::int64_t column) {
   std::int64_t offset = row * x.row_stride + column * x.column_stride;

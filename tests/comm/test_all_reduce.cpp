@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over local ranks (threads) against the virtual ranks, bit for bit, and what they cost
-// against the cost model.
+// Tests that reductions over local ranks (threads) give the bits of the virtual ranks, and that the
+// cost model predicts their messages and bytes.
 #include <gtest/gtest.h>
 
 #include <array>

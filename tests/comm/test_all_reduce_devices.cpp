@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions of layers in any device's memory give the virtual ranks' bits: over local ranks, which
-// share the device, with messages in the host's memory or in its own, and over NCCL.
+// Tests that reductions of layers in any device's memory give the bits of the virtual ranks. The
+// ranks are threads that share the device, with messages in the host's or the device's memory;
+// another test runs over NCCL.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,7 +57,7 @@ class AllReduceDevices : public testing::RanksOnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, AllReduceDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// A mode by its number, stochastic the first.
+/// Returns rounding mode number `mode`, modulo the number of modes. Mode 0 is stochastic.
 RoundingOptions rounding_of(std::size_t mode, int random_bits) {
   constexpr std::size_t kModes = testing::kDeterministicModes.size() + 1;
   RoundingOptions options;
@@ -77,7 +78,8 @@ std::vector<Format> formats() {
   return all;
 }
 
-/// Layers of any size, messages in the host's memory and the device's, results in place or not.
+/// The layers have any size. Messages are in the host's or the device's memory, and results may
+/// replace the layers.
 TEST_P(AllReduceDevices, LocalRanks) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 3, 5, 8}) {
@@ -95,7 +97,7 @@ TEST_P(AllReduceDevices, LocalRanks) {
   }
 }
 
-/// Sums of terms that are any values: messages of binary32.
+/// Messages are in binary32, so the terms of the sums may be any values.
 TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   const reference::Spec of_values = reference::spec_of(ParseFormat("e5m2"));
   std::size_t pick = 0;
@@ -129,8 +131,8 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   }
 }
 
-/// Packs values of one rank and unpacks them: any index, shift and divisor, messages at any byte.
-/// Checks casts, codes and counts.
+/// Packs one rank's values into a message and unpacks them, with any index, shift and divisor, and
+/// with messages that begin at any byte. Checks the cast values, the codes and the counts.
 TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
@@ -175,7 +177,8 @@ TEST_P(AllReduceDevices, PackedContributions) {
         queue->reduce(call);
         queue->Wait();
         copies.Read(packed.data());
-        // The CPU's ranges do not cross a multiple of 2^32.
+        // On the CPU, the range of one call may not cross a multiple of 2^32, so the cast takes two
+        // calls.
         std::vector<float> cast(n);
         CastScaled(format, options, shift, first, 77, x.data(), cast.data(), testing::kKey);
         CastScaled(format, options, shift, first + 77, n - 77, x.data() + 77, cast.data() + 77,
@@ -237,8 +240,8 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
       << "an empty layer may be anywhere";
 }
 
-/// Ranks of which no sum exceeds a format of 4 bits: such formats have no NaN, and messages that
-/// may meet one are fp32's.
+/// Returns ranks with values so small that no sum overflows a format of 4 bits. Such formats have
+/// no NaN, so messages would be in fp32 if a sum could be NaN.
 Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), sizes, 9);
   for (auto& layers : ranks) {
@@ -249,8 +252,9 @@ Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   return ranks;
 }
 
-/// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
-/// it, zeros of both signs, NaN and infinities, and segments that begin at any byte.
+/// Tests codes of 8 bits that are summed rank after rank and rounded to nearest-even. The values
+/// lie within the format and beyond it, with zeros of both signs, NaN and infinities. Segments
+/// begin at any byte.
 TEST_P(AllReduceDevices, ShortFolds) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 6, 9}) {
@@ -290,8 +294,9 @@ TEST_P(AllReduceDevices, ShortFolds) {
         ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks);
       }
     }
-    // First terms that are no numbers of the accumulator's format, or a zero that it has not; sums
-    // of groups, whose terms are no numbers of that format, while those across groups are.
+    // The first term may not be a value of the accumulator's format, or may be a -0 that the format
+    // lacks. With groups, this holds for the terms within a group, but not for the terms across
+    // groups.
     for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
         Reduce spec;
@@ -309,7 +314,7 @@ TEST_P(AllReduceDevices, ShortFolds) {
   }
 }
 
-/// Contributions and results that are scaled or rounded outside of binary32.
+/// Tests contributions and results whose scaled or rounded values do not fit in binary32.
 TEST_P(AllReduceDevices, WideContributions) {
   const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);
   for (const char* format : {"e4m3", "e5m10:bias=140", "e8m7:bias=140"}) {
@@ -324,7 +329,7 @@ TEST_P(AllReduceDevices, WideContributions) {
   }
 }
 
-/// Number `pick` of specs with a codec.
+/// Returns spec number `pick` of the specs that use the codec with this text.
 Reduce coded_spec(const std::string& text, std::size_t pick) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = kFp32;
@@ -336,7 +341,7 @@ Reduce coded_spec(const std::string& text, std::size_t pick) {
   return spec;
 }
 
-/// Messages in the host's memory and in the device's.
+/// Messages are in the host's memory or in the device's memory.
 TEST_P(AllReduceDevices, CodecsOfLocalRanks) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
@@ -348,7 +353,7 @@ TEST_P(AllReduceDevices, CodecsOfLocalRanks) {
   }
 }
 
-/// Slices that begin within a bucket, whose norms come from the whole layer.
+/// Slices begin within a bucket, but the bucket's norm is computed from the whole layer.
 TEST_P(AllReduceDevices, ScatteredCodes) {
   const Ranks ranks = testing::random_ranks(3, {7, 9001}, 4);
   for (const char* text : {"qsgd bits=4 bucket=64", "terngrad bucket=100", "terngrad", "mxfp8"}) {
@@ -378,7 +383,8 @@ TEST_P(AllReduceDevices, ScatteredCodes) {
   }
 }
 
-/// Of less than a thread's piece, of several, and of more than a grid's threads have at once.
+/// Checksums of messages that are shorter than one thread's share, as long as several shares, or
+/// longer than all shares of a grid.
 TEST_P(AllReduceDevices, ChecksumsOfMessages) {
   const std::size_t most = (testing::kOnGpuItself ? std::size_t{600} : std::size_t{9}) << 20;
   std::vector<std::uint8_t> data(most);
@@ -398,7 +404,7 @@ TEST_P(AllReduceDevices, ChecksumsOfMessages) {
   EXPECT_EQ(NewQueue()->Checksums(parts), wanted);
 }
 
-/// An empty layer may be on another device, on any stream there.
+/// An empty layer is allowed on another device and on any stream of that device.
 TEST_P(AllReduceDevices, AnEmptyLayerOnAnotherDevice) {
   if (on_host() || second() == nullptr) GTEST_SKIP() << "one device, not two";
   const Queue other(kind(), 1);
@@ -415,7 +421,8 @@ TEST_P(AllReduceDevices, AnEmptyLayerOnAnotherDevice) {
   EXPECT_EQ(layer, (std::vector<float>{1, 2, 3}));
 }
 
-/// One rank: no message, but headers and layers in one device's memory; more need more GPUs.
+/// Runs one rank, so NCCL sends no message, but headers and layers are in one device's memory. More
+/// ranks would need more GPUs.
 TEST_P(AllReduceDevices, Nccl) {
   if (kind() != Device::cuda) GTEST_SKIP() << "NCCL is CUDA's";
   std::unique_ptr<Transport> transport;

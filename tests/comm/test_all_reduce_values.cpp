@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NaN, infinities and formats that lack them, zero or a sign: over local ranks as over virtual
-// ones.
+// Tests all-reduces with NaN and infinities, and in formats that lack NaN, infinities, zero or the
+// sign. Local ranks give the bits of the virtual ranks.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -145,7 +145,7 @@ TEST(AllReduce, FiniteValuesTravelAtTheirWidth) {
 }
 
 #ifdef M_PERTURB
-/// Stores the messages that a rank sends.
+/// A transport that records the messages of its rank.
 class Recording final : public testing::FlippingTransport {
  public:
   Recording(std::unique_ptr<Transport> inner, testing::Flip& none, std::vector<std::uint8_t>& sent)
@@ -163,7 +163,8 @@ class Recording final : public testing::FlippingTransport {
   std::vector<std::uint8_t>& sent_;
 };
 
-/// The bytes that each rank sends where new memory is filled with a byte.
+/// Returns the bytes that each rank sends if all newly allocated memory is filled with the byte
+/// `filled_with`.
 std::vector<std::vector<std::uint8_t>> sent_of(const Reduce& spec, const Ranks& ranks,
                                                int filled_with) {
   std::vector<std::vector<std::uint8_t>> sent(ranks.size());
@@ -184,7 +185,8 @@ std::vector<std::vector<std::uint8_t>> sent_of(const Reduce& spec, const Ranks& 
   return sent;
 }
 
-/// Planes of a running sum that no term has reached are zeros in the message.
+/// A running sum may have several planes, such as the sum and its compensation. A plane that no
+/// term has reached yet is sent as zeros, so the message never contains old memory.
 TEST(AllReduce, MessagesHoldNothingOfOtherMemory) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has memory of its own";
   const Ranks ranks = testing::random_ranks(5, {40, 300}, 6);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs with buckets over every exchange that they support: bit for bit the virtual ranks, whose
-// sums equal a serial oracle's. Also states from call to call, rows, and a scale that ranks share.
+// Tests codecs with buckets in every exchange that they support. Real ranks give the bits of the
+// virtual ranks, and the virtual ranks give the sums of a serial oracle. Tests also states that
+// pass from call to call, rows, and a scale that all ranks share.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -57,7 +58,7 @@ std::vector<Buckets::Options> kinds() {
           {.by_rows = true, .feeds_back = true}};
 }
 
-/// Returns what the codec says of one rank's layer, by one call on the whole of it.
+/// Returns what the codec makes of one rank's layer if it rounds the whole layer in one call.
 std::vector<float> rounded(const Reduce& spec, const std::vector<float>& x, Purpose purpose,
                            std::int64_t position, std::int64_t layer, float scale = 0) {
   std::vector<float> y(x.size());
@@ -168,7 +169,8 @@ TEST(BucketExchanges, StatesGoFromCallToCall) {
   }
 }
 
-/// Each of the library's, by its text: real ranks give the virtual ranks' bits, twice with states.
+/// For every codec of the library, real ranks give the bits of the virtual ranks. Codecs with
+/// states are called twice.
 TEST(BucketExchanges, EveryCodec) {
   const std::vector<std::string> texts = testing::codec_texts();
   EXPECT_TRUE(testing::has_every_compressor(texts));
@@ -228,7 +230,8 @@ TEST(BucketExchanges, ScatteredAndToRootAsGather) {
   }
 }
 
-/// What is common to a bucket changes where some of its values are already results.
+/// In a reduce-scatter in place, results replace some values of a bucket while others are still
+/// inputs. The bucket's scale must come from the inputs.
 TEST(BucketExchanges, OneRankScattersInPlace) {
   const Ranks ranks = testing::random_ranks(1, {9000}, 8);
   for (const char* text : {"one_bit bucket=5000", "qsgd bits=2 bucket=5000 norm=2"}) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A communicator's other calls, on every device, and arguments that it refuses.
+// Tests a communicator's calls other than AllReduce on every device, and the arguments that they
+// refuse.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages whose sizes vary: run lengths over every exchange, bit for bit the virtual ranks with
-// the same codec, packed values, and a serial oracle; sizes ahead, states, damage, lost ranks.
+// Tests codecs whose messages vary in size, with run-length encoding over every exchange. Real
+// ranks give the bits of virtual ranks with the same codec, of packed values, and of a serial
+// oracle. Tests also the messages that announce sizes, states, damaged bytes and lost ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,8 +50,8 @@ using testing::views_of;
 using testing::Way;
 using testing::ways;
 
-/// Real ranks with the codec give the bits and reports of virtual ranks with it, which are those of
-/// packed values, but for their bytes.
+/// Expects that real ranks with the codec give the bits and reports of the virtual ranks. Both must
+/// equal a reduction of packed values, except for the number of bytes in the report.
 void expect_as_packed(const Reduce& packed, const Ranks& ranks, const CommOptions& options) {
   SCOPED_TRACE(describe(packed, ranks.size()) + ", chunk " + std::to_string(options.chunk));
   const Reduce spec = coded(packed);
@@ -106,7 +107,8 @@ TEST(CodecExchanges, NanAndInfinity) {
   }
 }
 
-/// Rank by rank, by the oracle alone.
+/// Compares the result with sums that the oracle computes rank by rank, without CPD's virtual
+/// ranks.
 TEST(CodecExchanges, EqualASerialSum) {
   const Ranks ranks = testing::random_ranks(5, {300, 41}, 12);
   for (const char* name : {"e4m3", "e3m0", "fp16"}) {
@@ -170,7 +172,7 @@ TEST(CodecExchanges, LongRunsTakeFewBytes) {
       EXPECT_TRUE(same_layers(by_bytes[r].out, by_codec[r].out));
       EXPECT_LT(10 * few.bytes_sent, many.bytes_sent) << r;
       EXPECT_EQ(few.steps, many.steps) << "sizes ahead are no steps";
-      // Each message of values has one ahead of it: a header and eight bytes.
+      // Each message of values follows a message that announces its size: a header and eight bytes.
       const std::int64_t ahead = few.messages - many.messages;
       EXPECT_GT(ahead, 0);
       EXPECT_EQ(few.header_bytes - many.header_bytes, ahead * (kHeaderBytes + 8));
@@ -237,7 +239,8 @@ TEST(CodecExchanges, StatesGoFromCallToCall) {
   }
 }
 
-/// Another number of ranks, or another rank: all ranks hear that one was given foreign states.
+/// Gives a rank states that belong to another number of ranks or to another rank. Every rank throws
+/// an error that says so, even if only one rank has the wrong states.
 TEST(CodecExchanges, ForeignStatesAreRefused) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);
   const Reduce spec = coded(spec_of(ways(3)[0], 0), true);
@@ -255,7 +258,8 @@ TEST(CodecExchanges, ForeignStatesAreRefused) {
   }));
 }
 
-/// Errors of one call are added in the next call, compared with the oracle alone.
+/// Rounding errors of one call are added to the values of the next call. The oracle alone computes
+/// the expected results.
 TEST(CodecExchanges, FeedbackEqualsASerialSum) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);
   Reduce spec;
@@ -332,7 +336,8 @@ TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
   }
 }
 
-/// Every message of rank 1 in turn, sizes ahead too: a changed bit is found there.
+/// Changes one bit in each message of rank 1 in turn, also in messages that announce sizes. The
+/// receiver must detect the change.
 TEST(CodecExchanges, ChangedBytesAreFound) {
   const Ranks ranks = testing::random_ranks(3, {70, 5}, 3);
   for (const Way& way :
@@ -367,7 +372,8 @@ TEST(CodecExchanges, ChangedBytesAreFound) {
   }
 }
 
-/// Bytes that arrive as they were sent, and that the codec does not take.
+/// Bytes that arrive without a transmission error, but that the codec cannot decode, are reported
+/// as Corrupt.
 TEST(CodecExchanges, DamagedBytesAreCorrupt) {
   const Ranks ranks = testing::random_ranks(3, {70, 5000}, 3);
   for (const Way& way :
@@ -375,7 +381,8 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
         Way{Order::ring, Exchange::hierarchical, 2}}) {
     Reduce spec = spec_of(way, 0);
     const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
-    // Rank 0's contributions to layer 1, by the position in their stream.
+    // Damages rank 0's contributions to layer 1. The low bits of the random stream number identify
+    // the rank.
     codec->damages = [](const Piece& piece) {
       return piece.layer == 1 && piece.key.stream != 0 && (piece.key.stream & 0xFFFFFU) == 0;
     };
@@ -440,7 +447,8 @@ TEST(CodecExchanges, LostRanksAreNamed) {
       EXPECT_EQ(fate.kind, Fate::Kind::lost) << fate;
       if (comm.rank() == loss.victim) return;
       EXPECT_EQ(fate.lost, std::vector<int>{loss.victim}) << fate;
-      // The call that failed has kept nothing. The rank numbers of the rest are their own.
+      // The failed call has not changed the states. In the new group the ranks are renumbered, so a
+      // rank whose number changed needs fresh states.
       CodecStates fresh;
       Communicator rest = comm.Subgroup(survivors);
       rest.AllReduce(x, views_of(out), spec, false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// If a transport's library is missing, the machine's failure names it.
+// Tests that a missing transport library throws a MachineError that names the library.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as threads of one process, by the checks that every transport must pass.
+// Tests ranks that are threads of one process, with the checks that every transport must pass.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace {
 
 using testing::TransportEnd;
 
-/// Every rank of a new group calls the check in a thread of its own; failures keep their texts.
+/// Runs the check on every rank of a new group, each in its own thread. Records the text of each
+/// failure.
 void OnAllRanks(int size, const std::function<void(const TransportEnd&)>& check) {
   const auto ends = LocalTransports(size);
   std::vector<std::string> failures(ends.size());

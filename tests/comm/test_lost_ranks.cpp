@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks whose link drops, or that never call: the others name them, and work on without them.
+// Tests ranks whose connection drops or that never call. The other ranks name the lost rank and
+// continue without it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +47,7 @@ struct Loss {
   std::int64_t chunk;
 };
 
-/// The observations of a rank when another rank is lost.
+/// The observations of one rank when another rank is lost.
 struct Seen {
   Fate of_call;
   Fate of_next_call;
@@ -56,8 +57,8 @@ struct Seen {
   double seconds = 0;    ///< until it was told
 };
 
-/// The victim's link drops as it enters the phase. Returns what each rank has seen, and how often
-/// the link has dropped.
+/// Runs a reduction in which the victim's link drops as it enters a phase. Returns what each rank
+/// observes, and how often the link was dropped.
 std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const Reduce& spec,
                                                 const Ranks& ranks, double timeout) {
   const int world = static_cast<int>(ranks.size());
@@ -100,8 +101,9 @@ std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const Reduce& 
   return {all, fired};
 }
 
-/// The others name the victim, and work on without it. On a busy machine another rank may be late,
-/// and lost too: then the timeout was too short, and is tried four times as long.
+/// Expects that the other ranks name the victim and continue without it. On a busy machine another
+/// rank may exceed the timeout and count as lost too. The test then repeats with four times the
+/// timeout.
 void expect_loss(const Loss& loss, int world) {
   const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {5000, 9}, 3);
   Reduce spec = spec_of(loss.way, 0);
@@ -171,7 +173,8 @@ TEST(AllReduce, ARankThatNeverCalls) {
       if (--waiting == 0) over = true;
     });
     const auto names_two = [](const Fate& fate) { return fate.lost == std::vector<int>{2}; };
-    // On a busy machine others may be late, too.
+    // On a busy machine further ranks may exceed the timeout. Repeat with a longer timeout in that
+    // case.
     if (timeout < 20 && std::ranges::count_if(seen, names_two) < 3) continue;
     expect_well(fates);
     for (const int r : {0, 1, 3}) {

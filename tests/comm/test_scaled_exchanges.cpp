@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contributions in scaled formats: virtual ranks are sums of each rank's cast layer, and every
-// exchange has their bits, reports and bytes.
+// Tests contributions in scaled formats. The virtual ranks give the sum of all ranks' cast layers,
+// and every exchange has the bits, reports and bytes of the virtual ranks.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,7 +49,7 @@ Reduce scaled_spec(const Way& way, std::size_t pick) {
   return spec;
 }
 
-/// The same sum over layers that have been cast.
+/// Casts each rank's layer first, and returns the same sum over the cast layers.
 testing::Layers sum_of_casts(Reduce spec, const char* name, const Ranks& ranks,
                              const TensorOptions& call) {
   Ranks casts = ranks;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests the texts and checks of an all-reduce's description: printing, parsing, options that
+// exclude each other, and sums that stall.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +18,7 @@
 namespace cpd {
 namespace {
 
-/// Returns the error of Check for a spec; empty if there is none.
+/// Returns the text of the error that Check throws for a spec; empty if it accepts the spec.
 std::string objection(const std::function<void(Reduce&)>& change) {
   Reduce spec;
   change(spec);
@@ -27,7 +30,7 @@ std::string objection(const std::function<void(Reduce&)>& change) {
   return "";
 }
 
-/// The error of a text; empty if it is an all-reduce.
+/// Returns the text of the error for a text that is parsed as an all-reduce; empty if it is valid.
 std::string refusal(std::string_view text, const std::vector<Option>& keys = {}) {
   try {
     (void)Make<Reduce>(text, keys);

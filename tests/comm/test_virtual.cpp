@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// W virtual ranks against a serial sum by the oracle, written from the contract: cast, order,
-// groups, scale. The orders' slices are computed here anew.
+// Tests that W virtual ranks give the bits of a serial sum that the oracle computes from the
+// contract: cast, order, groups and scale. The tests compute the slices of each order
+// independently.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +28,8 @@ namespace {
 
 using testing::Ranks;
 
-/// A tree: neighbors first, level by level; an odd one passes up.
+/// Sums the terms as a binary tree: adds neighbors, level by level. An odd last term moves up to
+/// the next level unchanged.
 float tree_sum(const reference::Spec& spec, std::vector<float> terms) {
   if (terms.size() == 1) return reference::cast(spec, terms[0]);
   while (terms.size() > 1) {
@@ -41,7 +43,7 @@ float tree_sum(const reference::Spec& spec, std::vector<float> terms) {
   return terms[0];
 }
 
-/// Sums of chunks, then the sum of these.
+/// Sums each chunk of terms, and then sums the chunks' sums.
 float chunked_sum(const Accumulator& a, const std::vector<float>& terms) {
   const reference::Spec inner = reference::spec_of(a.inner.value_or(a.format));
   const auto chunk = static_cast<std::size_t>(a.chunk);
@@ -53,7 +55,7 @@ float chunked_sum(const Accumulator& a, const std::vector<float>& terms) {
   return reference::sum_sequential(reference::spec_of(a.format), sums);
 }
 
-/// The oracle's sum of terms in their order.
+/// Returns the oracle's sum of the terms in the scheme's order.
 float ordered_sum(const Accumulator& a, Scheme scheme, const std::vector<float>& terms) {
   const reference::Spec spec = reference::spec_of(a.format);
   if (scheme == Scheme::kahan) return reference::sum_kahan(spec, terms);
@@ -62,14 +64,15 @@ float ordered_sum(const Accumulator& a, Scheme scheme, const std::vector<float>&
   return reference::sum_sequential(spec, terms);
 }
 
-/// Units start, start + 1, … around.
+/// Returns the values in cyclic order, beginning with number `start`.
 std::vector<float> rotated(const std::vector<float>& units, std::size_t start) {
   std::vector<float> order;
   for (std::size_t i = 0; i < units.size(); ++i) order.push_back(units[(start + i) % units.size()]);
   return order;
 }
 
-/// Which slice value i of n lies in, the first n mod slices being one longer.
+/// Returns the slice that holds value i of n. The first n mod `slices` slices are one value longer
+/// than the others.
 std::size_t slice_of(std::size_t i, std::size_t n, std::size_t slices) {
   std::size_t s = 0;
   for (std::size_t end = n / slices + (n % slices > 0 ? 1 : 0); i >= end;) {
@@ -123,7 +126,8 @@ std::vector<float> expected_layer(const Reduce& spec, const Ranks& ranks, std::s
   return expected;
 }
 
-/// Every backend gives the oracle's values, and all of them choose the same shifts.
+/// Expects that every backend gives the oracle's values, and that all backends choose the same APS
+/// shifts.
 void expect_oracle(const Reduce& spec, const Ranks& ranks) {
   std::vector<std::vector<float>> expected;
   std::vector<int> shifts;
@@ -146,7 +150,7 @@ void expect_oracle(const Reduce& spec, const Ranks& ranks) {
   }
 }
 
-/// Every scheme of a sum, chunks of several lengths among them.
+/// Returns accumulators with every scheme, some with chunks of different lengths.
 std::vector<Accumulator> accumulators(const Format& format) {
   std::vector<Accumulator> all(6);
   all[1].scheme = Scheme::kahan;
@@ -247,7 +251,7 @@ TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
   }
 }
 
-/// Casts and sums that all round up have a bit more of room.
+/// If all casts and sums round up, APS must leave room for one more bit.
 TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
   for (const auto& [name, worlds] : {std::pair{"e5m2", std::array{13U, 14U, 15U}},
                                      {"e4m2", {13U, 14U, 15U}},
@@ -264,8 +268,9 @@ TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
   }
 }
 
-/// All ranks' 1.52 are 2 in a wire's format of powers of two: 42 of them where 32 were announced.
-/// A format whose largest number is a power of two holds them a bit lower.
+/// The wire format e5m0 has only powers of two, so each rank's 1.52 becomes 2. The sum is then 42,
+/// although APS expects at most 32. A result format whose largest number is a power of two can hold
+/// 42 only if APS scales the values down further.
 TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
   Reduce spec;
   spec.format = ParseFormat("e5m0");
@@ -277,8 +282,9 @@ TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
   EXPECT_EQ(sum, 48.0F);  // 42 rounded to two bits, of 32 and 48
 }
 
-/// The sums of groups and their sum are rounded into the result's format, each with its own stream:
-/// the stream of purpose `result` and the group, and of the sum across groups.
+/// The sum of each group and the total are rounded into the result's format, each with its own
+/// random stream. The streams have the purpose `result`; their positions number the groups, and one
+/// position is for the total.
 TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
   constexpr std::size_t kCount = 600;
   const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);
@@ -340,7 +346,7 @@ TEST(VirtualReduce, ReportsOverflow) {
 TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // Values that e4m3 holds, that become zero, and that are not finite.
+  // Values that e4m3 holds exactly, values that it rounds to zero, and values that are not finite.
   const std::vector<float> kinds = {1,      0,       -0.0F, -240,  0x1p-9F,   1e-30F,    -1e-30F,
                                     1e-40F, -1e-45F, kNan,  -kNan, kInfinity, -kInfinity};
   Reduce spec;
@@ -356,7 +362,7 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
   }
 }
 
-/// Blocks of codecs may be longer than a run of counts.
+/// Zeros are counted in ranges of limited length. A codec's block may be longer than such a range.
 TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
   Reduce spec;
   spec.wire = MakeCodec("qsgd bits=3 bucket=65536");
@@ -367,7 +373,8 @@ TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
   EXPECT_EQ(reports[0].zeros, 2 * 65535);
 }
 
-/// Ranks whose values stay are added several at a time, in the same order, and counted the same.
+/// If the ranks' values remain unchanged until the end, several ranks are added at a time. The
+/// order of addition and the counts must not change.
 TEST(VirtualReduce, RanksThatStayAreAddedTogether) {
   const Ranks ranks = testing::random_ranks(35, {9000, 0, 70}, 5);
   for (const Accumulator& accumulator : accumulators(ParseFormat("e5m2"))) {
@@ -400,7 +407,8 @@ TEST(VirtualReduce, RanksThatStayAreAddedTogether) {
   }
 }
 
-/// The largest fp16 number has more bits than the accumulator's.
+/// The largest number of the result's format (fp16) has more significant bits than the
+/// accumulator's format.
 TEST(VirtualReduce, GroupsSaturateInAWiderResult) {
   Reduce spec;
   spec.format = spec.accumulator.format = ParseFormat("bf16");
@@ -464,7 +472,8 @@ void expect_error(const std::string& what, const std::function<void()>& call) {
   }
 }
 
-// A missing layer would sum the last rank's values again; a layer given twice would count twice.
+// If a layer were missing, the last rank's values would be added again. If a layer were given
+// twice, it would count twice.
 TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
   const std::vector<float> x(5, 1.0f);
   const std::vector<float> y(3, 2.0f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Virtual ranks have the scalar kernels' results on every device, bit for bit, and their reports.
+// Tests that virtual ranks on every device give the bits and the reports of the scalar kernels.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,7 +28,8 @@ namespace {
 
 const std::vector<std::int64_t> kSizes = {2100, 0, 77};
 
-/// Values of rank r's layer, some of them lost by a narrow cast.
+/// Returns the values of rank r's layer. A cast to a narrow format turns some of them into 0 or
+/// infinity.
 std::vector<float> LayerOf(int rank, std::size_t layer, bool finite) {
   std::mt19937 random(static_cast<unsigned>(100 * rank) + static_cast<unsigned>(layer));
   std::normal_distribution<float> normal;
@@ -50,7 +51,8 @@ class VirtualDevices : public testing::OnDevice {
  protected:
   using Copies = testing::Copies;
 
-  /// Ranks whose layers are on the device, in the second case until all have contributed.
+  /// Runs the virtual ranks with layers on the device. `stays`: the layers remain unchanged until
+  /// all ranks have contributed.
   [[nodiscard]] Reduced Run(bool stays, const Reduce& spec, int world, bool finite,
                             CodecStates* states = nullptr, std::uint64_t step = 3) const {
     return Run([this] { return There(); }, stays, spec, world, finite, states, step);
@@ -62,7 +64,8 @@ class VirtualDevices : public testing::OnDevice {
     });
   }
 
-  /// The second of two cases has layers that stay; `both`: each case runs both ways.
+  /// Compares the device with the scalar kernels. Every second case has layers that remain
+  /// unchanged until the end (`stays`); `both` runs each case with and without.
   void ExpectSame(const Reduce& spec, int world, bool finite = true, bool both = false) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     const Reduced expected = RunOnScalar(spec, world, finite);
@@ -74,7 +77,7 @@ class VirtualDevices : public testing::OnDevice {
     }
   }
 
-  /// Two calls of four ranks, and what they leave.
+  /// Compares two calls of four ranks, and the states that the calls leave.
   void ExpectCalls(const Reduce& spec, bool finite) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     CodecStates on_scalar;
@@ -219,8 +222,8 @@ TEST_P(VirtualDevices, SixtyFourRanks) {
   ExpectSame(spec, 64);
 }
 
-/// More ranks than one pass over the sums takes, in formats of every kind of short step; some sums
-/// leave the short steps' limit, where values are large.
+/// Sums more ranks than one pass over the sums can add, in formats of every kind that has a fast
+/// path. Some large values exceed the limit of the fast path.
 TEST_P(VirtualDevices, ManyRanks) {
   const std::array formats = {"e4m3", "bf16", "e4m3fn", "fp32"};
   std::size_t pick = 0;
@@ -240,15 +243,16 @@ TEST_P(VirtualDevices, ManyRanks) {
   }
 }
 
-/// Pairs of ranks on either of two streams, on which their values are made late, and lost once the
-/// sums are queued; whichever stream works first.
+/// The ranks' layers are on two streams, in alternating pairs of ranks. Each layer is computed late
+/// on its stream, and overwritten there after the sums are queued. The result must not depend on
+/// which stream works first.
 TEST_P(VirtualDevices, RanksOnTwoStreams) {
   constexpr int kWorld = 7;
   const Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
   const Reduced expected = RunOnScalar(spec, kWorld, true);
   const std::array queues{NewQueue(), NewQueue()};
   for (const std::size_t works_first : {0, 1}) {
-    // Uploads wait for all streams, so that they come before all work.
+    // Uploads wait for all streams, so all of them come before any other work.
     Copies there = There();
     std::deque<std::vector<float>> memory;
     const auto on = [&](std::size_t queue, std::vector<float> values) {
@@ -296,8 +300,8 @@ TEST_P(VirtualDevices, Errors) {
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
 }
 
-/// Two calls with each codec; the second begins with the errors of the first. In groups, and
-/// divided.
+/// Makes two calls with each codec. The second call adds the rounding errors of the first. Some
+/// cases have groups or divide the sum.
 TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
@@ -315,8 +319,8 @@ TEST_P(VirtualDevices, EveryCodec) {
   }
 }
 
-/// Shifts by the selected values, together with residuals; sums in every exchange; stochastic
-/// ranks.
+/// Tests top-k codecs with APS shifts from the selected values and with residuals, in every
+/// exchange, and with stochastic rounding.
 TEST_P(VirtualDevices, LargestValues) {
   std::size_t pick = 0;
   for (const char* text : {"top_k 0.05", "top_k 0.02 e4m3", "top_k 0.3 feedback=off e5m2",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of bits against a vector of them.
+// Tests that writers and readers of bit streams agree with a vector of single bits.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs of whole layers by blocks: each 4096 values equal the result of the inner codec, or of a
-// cast, for them alone. NaN if the inner codec has none; refused arguments.
+// Tests the codecs that divide a layer into blocks of 4096 values: each block gives the result that
+// the inner codec, or a cast, gives for the block alone. A block with NaN becomes all NaN if the
+// inner codec has no NaN. Tests also refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ constexpr std::int64_t kBucket = Blockwise::kBucket;
 constexpr std::uint64_t kStream = 17;
 constexpr std::int64_t kSize = 2 * kBucket + 999;
 
-/// Blocks of different sizes of values.
+/// Returns a layer whose blocks have values of very different magnitudes.
 std::vector<float> layer() {
   std::vector<float> x =
       testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), std::size_t{kSize}, 3);
@@ -39,7 +40,7 @@ std::vector<float> layer() {
   return x;
 }
 
-/// Returns what decoding gives of the codec's bytes for values begin … begin + n - 1.
+/// Encodes the values begin … begin + n - 1 of x, and returns the decoded values.
 std::vector<float> coded(const Codec& codec, const std::vector<float>& x, std::int64_t begin,
                          std::int64_t n) {
   const std::int64_t before = begin % codec.bucket();
@@ -58,7 +59,7 @@ std::vector<float> coded(const Codec& codec, const std::vector<float>& x) {
   return coded(codec, x, 0, static_cast<std::int64_t>(x.size()));
 }
 
-/// Calls bucket(begin, values) for each bucket of x alone, and joins what it gives.
+/// Calls bucket(begin, values) for each bucket of x alone, and concatenates the results.
 template <class Bucket>
 std::vector<float> by_bucket(const std::vector<float>& x, Bucket bucket) {
   std::vector<float> all;

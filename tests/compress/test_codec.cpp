@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Claims on every codec: pieces, threads, instruction sets and a program's flags do not change its
-// values; loss scales; states. Packed formats are tested by themselves.
+// Tests what every codec promises: its values do not depend on how a layer is cut into ranges, on
+// threads, on instruction sets or on the program's floating-point flags. Tests also APS shifts and
+// states. Packed formats have tests of their own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
-/// Every codec; codecs of rows also with rows of 33 values.
+/// Returns every codec. A codec by rows is included both with and without rows of 33 values.
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
@@ -68,7 +69,8 @@ Values values_of(std::size_t n, std::size_t seed = 77) {
   return x;
 }
 
-/// A codec's calls for one layer, with an error that earlier calls have left, if it keeps errors.
+/// The calls of a codec for one layer. If the codec keeps rounding errors, the layer begins with an
+/// error of earlier calls (unless `has_error` is false).
 class Layer {
  public:
   Layer(const Codec& codec, std::size_t n, bool has_error = true)
@@ -80,7 +82,8 @@ class Layer {
     state_->Restore(error);
   }
 
-  /// Begins a call. `random`: the elements' integers, in place of a key's.
+  /// Begins a call. `random`: one random integer for each element; null: the integers come from a
+  /// random key.
   void Begin(const Values& x, int shift = 0, const std::uint32_t* random = nullptr) {
     x_ = x;
     const auto n = static_cast<std::int64_t>(x.size());
@@ -151,8 +154,8 @@ TEST(Codec, PackedBytesAreEncodes) {
   }
 }
 
-/// Values and what is kept of them, from pieces that cut blocks and buckets; with the random
-/// integers of a key, or with given ones.
+/// Decoded values and stored errors do not change if the layer is encoded in ranges that cut blocks
+/// and buckets. The random integers come from a key or from the caller.
 TEST(Codec, ValuesDoNotDependOnThePieces) {
   const Values x = values_of(20000);
   std::mt19937_64 generator(1);
@@ -162,7 +165,8 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
     SCOPED_TRACE(codec->text());
     for (const auto& [shift, random] :
          {std::pair<int, const std::uint32_t*>{0, nullptr}, {3, integers.data()}, {-5, nullptr}}) {
-      // The integer that chooses a block's bits lies before a piece that cuts the block.
+      // The number of bits of a block depends on the random integer of the block's first element. A
+      // range that begins within the block does not include that integer, so this codec is skipped.
       if (random != nullptr && codec->name().starts_with("blockwise uniform bits=entropy"))
         continue;
       Layer whole(*codec, x.size()), pieces(*codec, x.size()), rounded(*codec, x.size());
@@ -205,8 +209,8 @@ TEST(Codec, ThreadsShareALayer) {
   }
 }
 
-/// Three calls' values: zeros of both signs in all, the second's times 2^-126, the third's with NaN
-/// and infinities.
+/// Returns the values of three calls. All have zeros of both signs, the second call's values are
+/// multiplied by 2^-126, and the third's include NaN and infinities.
 std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
   std::vector<Values> all;
   for (const std::size_t call : {0, 1, 2}) {
@@ -221,7 +225,7 @@ std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
   return all;
 }
 
-/// Calls' bytes, values and errors.
+/// The bytes and the decoded values of several calls.
 struct Sent {
   std::vector<Bytes> bytes;
   std::vector<Values> values;
@@ -266,7 +270,8 @@ TEST(Codec, InstructionSetsAndFlagsOfTheProgramChangeNothing) {
   }
 }
 
-/// Begin may be called again; Commit alone changes what the next call finds.
+/// Begin may be called again in the same call. Only Commit changes the errors that the next call
+/// finds.
 TEST(Codec, ACallThatFailsLeavesNothing) {
   const Values x = values_of(300);
   for (const SharedCodec& codec : codecs()) {
@@ -290,8 +295,9 @@ TEST(Codec, ACallThatFailsLeavesNothing) {
   }
 }
 
-/// An owner encodes sums of its slice, which begins anywhere, with no layer around them. The errors
-/// are the same as for a layer.
+/// An owner rank encodes the sums of its slice without the rest of the layer, and the slice may
+/// begin at any bucket. The stored errors equal the errors of a whole layer that contains the
+/// slice.
 TEST(Codec, ResultsHaveAnErrorOfTheirOwn) {
   int with_errors = 0;
   for (const SharedCodec& codec : codecs()) {
@@ -347,8 +353,8 @@ TEST(Codec, FixedSizesAdd) {
   }
 }
 
-/// A layer's bytes are its blocks' bytes; the last block is shorter. Blocks with NaN travel in
-/// binary32 if the codec has no code for NaN.
+/// The bytes of a layer are the bytes of its blocks, and the last block is shorter. A block with
+/// NaN is sent in binary32 if the codec has no code for NaN.
 TEST(Codec, LayersTakeTheBytesOfTheirBlocks) {
   const SharedCodec fixed = MakeCodec("e4m3");
   const std::int64_t n = fixed->block() + 3;

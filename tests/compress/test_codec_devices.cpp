@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs with kernels measure, round, encode, decode and store layers and pieces. On every device
-// the bits and bytes equal those by the scalar kernels.
+// Tests codecs that have kernels for measuring, rounding, encoding, decoding and storing. For whole
+// layers and for ranges, every device gives the bits and bytes of the scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,8 +60,8 @@ SharedCodec codec_of(const std::string& text) {
   return codec->by_rows() ? codec->ForRows(40) : codec;
 }
 
-/// A codec's state for one layer with the scalar kernels, and for the same layer on a device. Both
-/// begin with equal errors, if the codec stores errors.
+/// Two states of a codec for one layer: one for the scalar kernels, one for a device. If the codec
+/// stores errors, both begin with equal errors.
 struct States {
   States(const Codec& codec, std::int64_t n)
       : scalar(codec.MakeState(n)), there(codec.MakeState(n)) {
@@ -86,7 +86,7 @@ struct States {
 
 class CodecDevices : public testing::OnDevice {
  protected:
-  /// A call's layer, and its copy on the device.
+  /// The layer of one call, and its copy on the device.
   struct Layer {
     Layer(const CodecDevices& test, const Codec& codec, Floats values, int shift,
           const States& states)
@@ -146,7 +146,8 @@ class CodecDevices : public testing::OnDevice {
     losses.Expect(layer.x, expected);
   }
 
-  /// Encodes by `encode(to)` on the device, at an odd address, then decodes there.
+  /// Encodes values by calling `encode(to)` on the device, to an odd address, and then decodes the
+  /// bytes there. Expects `bytes` and the values that the scalar kernels decode.
   template <class Encode>
   void ExpectBytes(const Codec& codec, const SharedQueue& queue, const Bytes& bytes, std::int64_t n,
                    std::int64_t before, Encode encode) const {
@@ -191,7 +192,7 @@ class CodecDevices : public testing::OnDevice {
     });
   }
 
-  /// Returns the error text of decoding these bytes of n values; empty if there is none.
+  /// Decodes the bytes as n values. Returns the text of the error; empty if there is none.
   [[nodiscard]] std::string FaultOf(const Codec& codec, const Bytes& bytes, std::int64_t n,
                                     Floats& values) const {
     const SharedQueue queue = NewQueue();
@@ -211,7 +212,8 @@ class CodecDevices : public testing::OnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// Buckets and layers on both sides of the limits of sixteen threads and of a block of threads.
+/// The sizes of buckets and layers lie on both sides of two limits: the sizes at which kernels use
+/// 16 threads, and those at which they use a whole thread block.
 TEST_P(CodecDevices, EveryCodecWithKernels) {
   int codecs = 0;
   std::size_t number = 0;
@@ -271,7 +273,8 @@ TEST_P(CodecDevices, EveryCodecWithKernels) {
 const std::array kStateful{"one_bit", "one_bit bucket=64", "feedback int4",
                            "feedback qsgd bits=2 bucket=64", "feedback fp8_rows"};
 
-/// Errors are the scalar kernels' after calls of all kinds, and wherever the call before computed.
+/// After calls of any kind, the stored errors equal the scalar kernels' errors. The previous call
+/// may have run on the CPU or on the device.
 TEST_P(CodecDevices, ErrorsFromCallToCall) {
   constexpr std::int64_t kSize = 2999;
   for (const char* text : kStateful) {
@@ -303,7 +306,8 @@ TEST_P(CodecDevices, ErrorsFromCallToCall) {
   }
 }
 
-/// A call finds the errors of the one before, whose stream the host has not waited for.
+/// A call finds the errors of the previous call, although that call used another stream and the
+/// host has not waited for it.
 TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   constexpr std::int64_t kSize = 500;
   for (const char* text : kStateful) {
@@ -335,7 +339,7 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   }
 }
 
-/// A slice of results. Its values come piece by piece, without the layer around them.
+/// Encodes a slice of sums as an owner rank does: in ranges, and without the rest of the layer.
 TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {
@@ -358,7 +362,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
           codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
-        // in place, as in virtual ranks
+        // The virtual ranks round in place.
         if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));
@@ -372,7 +376,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
   }
 }
 
-/// Whole numbers, as sums of ternary values are, and NaN.
+/// The values are whole numbers, as sums of ternary values are, and NaN.
 TEST_P(CodecDevices, IntegerSums) {
   const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
   ASSERT_EQ(codec->kernels(), KernelSupport::all);
@@ -417,7 +421,8 @@ TEST_P(CodecDevices, ANumberOfABucketThatIsNoneIsAFault) {
   }
 }
 
-/// Bytes that no encoder makes: an error where the scalar kernels throw, else their values.
+/// Decodes bytes that no encoder writes. A device reports an error where the scalar kernels throw,
+/// and otherwise gives the values of the scalar kernels.
 TEST_P(CodecDevices, AnyBytes) {
   constexpr std::int64_t kSize = 150;
   std::mt19937 random(1);

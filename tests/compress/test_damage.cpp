@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every bit flip and every length of many valid encodings, of every codec: a decoder gives values
-// or DamagedBytes, and reads nothing else, which the sanitizers see; a stream's checksum finds
-// each. test_damage_exhaustive.cpp has more of them.
+// Tests decoders on damaged bytes. Valid encodings of every codec are changed in each bit, and cut
+// or extended to each length. A decoder must give values or throw DamagedBytes, and may not read
+// outside the bytes, which sanitizers check. The checksum of a stream must detect every change.
+// test_damage_exhaustive.cpp runs more cases.
 #include "tests/testing/damage.h"
 #include "tests/testing/sanitized.h"
 

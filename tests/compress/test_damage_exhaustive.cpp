@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests decoders on damaged bytes as test_damage.cpp does, with 1,000 layers for each codec.
 #include "tests/testing/damage.h"
 
 namespace cpd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elias codes of levels against codes that are written bit by bit as the definition has them.
+// Tests that Elias codes of levels equal codes that the test writes bit by bit from the definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,8 @@ std::vector<Level> levels_as(const Levels& levels) {
   return {levels.begin(), levels.end()};
 }
 
-/// Into no more room than the levels need at worst.
+/// Encodes levels of type `Level` into a buffer of the size that EliasMostBits promises to be
+/// enough.
 template <class Level>
 Written encoded_as(EliasLayout layout, const Levels& levels, std::int32_t most) {
   const auto n = static_cast<std::int64_t>(levels.size());
@@ -85,7 +86,8 @@ Written encoded_as(EliasLayout layout, const Levels& levels, std::int32_t most) 
   return written;
 }
 
-/// By every type that has the levels.
+/// Encodes the levels as 16-bit integers and, if they fit, as 8-bit integers. Expects the same
+/// bytes.
 Written encoded(EliasLayout layout, const Levels& levels, std::int32_t most) {
   const Written written = encoded_as<std::int16_t>(layout, levels, most);
   if (most <= 127) {
@@ -107,7 +109,8 @@ Levels decoded_as(EliasLayout layout, const std::vector<std::uint8_t>& bytes, st
   return {levels.begin(), levels.end()};
 }
 
-/// By every type that has the levels.
+/// Decodes the levels as 16-bit integers and, if they fit, as 8-bit integers. Expects the same
+/// levels.
 Levels decoded(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
                std::int32_t most) {
   if (most > 127) return decoded_as<std::int16_t>(layout, bytes, n, most);
@@ -120,7 +123,7 @@ std::int64_t bits_of(EliasLayout layout, const Levels& levels) {
   return EliasBits<std::int16_t>(layout, levels);
 }
 
-/// `zeros` of 100 levels are 0, the others small mostly.
+/// Returns n random levels. About `zeros` percent of them are 0, and most of the others are small.
 Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Levels levels(n);
@@ -134,7 +137,8 @@ Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint
   return levels;
 }
 
-/// Levels of v below its 2-norm, rounded up with the probability of the fraction.
+/// Returns a level for each value of v, among s levels from 0 to v's 2-norm. A value between two
+/// levels is rounded up with a probability equal to its fraction.
 Levels levels_of(const std::vector<double>& v, int s, std::mt19937_64& random) {
   double norm = 0;
   for (const double x : v) norm += x * x;
@@ -243,7 +247,7 @@ TEST(Elias, TheWorstIsReached) {
       EXPECT_GE(bits, EliasMostBits(layout, 64, most) - 64);
     }
   }
-  // No gaps are longer than none.
+  // A gap of zeros never takes more bits than the same zeros coded one by one.
   for (std::uint32_t gap = 1; gap < 100000; ++gap) {
     ASSERT_LE(EliasLength(gap) + 2, gap * 3);
   }
@@ -269,7 +273,8 @@ TEST(Elias, BucketsFollowEachOther) {
   EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
 }
 
-/// Levels in range, or a word about the damage.
+/// Decodes bytes that may be damaged. Returns whether all levels are in range, or the decoder
+/// throws DamagedBytes with a text.
 template <class Level>
 bool is_sound_as(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
                  std::int32_t most) {
@@ -349,7 +354,7 @@ TEST(Elias, WhatTheDamageIs) {
   EXPECT_EQ(damage(EliasLayout::sparse, {1, 1, 1}, 2, 7), "a number is above 3");
 }
 
-// The papers' figures: s = sqrt(n) and the 2-norm.
+// Tests the bound of the QSGD paper with the paper's parameters: s = sqrt(n), and the 2-norm.
 TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
   std::mt19937_64 random(1);
   const std::size_t n = 4096;
@@ -362,7 +367,7 @@ TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
     bits += static_cast<double>(each);
   }
   EXPECT_NEAR(bits / (50.0 * n), 2.756, 0.01);
-  // |v| constant: every level is 1.
+  // If all |v| are equal, every level is 1.
   const Levels same = levels_of(std::vector<double>(n, 0.25), s, random);
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(same, 1)), n);
   EXPECT_NEAR(static_cast<double>(bits_of(EliasLayout::sparse, same)) / n, 3.0, 0.01);

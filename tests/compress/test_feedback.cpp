@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback around codecs of every kind: each call is the inner codec's of v = x + residual.
+// Tests error feedback around codecs of every kind: each call gives the inner codec's result for v
+// = x + residual.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +41,7 @@ constexpr const char* kInner[] = {"e4m3",
                                   "qsgd bits=4 bucket=tensor",
                                   "terngrad share=off"};
 
-/// One call of the inner codec on v.
+/// One call of the inner codec on v: its input, its values and the next residual.
 struct Call {
   Piece layer;
   Values v, values, next;
@@ -107,7 +108,8 @@ TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
 }
 
 TEST(Feedback, GivenIntegersOfManyBlocks) {
-  // 1/2 goes up with the greater of two random integers; a 7 in each bucket makes its scale 1.
+  // Each bucket contains a 7, so its scale is 1. The value 1/2 is rounded up if its random bit is
+  // 1.
   constexpr std::size_t n = 60000;
   Values x(n, 0.5F);
   for (std::size_t i = 0; i < n; i += 16) x[i] = 7;
@@ -149,7 +151,8 @@ TEST(Feedback, RoundInPlace) {
   }
 }
 
-/// Half a step at each call: after four they are a step.
+/// 0.25 is a quarter of a step. Over eight calls, the values that are sent add up to the values
+/// that were given.
 TEST(Feedback, WhatIsSentAddsUpToWhatWasGiven) {
   const Feedback codec(MakeCodec("int4 4"));  // scales are powers of two
   const Values x{7, 0.25F, -0.25F, 0};
@@ -222,7 +225,8 @@ TEST(Feedback, Refused) {
                  MakeCodec("feedback terngrad"));
 }
 
-/// Version 0.7 had the seed in a codec's text; a state serves calls of any seed.
+/// In version 0.7 a codec's text contained the seed. Such a text still loads, because a state
+/// serves calls with any seed.
 TEST(Feedback, StatesWithASeedInTheirTextLoad) {
   const SharedCodec codec = MakeCodec("feedback qsgd bits=4 bucket=64");
   const Values kept{1, 2, 3};

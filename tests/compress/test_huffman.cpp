@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Huffman codes against trees that a heap makes, all trees of a few symbols, and the entropy.
+// Tests that Huffman codes are as short as possible: compared with a tree built with a heap, with
+// all trees of a few symbols, and with the entropy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,8 @@ std::int64_t bits_of(const Counts& counts, const Lengths& lengths) {
   return bits;
 }
 
-/// The fewest bits: the sum of the counts of all trees that join.
+/// Returns the least number of bits by Huffman's algorithm: joins the two trees with the smallest
+/// counts until one remains, and adds up the counts of all joined trees.
 std::int64_t fewest_bits(const Counts& counts) {
   std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> heap;
   for (const std::uint32_t count : counts) heap.push(count);
@@ -45,7 +47,7 @@ std::int64_t fewest_bits(const Counts& counts) {
   return bits;
 }
 
-/// The same by trying all lengths that Kraft's inequality allows.
+/// Returns the least number of bits by trying all code lengths that Kraft's inequality allows.
 std::int64_t fewest_of_all(const Counts& counts) {
   const auto most = static_cast<int>(counts.size()) - 1;
   std::int64_t best = 1LL << 60;
@@ -144,7 +146,7 @@ TEST(Huffman, CodesAreCanonical) {
   EXPECT_EQ(longest[32].bits, 0xFFFFFFFFU);
 }
 
-/// A code and what it has encoded.
+/// A Huffman code, symbols, and the bytes that hold the code's table and the encoded symbols.
 struct Message {
   HuffmanCode code;
   std::vector<std::uint32_t> symbols;
@@ -182,7 +184,8 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
   return message_of(std::move(code), places);
 }
 
-/// Decodes the symbols of `bytes`, and the symbols behind them in another stream.
+/// Decodes n symbols of `bytes`, which begin with the code's table. Also decodes `behind` symbols
+/// of a second stream at the same time, with the same code.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
                                    std::uint32_t alphabet, std::int64_t most,
                                    std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {
@@ -228,7 +231,7 @@ TEST(Huffman, LongCodesComeBack) {
   for (int i = 0; i < 2000; ++i) places.push_back(random() % 33);
   const Message message = message_of(code, places);
   EXPECT_EQ(decoded(message.bytes, 2000, 1 << 20, 33), message.symbols);
-  // Two streams side by side, of which either is longer.
+  // Decodes two streams at the same time. Either stream may be the longer one.
   const auto bytes_of = [&](std::size_t begin, std::size_t end, bool with_table) {
     std::vector<std::uint8_t> bytes(9000);
     BitWriter writer(bytes);
@@ -241,7 +244,7 @@ TEST(Huffman, LongCodesComeBack) {
     EXPECT_EQ(decoded(bytes_of(0, n, true), n, 1 << 20, 33, bytes_of(n, 2000, false), 2000 - n),
               message.symbols);
   }
-  // Longer than the window, all of them.
+  // All codes are longer than the decoder's lookup window.
   HuffmanCode even;
   for (std::uint32_t i = 0; i < 1 << 14; ++i) {
     even.symbols.push_back(i);
@@ -281,7 +284,8 @@ TEST(Huffman, OnlyFullTreesAreRead) {
   EXPECT_THROW(HuffmanDecoder({}, {}).Decode(nothing, 1, nothing, 0, &to), DamagedBytes);
 }
 
-/// Symbols of the alphabet, or a word about the damage.
+/// Decodes bytes that may be damaged. Returns whether all symbols belong to the alphabet, or the
+/// decoder throws DamagedBytes with a text.
 bool is_sound(const std::vector<std::uint8_t>& bytes, std::size_t n, std::uint32_t alphabet) {
   try {
     std::vector<std::uint8_t> own(bytes);

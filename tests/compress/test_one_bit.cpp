@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD: sums and large layers at their limits, texts. Bytes, values and residuals by the
-// definition are tests/python/compress/test_one_bit.py's.
+// Tests 1-bit SGD: sums that overflow binary32, large layers, and texts.
+// tests/python/compress/test_one_bit.py compares bytes, values and residuals with the definition.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,14 +34,15 @@ using Values = std::vector<float>;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Of buckets of consecutive values, or of columns.
+/// Returns the codec for buckets of consecutive values, or for columns of rows with `bucket`
+/// values.
 SharedCodec codec_of(std::int64_t bucket, bool columns) {
   if (columns) return OneBit::Columns()->ForRows(bucket);
   return std::make_shared<OneBit>(bucket);
 }
 
-/// From kStreamingFrom values on errors go past the caches: the first buckets of a large layer have
-/// the bytes of a small layer.
+/// Layers of kStreamingFrom values or more store their errors with instructions that bypass the
+/// caches. The first buckets of such a layer have the bytes and errors of a small layer.
 TEST(OneBit, LargeLayers) {
   constexpr std::size_t kSize = (std::size_t{1} << 21) + 1003;
   const Values x = sent_values(kSize, 1);
@@ -67,7 +68,7 @@ TEST(OneBit, LargeLayers) {
         const auto [bytes_of_few, kept_of_few] = call(*codec, static_cast<std::size_t>(few));
         EXPECT_TRUE(std::ranges::equal(bytes_of_few, std::span(bytes).first(bytes_of_few.size())));
         EXPECT_TRUE(same({kept.begin(), kept.begin() + few}, kept_of_few));
-        // The last bucket. Its end is shorter than a vector.
+        // The last bucket is incomplete, and its length is not a multiple of a SIMD vector.
         const auto last = static_cast<std::ptrdiff_t>(kSize / bucket * bucket);
         const Values end(x.begin() + last, x.end());
         const auto state = codec->MakeState(static_cast<std::int64_t>(end.size()));
@@ -81,7 +82,7 @@ TEST(OneBit, LargeLayers) {
   }
 }
 
-/// A value that overflows with its residual is an infinity.
+/// If the sum of a value and its residual overflows binary32, the sum is an infinity.
 TEST(OneBit, SumsBeyondBinary32) {
   const float most = std::numeric_limits<float>::max();
   const Values x(64, most);
@@ -100,7 +101,8 @@ TEST(OneBit, SumsBeyondBinary32) {
   EXPECT_TRUE(same(x, state->Kept()));
 }
 
-/// A bit of the message changes a mean of its bucket, or which of the two a value becomes.
+/// Flips each bit of a message in turn. Every decoded value must still be one of the two means that
+/// the message holds for its bucket.
 TEST(OneBit, ValuesAreMeansOfTheirBucket) {
   const Values x = sent_values(90, 2);
   for (const SharedCodec& codec : {codec_of(64, false), codec_of(40, true)}) {

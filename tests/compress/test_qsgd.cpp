@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests QSGD: bytes and values by the definition, codings, random integers, variance, texts and
+// refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +42,8 @@ LevelPlan plan_of_options(const QsgdOptions& options, int random_bits) {
                             : plan_of(options.bits, options.intervals, random_bits);
 }
 
-/// Bytes of the whole layer: of each block the norms, then the codes.
+/// Returns the bytes of a whole layer by the definition: for each block the norms of its buckets,
+/// then the codes of its values.
 std::vector<std::uint8_t> bytes_of(const QsgdOptions& options, int random_bits,
                                    const std::vector<float>& x,
                                    const std::vector<std::uint32_t>& random) {
@@ -98,7 +102,8 @@ TEST(Qsgd, BytesAreNormsAndLevels) {
   }
 }
 
-/// Other codings have the same values; `smallest` has the least bytes of all for each block.
+/// The Elias codings give the same values as codes of fixed width. `smallest` takes the shortest
+/// coding for each block, plus one byte for each block.
 TEST(Qsgd, CodingsHaveTheSameValues) {
   const std::vector<float> x = gradient_like(9001, 21);
   for (const char* options :
@@ -122,8 +127,8 @@ TEST(Qsgd, CodingsHaveTheSameValues) {
   }
 }
 
-/// At 4 bits, 512 values and the largest magnitude, Gaussian gradients: 4.26 to 4.28 bits a value
-/// dense, 4.18 sparse, 4.06 at fixed width.
+/// Gaussian gradients with 4 bits, buckets of 512 values and the largest magnitude as norm:
+/// elias-dense takes 4.26 to 4.28 bits a value, elias-sparse 4.18, and codes of fixed width 4.06.
 TEST(Qsgd, EliasIsLongerThanFixedWidthAtFourBits) {
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;
@@ -152,8 +157,9 @@ TEST(Qsgd, DrawsAreThoseOfElements) {
             encode_piece(codec, given, x));
 }
 
-/// Lemma 3.1: E |Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2 in the 2-norm, and
-/// E |Q(v)|_0 <= s (s + sqrt(n)); by every R of 8 bits for each value, which are independent.
+/// Tests Lemma 3.1 of the QSGD paper: E |Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2 in the
+/// 2-norm, and E |Q(v)|_0 <= s (s + sqrt(n)). The expectations are means over all 256 random
+/// integers R, which is exact because the values are rounded independently.
 TEST(Qsgd, VarianceIsBounded) {
   constexpr int kDraws = 256;
   for (const int steps : {1, 5, 7, 16, 22, 31}) {
@@ -247,7 +253,7 @@ TEST(Qsgd, RefusesWhatItHasNot) {
   }
   std::memcpy(bytes.data(), &kNan, 4);
   EXPECT_TRUE(same(std::vector<float>(8, kNan), decode_piece(codec, bytes, 8)));
-  // Codes of no level: 4 of 3 bits, and where these have room for more levels the others.
+  // With two levels and codes of 3 bits, the codes 3, 4 and 5 have no level and decode to NaN.
   const Qsgd two({.steps = 2, .bucket = 8});
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(two.MostBytes(8)));
   const float norm = 1;

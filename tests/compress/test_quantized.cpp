@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantized codecs: values are Cast's of the whole layer, bytes, texts. Values by their rules, and
-// torchft's rows, are tests/python/compress/test_rows.py's.
+// Tests the quantized codecs: their values equal a cast of the whole layer. Tests also their bytes
+// and texts. tests/python/compress/test_rows.py compares values with the rules, and with torchft's
+// rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +25,7 @@ using testing::same;
 constexpr RandomKey kKey{.seed = 5, .stream = 17};
 const RoundingOptions kBits{.random_bits = 11};
 
-/// Blocks of every size of values, zeros among them.
+/// Returns a layer whose blocks have values of different magnitudes, some of them all zero.
 std::vector<float> layer(std::size_t n = 20011) {
   std::vector<float> x(n);
   const std::vector<float> moderate =
@@ -36,7 +37,7 @@ std::vector<float> layer(std::size_t n = 20011) {
   return x;
 }
 
-/// Returns what the codec makes of the layer.
+/// Encodes the layer with the codec of this text, and returns the decoded values.
 std::vector<float> coded(const std::string& text, const std::vector<float>& x) {
   const SharedCodec codec = MakeCodec(text, kBits);
   const auto n = static_cast<std::int64_t>(x.size());
@@ -48,7 +49,7 @@ std::vector<float> coded(const std::string& text, const std::vector<float>& x) {
   return y;
 }
 
-/// Cast of the layer, +0 for what lies below a scale of 0.
+/// Returns the cast of the layer. If a block's scale is 0, all its values become +0.
 std::vector<float> cast(const std::string& scaled, bool stochastic, std::vector<float> x) {
   RoundingOptions options = kBits;
   options.mode = stochastic ? Rounding::stochastic : Rounding::nearest_even;

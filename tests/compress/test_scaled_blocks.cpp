@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The codec of scaled formats: its values are Cast's of the whole layer, from any piece; what its
-// bytes are; what it refuses.
+// Tests the codec of scaled formats: any range of a layer decodes to the values of a cast of the
+// whole layer. Tests also the bytes and the refused arguments.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -48,7 +48,7 @@ RoundingOptions options_of(Rounding mode = Rounding::nearest_even) {
   return {.mode = mode, .overflow = Overflow::saturate};
 }
 
-/// Blocks of every size of values, zeros among them.
+/// Returns a layer whose blocks have values of different magnitudes, some of them all zero.
 std::vector<float> layer() {
   std::vector<float> x(static_cast<std::size_t>(kSize));
   const std::vector<float> moderate =
@@ -107,14 +107,16 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
 }
 
 TEST(ScaledBlocks, Bytes) {
-  // first, scales of each 4096 values, elements
+  // A message holds the number of values in its first block (two bytes), then for each 4096 values
+  // the scales and the elements.
   EXPECT_EQ(ScaledBlocks(ParseScaled("mxfp8")).MostBytes(4096), 2 + 129 + 4096);
   EXPECT_EQ(ScaledBlocks(ParseScaled("mxfp8")).MostBytes(8192 + 33), 2 * 4227 + 2 + 2 + 33);
   EXPECT_EQ(ScaledBlocks(ParseScaled("nvfp4")).MostBytes(4096), 2 + 4 + 257 + 2048);
   EXPECT_EQ(ScaledBlocks(ParseScaled("fp8-tensor")).MostBytes(4096), 2 + 4 + 4096);
   EXPECT_EQ(ScaledBlocks(ParseScaled("fp8-tensor")).MostBytes(0), 0);
   EXPECT_EQ(ScaledBlocks(ParseScaled("e5m2 5000")).MostBytes(4096), 2 + 2 + 4096);
-  // Values 31 … 34 of a layer: one of the first block, three of the second, of 1 and 2^2.
+  // Encodes values 31 … 34 of a layer: one value of the first block (1, with scale 2^-8) and three
+  // of the second (4, with scale 2^-6).
   const ScaledBlocks codec(ParseScaled("mxfp8"));
   std::vector<float> x(64, 1);
   std::fill_n(x.begin() + 32, 32, 4.0F);

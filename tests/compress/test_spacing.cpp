@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of least variance, against every other choice.
+// Tests that the level spacing of least variance beats all other spacings that the tests try.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ using testing::plan_of;
 
 constexpr float kHuge = std::numeric_limits<float>::max();
 
-/// The expected squared error of levels at these places, value by value.
+/// Returns the expected squared error of stochastic rounding to the levels of `spacing`, summed
+/// value by value.
 double variance_of(const std::vector<float>& x, std::int64_t bucket, const LevelSpacing& spacing) {
   const std::vector<float> norms = norms_of(x, bucket, false);
   double variance = 0;
@@ -67,7 +68,8 @@ SpacingSums sums_of(const std::vector<float>& x, std::int64_t bucket) {
   return sums;
 }
 
-/// Against every choice of one and of two levels, and many of six.
+/// Compares the optimal spacing with every choice of one and of two inner levels, and with many
+/// choices of six.
 TEST(Spacing, NoPlacesHaveLessVariance) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     const std::vector<float> x = gradient_like(600, seed);
@@ -95,7 +97,8 @@ TEST(Spacing, NoPlacesHaveLessVariance) {
   }
 }
 
-/// floor(|u| ...) between places: by whole numbers.
+/// Compares the level of a value that lies between two unequal levels with a computation in exact
+/// integers.
 TEST(Spacing, LevelsAreThoseOfWholeNumbers) {
   const LevelSpacing spacing = spacing_at({1, 2, 40, 90, 200, 255});
   for (const int random_bits : {1, 8, 24}) {
@@ -113,7 +116,8 @@ TEST(Spacing, LevelsAreThoseOfWholeNumbers) {
         const testing::Quad draws = std::ldexp(1.0, random_bits);
         const int low = spacing.place[lower];
         const int gap = spacing.place[lower + 1] - low;
-        // The fraction (u / scale - low) / gap + R / 2^N against 1, all times scale gap 2^N.
+        // Rounds up if the fraction (u / scale - low) / gap plus R / 2^N is at least 1. Both sides
+        // are multiplied by scale * gap * 2^N.
         const bool up = (u - scale * low) * draws + scale * gap * random[i] >= scale * gap * draws;
         ASSERT_EQ(spaced_level_of(plan, v, norm, random[i]), up ? lower + 1 : lower)
             << testing::hex(v) << " of " << testing::hex(norm) << " " << random[i];
@@ -145,7 +149,7 @@ TEST(Spacing, CodecSendsThePlaces) {
   EXPECT_THROW(MakeCodec("qsgd levels=intervals spacing=optimal"), Error);
 }
 
-/// A Gaussian's levels of least variance beat equal distances.
+/// For Gaussian values, the levels of least variance lose less than levels at equal distances.
 TEST(Spacing, GaussiansLoseLess) {
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Places in a message, and values that are mostly zeros: round trips, numbers of bytes, damage.
+// Tests messages that hold the indices of nonzero values, and the codec for values that are mostly
+// zeros: decoding, numbers of bytes, and damaged bytes.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -38,7 +39,7 @@ Places take(const Bytes& bytes, std::int64_t n) {
   return places;
 }
 
-/// Every value with a probability.
+/// Returns random indices below n; each index is chosen with probability `share`.
 Places some(std::int64_t n, double share, unsigned seed) {
   std::mt19937 bits(seed);
   std::bernoulli_distribution is_there(share);
@@ -79,7 +80,8 @@ TEST(Places, NumbersAndGapsOfEverySize) {
   EXPECT_EQ(take(put({7, 9}, 5, 5), 5), (Places{2, 4}));
 }
 
-/// Of a hundredth 8.08 bits is the least there is (entropy), of half of them 1 a value.
+/// If one value in a hundred is nonzero, the entropy is 8.08 bits for each index. If half of the
+/// values are nonzero, one bit a value is the least.
 TEST(Places, AreCompact) {
   const Places hundredth = some(1 << 20, 0.01, 1);
   EXPECT_LT(8.0 * static_cast<double>(put(hundredth, 1 << 20).size()),
@@ -132,7 +134,7 @@ std::vector<float> decoded(const Codec& codec, const Bytes& bytes, std::size_t n
   codec.Decode(bytes, static_cast<std::int64_t>(n), 0, 1, y.data());
   return y;
 }
-/// Values of a rounding may be replaced, and losses are counted all the same.
+/// Rounding may replace the values in place, and still counts overflows and underflows.
 TEST(Sparse, RoundsInPlace) {
   const Sparse codec(ParseFormat("e4m3"));
   const std::vector<float> x{0, 1e-9F, 1.1F, -3, std::numeric_limits<float>::infinity(), -1e-9F};
@@ -188,7 +190,8 @@ TEST(Sparse, TheShorterOfTwo) {
   EXPECT_TRUE(same(x, decoded(codec, bytes, x.size())));
 }
 
-/// No share of zeros and no order of theirs makes a message longer than that of all values.
+/// A message is never longer than one flag byte plus all values, whatever the number and the order
+/// of zeros.
 TEST(Sparse, IsNoLongerThanAllValues) {
   constexpr std::int64_t n = 1000;
   for (const char* text : {"e2m1", "e4m3fn", "e5m2", "fp32"}) {

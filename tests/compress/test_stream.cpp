@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Self-describing streams, for every codec: their head, refused streams, and their equality with
-// the codec's own calls.
+// Tests self-describing streams of every codec: the header, the streams that decoding refuses, and
+// that a stream has the values of the codec's own calls.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -32,8 +32,7 @@ std::vector<float> values_of(std::size_t n) {
   return testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, 77 + n);
 }
 
-/// Returns what the codec's own calls give for a layer: the decoded values of all of it, in one
-/// piece.
+/// Returns the decoded values of a layer that the codec encodes as a whole, without a stream.
 std::vector<float> expected_of(const Codec& codec, const StreamOptions& options,
                                const std::vector<float>& x) {
   const auto n = static_cast<std::int64_t>(x.size());
@@ -52,7 +51,7 @@ std::vector<float> expected_of(const Codec& codec, const StreamOptions& options,
   return y;
 }
 
-/// The stream, in memory where nothing is 0 before.
+/// Encodes a stream into memory that is filled with 0xA5 before.
 Bytes InOwnMemory(const SharedCodec& codec, const StreamOptions& options,
                   const std::vector<float>& x) {
   Bytes bytes;
@@ -71,7 +70,7 @@ void put(Bytes& bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
-/// With the CRC that its bytes should have.
+/// Replaces the stream's checksum by the valid CRC of its other bytes.
 Bytes sealed(Bytes bytes) {
   const std::size_t body = bytes.size() - 4;
   put(bytes, body, Crc32c(0, static_cast<std::int64_t>(body), bytes.data()));

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests TernGrad: scales, clipping, bytes, decoding, mean and length of the values, sums in
+// integers, and texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +47,8 @@ TEST(TernGrad, ScalersOfFewValues) {
   EXPECT_EQ(measured(TernGrad({.clip = 0}), {0.7F, 0.7F, 0.7F}), 0.7F);
 }
 
-/// A Gaussian that is clipped at 2.5 sigma is 1.1 % shorter (the paper says 1.0 to 1.5).
+/// Clipping Gaussian values at 2.5 sigma makes their 2-norm 1.1 % shorter. The paper says 1.0 to
+/// 1.5 %.
 TEST(TernGrad, ClippingShortensAGaussianByAPercent) {
   std::mt19937_64 generator(1);
   std::normal_distribution<float> normal;
@@ -75,7 +79,8 @@ TEST(TernGrad, TritsRefuseWhatNoEncoderWrites) {
     codec->Decode(bytes, 7, 0, 1, y.data());
     return y;
   };
-  // 0 1 -1 1 0, then -1 1: digits from the least place on
+  // Each byte holds five base-3 digits, the least significant first. The first byte encodes 0 1 -1
+  // 1 0, the second -1 1.
   EXPECT_EQ(decode({1 * 3 + 2 * 9 + 1 * 27, 2 + 1 * 3}),
             (std::vector<float>{0, 1, -1, 1, 0, -1, 1}));
   EXPECT_EQ(decode({242, 8}), (std::vector<float>{-1, -1, -1, -1, -1, -1, -1}));
@@ -86,8 +91,8 @@ TEST(TernGrad, TritsRefuseWhatNoEncoderWrites) {
 }
 
 TEST(TernGrad, WorkersClipBothSigns) {
-  // Under a scaler that another rank's values give, a value clipped to a fraction of it seldom
-  // is 1.
+  // Another rank may have a larger scale. A value that is clipped to a fraction of that scale then
+  // becomes 1 or -1 only rarely.
   const SharedCodec codec = MakeCodec("terngrad clip=2 clip_at=workers");
   std::vector<float> x(1000, 1);
   x[3] = 1000;
@@ -161,7 +166,8 @@ TEST(TernGrad, OwnScalersComeWithEachBlock) {
   }
 }
 
-/// E g~ = g and E |g~|^2 = max |g| * sum |g|: magnitudes that are multiples of max / 2^8, all R.
+/// Tests that E g~ = g and E |g~|^2 = max |g| * sum |g|. All magnitudes are multiples of max / 2^8,
+/// and the expectation is the mean over all 256 random integers R.
 TEST(TernGrad, IsWithoutBiasAndAsLongAsItsNorms) {
   std::vector<float> x;
   for (int i = -256; i <= 256; ++i) x.push_back(static_cast<float>(i) / 64);

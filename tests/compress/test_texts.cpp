@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Digits of any length in every grammar, codecs within codecs, and what errors show of long words.
+// Tests the texts of every grammar with numbers of any length, codecs within codecs, and that error
+// messages shorten long words.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace {
 
 constexpr std::size_t kLongestError = 4096;
 
-/// The message with which a parser refuses `text`; empty where it takes it.
+/// Returns the text of the parser's error for `text`; empty if the parser accepts it.
 template <class Parse>
 std::string refusal(const Parse& parse, const std::string& text) {
   try {
@@ -44,7 +45,8 @@ void expect_readable(const Parse& parse, const std::string& text) {
   EXPECT_FALSE(message.ends_with(std::string(100, '9'))) << text.substr(0, 80);
 }
 
-/// Every text with its '#' as digits of several lengths.
+/// Replaces the '#' of each text by digits of several lengths, and expects that long numbers are
+/// refused with a readable error.
 template <class Parse>
 void expect_digits(const Parse& parse, std::initializer_list<std::string_view> texts) {
   for (const std::size_t length : {10, 11, 20, 40, 400, 5000}) {
@@ -53,7 +55,7 @@ void expect_digits(const Parse& parse, std::initializer_list<std::string_view> t
       for (std::size_t at = 0; (at = text.find('#', at)) != std::string::npos; at += length) {
         text.replace(at, 1, std::string(length, '9'));
       }
-      // A block may have more than 2^32 values.
+      // A block may have more than 2^32 values, so a text with up to 11 digits may be valid.
       EXPECT_TRUE(length < 20 || !refusal(parse, text).empty()) << given;
       expect_readable(parse, text);
     }
@@ -119,7 +121,7 @@ TEST(Texts, NearNamesEnd) {
             std::string::npos);
 }
 
-/// Whole streams with a right checksum and that codec's name.
+/// Decodes whole streams that have this codec name and a valid checksum.
 TEST(Texts, NamesInStreams) {
   const std::vector<std::uint8_t> valid = EncodeStream(MakeCodec("fp32"), nullptr, {}, {});
   for (const std::string& name :

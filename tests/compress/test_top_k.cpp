@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The largest values: which they are, by a sort of all; special values, counts, texts. Calls of all
-// kinds by the definition are test_top_k_devices.cpp's.
+// Tests which values count as the largest, compared with a sort of all values. Tests also special
+// values, counts and texts. test_top_k_devices.cpp compares all kinds of calls with the definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,7 +74,8 @@ Values normal(std::size_t n, unsigned seed) {
   return x;
 }
 
-/// Layers of many kinds: none, one, equals, few values, zeros, periods, sorted, of NaN.
+/// Returns layers of many kinds: empty, one value, equal values, few different values, zeros,
+/// periodic or sorted values, and NaN.
 std::vector<Values> layers() {
   std::vector<Values> all{{}, {0}, {-3}, {kNan}, {1, -1}, {0, -0.0F, 0}};
   for (const std::size_t n : {100, 5000, 16384, 30011}) {
@@ -126,7 +127,8 @@ TEST(Largest, EveryInstructionSetAndSums) {
 }
 
 TEST(Largest, DoNotDependOnThePieces) {
-  // Few and many of them, none that a sample finds, equals on both sides of a piece.
+  // The layers have few or many infinities, large values that a sample may miss, and equal values
+  // across the border between two threads' ranges.
   Values rare(300007), equal(300007, 2);
   for (std::size_t i = 0; i < rare.size(); i += 50021) rare[i] = kInf;
   for (std::size_t i = 0; i < equal.size(); i += 3) equal[i] = 1;
@@ -164,7 +166,8 @@ TEST(TopK, CountIsExact) {
   EXPECT_EQ(count(0.999999999, std::int64_t{1} << 40), 1099511627776 - 1099);
 }
 
-/// Returns the values that ranks get of a layer's first call, and the values kept for the next.
+/// Returns the values that other ranks get from a layer's first call, and the residual for the next
+/// call.
 std::pair<Values, Values> sent_and_kept(const char* text, const Values& x) {
   const SharedCodec codec = MakeCodec(text);
   const auto n = static_cast<std::int64_t>(x.size());
@@ -180,7 +183,8 @@ TEST(TopK, NanAndInfinityAreKeptAndNotFedBack) {
   const auto [y, kept] = sent_and_kept("top_k 0.1", {1, kNan, 2, kInf, 3, 4, 5, -kInf, 6, 7});
   EXPECT_TRUE(same({0, kNan, 0, kInf, 0, 0, 0, -kInf, 0, 0}, y));
   EXPECT_TRUE(same({1, 0, 2, 0, 3, 4, 5, 0, 6, 7}, kept));
-  // A bucket that a NaN has made NaN is sent with the next call.
+  // A NaN makes its whole bucket NaN. The residual keeps the bucket's other values, so the next
+  // call sends them.
   const auto [of_bucket, next] = sent_and_kept("top_k 0.5 int4 bucket=2", {7, 1, kNan, 2});
   EXPECT_TRUE(same({kNan, 0, kNan, 0}, of_bucket));
   EXPECT_TRUE(same({7, 1, 0, 2}, next));
@@ -210,7 +214,8 @@ TEST(TopK, NothingFollowsNoValues) {
   EXPECT_THROW(codec->Decode(more, 4, 0, 1, y.data()), DamagedBytes);
 }
 
-/// Losses, bytes and the largest value, as other devices count them.
+/// Compares the counts of losses and bytes, and the largest value, with counts of single values.
+/// Other devices compute them with kernels.
 TEST(TopK, CountsWhatRoundingLoses) {
   const SharedQueue& queue = HostQueue();
   const std::int64_t n = 70001;  // two messages

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude on every device: terms, residuals, losses, bytes and the largest
-// that is kept, against a sort of all values and against the codec with the scalar kernels.
+// Tests top-k codecs on every device: sent values, residuals, losses, bytes and the largest value.
+// They must equal a definition that sorts all values, and the codec with the scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
   return x;
 }
 
-/// The least k with k / n at least `billionths` / 10^9.
+/// Returns the least k for which k / n is at least `billionths` / 10^9.
 std::int64_t count_of(std::int64_t n, std::int64_t billionths) {
   return static_cast<std::int64_t>((static_cast<__int128>(n) * billionths + 999999999) /
                                    1000000000);
@@ -94,7 +94,8 @@ struct Case {
   }
 };
 
-/// The results of the definition for x and a residual: the terms, and the next residual.
+/// The results of the definition for x and a residual: the sent values, the next residual, and the
+/// largest finite magnitude.
 struct Expected {
   Floats terms, next;
   float largest = 0;
@@ -131,7 +132,8 @@ Expected expected_of(const Case& call, const Floats& x, const Floats& kept, cons
 
 class TopKDevices : public testing::OnDevice {
  protected:
-  /// Returns what RoundOn gives of values on the device, in their place or not.
+  /// Returns the result of RoundOn for values on the device. `in_place`: the result replaces the
+  /// values.
   static Floats Rounded(const SharedQueue& queue, const Codec& codec, const Piece& whole,
                         CodecState* state, const float* there, SegmentCounts* counts = nullptr,
                         bool in_place = false) {
@@ -143,7 +145,8 @@ class TopKDevices : public testing::OnDevice {
     return got;
   }
 
-  /// One call on the device and with the scalar kernels, from the states on.
+  /// Compares one call on the device with the definition and with the scalar kernels. Both calls
+  /// begin with the given states.
   void Expect(const Case& one, const Codec& codec, const Floats& x, Piece whole, CodecState* scalar,
               CodecState* there) const {
     const Floats kept = scalar->Kept();
@@ -190,7 +193,7 @@ class TopKDevices : public testing::OnDevice {
     EXPECT_TRUE(same(scalar->Kept(), there->Kept()));
   }
 
-  /// Calls, one after the other, for a layer of n values.
+  /// Compares several consecutive calls for a layer of n values.
   void ExpectCalls(const Case& one, std::int64_t n, Values kind, int shift, int calls) const {
     SCOPED_TRACE(one.text() + ", " + std::to_string(n) + " values of kind " +
                  std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
@@ -224,7 +227,7 @@ TEST_P(TopKDevices, SizesAndValues) {
   }
 }
 
-/// Messages of 65,536 values, the last one full or not.
+/// A message has 65,536 values. The last message of a layer is full or not.
 TEST_P(TopKDevices, Messages) {
   std::size_t number = 0;
   for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
@@ -236,8 +239,8 @@ TEST_P(TopKDevices, Messages) {
   }
 }
 
-/// Kept values are elements of a layer of their own, which is rounded as formats are, times a
-/// power of two.
+/// The inner codec rounds the selected values as a layer of their own. Before, the selected values
+/// are multiplied by a power of two.
 TEST_P(TopKDevices, FormatsAndShifts) {
   std::size_t number = 0;
   for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {
@@ -252,7 +255,8 @@ TEST_P(TopKDevices, FormatsAndShifts) {
   }
 }
 
-/// Selected values encoded by other codecs, whose buckets continue from message to message.
+/// The selected values are encoded by other codecs. A bucket of such a codec may extend from one
+/// message to the next.
 TEST_P(TopKDevices, OtherCodecs) {
   for (const char* inner :
        {"qsgd bits=4 bucket=512", "qsgd bits=2 bucket=tensor norm=2", "int4", "int4 bucket=7",
@@ -267,13 +271,14 @@ TEST_P(TopKDevices, OtherCodecs) {
   }
 }
 
-/// Spans of two tiles; ties all over the layer, of which the limit selects a part.
+/// A span of the search has two tiles here. The layer has ties at the limit everywhere, and only
+/// some of them are selected.
 TEST_P(TopKDevices, SpansOfTiles) {
   ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000, Values::few, 0,
               1);
 }
 
-/// Terms may replace the values.
+/// The rounded values may replace the input values.
 TEST_P(TopKDevices, InPlace) {
   constexpr std::int64_t kSize = 9000;
   const Case one{"e4m3", 50000000, false};
@@ -289,7 +294,8 @@ TEST_P(TopKDevices, InPlace) {
   EXPECT_TRUE(same(expected, Rounded(queue, *codec, whole, state.get(), there, nullptr, true)));
 }
 
-/// A call that fails leaves nothing, and one on the CPU goes on from those on the device.
+/// A call that fails does not change the residuals. A call on the CPU continues with the residuals
+/// of the calls on the device.
 TEST_P(TopKDevices, ResidualsFromCallToCall) {
   constexpr std::int64_t kSize = 3000;
   for (const char* const format : {"e4m3", "int4"}) {
@@ -319,7 +325,8 @@ TEST_P(TopKDevices, ResidualsFromCallToCall) {
   }
 }
 
-/// Top-k within a codec whose own residual is added first; and sums, which have no state.
+/// Tests top-k within a `feedback` codec, which adds its own residual first, and `sparse` codecs,
+/// which have no state.
 TEST_P(TopKDevices, WithinFeedbackAndSums) {
   for (const char* text :
        {"feedback top_k 0.1 feedback=off e5m2", "sparse", "sparse e4m3", "sparse e5m10"}) {
@@ -349,7 +356,8 @@ TEST_P(TopKDevices, WithinFeedbackAndSums) {
   }
 }
 
-/// The kernels by themselves. The CPU's operations search without such counts.
+/// Tests the kernels of the search directly. The CPU's search uses no counts of digits, so these
+/// tests skip the CPU.
 class TopKKernels : public TopKDevices {
  protected:
   void SetUp() override {
@@ -360,12 +368,13 @@ class TopKKernels : public TopKDevices {
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The state that a search begins with, and its result.
+/// The state of a search, before it begins and after it ends, with the counts of digits.
 struct Found : TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
 };
 
-/// A search of n values. Its counts begin with the counts of values that are not in memory.
+/// A search over n values. A test may set counts as if the layer had further values that are not in
+/// memory.
 class Search {
  public:
   Search(SharedQueue queue, const Floats& x, std::int64_t k, std::int32_t span)
@@ -399,7 +408,7 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  /// Selects, from `found` and `spans` on, which then are what the kernels left.
+  /// Runs the kernels, which begin with `found` and `spans` and store their results there.
   void Select() {
     queue_->Copy(call.search, &found, sizeof(TopKSearch));
     queue_->Copy(call.counts_of, &found.counts, sizeof(found.counts));
@@ -433,7 +442,7 @@ class Search {
   std::vector<TopKSpan> spans;
 };
 
-/// Spans of one tile, of several, and of more than there are.
+/// Tests spans of one tile, of several tiles, and of more tiles than the layer has.
 TEST_P(TopKKernels, SpansOfAnyLength) {
   constexpr std::int64_t kTile = kCodeTile;
   std::mt19937 random(1);
@@ -458,7 +467,7 @@ TEST_P(TopKKernels, SpansOfAnyLength) {
   }
 }
 
-/// Counts of digits beyond 32 bits, some of them zero.
+/// Tests counts of digits that need more than 32 bits, and counts of zero.
 TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
@@ -493,7 +502,7 @@ TEST_P(TopKKernels, DigitsOfManyValues) {
   }
 }
 
-/// More spans than one pass of the block takes, of counts whose sums are beyond 2^40.
+/// Tests more spans than a thread block handles in one pass. The sums of their counts exceed 2^40.
 TEST_P(TopKKernels, SumsOfManySpans) {
   for (const std::int64_t tiles : {1, 7, 2049}) {
     const Floats x(static_cast<std::size_t>(tiles * kCodeTile), 1.0F);
@@ -517,8 +526,8 @@ TEST_P(TopKKernels, SumsOfManySpans) {
   }
 }
 
-/// The last of 2^33 ties before the second tile is selected, or some of the tile's own. Their
-/// random integers belong to ranks beyond 2^35.
+/// The first tile counts as having 2^33 ties. The search selects all of them, and 0, 1 or 30 ties
+/// of the second tile. The random integers of the second tile have indices above 2^35 - 1.
 TEST_P(TopKKernels, RanksBeyond32Bits) {
   constexpr unsigned long long kMany = 1ULL << 33;
   const Format format = ParseFormat("e4m3");
@@ -532,7 +541,7 @@ TEST_P(TopKKernels, RanksBeyond32Bits) {
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
     Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
-    // 3 * 2^33 values of 3 and 2^33 of the ties that the first tile would have.
+    // Adds counts for 3 * 2^33 values that equal 3, and for 2^33 ties in the first tile.
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
     };

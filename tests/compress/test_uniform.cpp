@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights in uniform bins: bins and centers against exact arithmetic, texts, damage. Packages byte
-// by byte, and what a layer's bits are chosen by, are tests/python/compress/test_uniform.py's.
+// Tests the codec that stores weights in uniform bins: bins and centers compared with exact
+// arithmetic, texts, and damaged bytes. tests/python/compress/test_uniform.py tests the bytes and
+// the choice of bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ struct Wide {
   mpfr_t value;
 };
 
-/// That the bin's borders hold x: bin * width <= 2^bits (x - least) < (bin + 1) * width.
+/// Returns whether the bin's borders enclose x: bin * width <= 2^bits (x - least) < (bin + 1) *
+/// width.
 bool holds(float least, float greatest, int bits, float x, std::uint32_t bin) {
   const std::uint32_t last = (1U << bits) - 1;
   if (bin > last) return false;
@@ -61,7 +63,7 @@ bool holds(float least, float greatest, int bits, float x, std::uint32_t bin) {
   return bin == last || mpfr_cmp(above.value, border.value) < 0;
 }
 
-/// The exact center rounded once, subnormals included.
+/// Returns the exact center of a bin, rounded once to binary32 (which may be subnormal).
 float centre(float least, float greatest, int bits, std::uint32_t bin) {
   Wide sum(greatest);
   mpfr_sub_d(sum.value, sum.value, least, MPFR_RNDN);
@@ -91,7 +93,7 @@ TEST(UniformBins, AreTheExactOnes) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(middle),
               std::bit_cast<std::uint32_t>(centre(least, greatest, bits, bin)))
         << least << " " << greatest << " " << bits << " " << bin;
-    // Values beside a border, where a quotient in binary64 may be wrong.
+    // Tests values next to a border, for which a quotient in binary64 could give the wrong bin.
     const double border = least + (double{greatest} - least) * std::ldexp(bin, -bits);
     const auto near = static_cast<float>(border);
     for (const float x : {near, std::nextafter(near, -kInfinity), std::nextafter(near, kInfinity),
@@ -103,7 +105,7 @@ TEST(UniformBins, AreTheExactOnes) {
   }
 }
 
-// Every value is on a border.
+// Tests values that all lie exactly on a border between bins.
 TEST(UniformBins, OfValuesOnAGrid) {
   for (const int bits : {1, 3, 8, 12}) {
     const auto all = 1 << bits;
@@ -143,7 +145,8 @@ TEST(UniformBins, OfARunAreThoseOfEach) {
   }
 }
 
-// Tests estimates in binary32 and binary64. Each is in doubt near a border.
+// Tests values near borders. The estimates in binary32 and in binary64 must detect that they cannot
+// decide such values.
 TEST(UniformBins, OfARunBesideBorders) {
   std::mt19937_64 random(3);
   for (const int exponent : {-100, -61, -60, -59, 0, 58, 59, 60, 100}) {
@@ -187,7 +190,8 @@ TEST(Uniform, Texts) {
   EXPECT_EQ(MakeCodec("uniform")->ForResults(kFp32, 4), nullptr);
 }
 
-/// Tables and codes that no encoder writes, behind the header of 50 values or another.
+/// Decodes tables and codes that no encoder writes, after the header of 50 values or after random
+/// bytes.
 TEST(Uniform, AnyBytes) {
   std::mt19937_64 random(9);
   const SharedCodec codec = MakeCodec("uniform");

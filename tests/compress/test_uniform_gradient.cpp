@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Uniform bins whose bits are chosen by a gradient, which callers set in the states.
+// Tests uniform bins whose number of bits depends on a gradient. The caller sets the gradient in
+// the states.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cast of every binary32 pattern, in every backend, against the oracle's step functions.
+// Tests the cast of every binary32 pattern on every backend. The oracle describes each cast as a
+// step function.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -17,7 +18,8 @@ const testing::OneLibraryThread kOneLibraryThread;
 constexpr std::array kNames = {"e4m3", "e5m2", "e4m3fn", "e5m2fnuz", "e6m9", "e3m0",
                                "e2m1", "e8m0", "fp16",   "bf16",     "tf32", "binary8p4se"};
 
-// Sweeps the given backends; `random`, if given, holds the integers of a block.
+// Casts all patterns on the given backends. `random`: random integers for one block of patterns,
+// reused for all blocks; null: none.
 void sweep_backends(const std::vector<std::string>& backends, const Format& format,
                     const RoundingOptions& o, const testing::Expectation<float>& expectation,
                     testing::SweepReport& report,
@@ -61,7 +63,7 @@ TEST(CastExhaustive, NamedFormatsEveryModeAndPolicy) {
   }
 }
 
-// Binary32 itself: every pattern is its own cast, NaN aside.
+// In binary32 itself, every pattern except NaN is its own cast.
 TEST(CastExhaustive, Binary32IsItself) {
   testing::SweepReport report;
   for (const Rounding mode : {Rounding::nearest_even, Rounding::down}) {
@@ -81,7 +83,8 @@ TEST(CastExhaustive, Binary32IsItself) {
                " backends x 2^32 inputs");
 }
 
-// Every (exp, man) of at most 13 bits, nearest-even, in the widest backend.
+// Tests every IEEE-like format whose exponent and mantissa have at most 13 bits together, to
+// nearest-even, on the widest backend.
 TEST(CastExhaustive, EveryNarrowIeeeFormat) {
   testing::SweepReport report;
   const std::string widest = testing::backends().back();
@@ -97,7 +100,7 @@ TEST(CastExhaustive, EveryNarrowIeeeFormat) {
                " x 2^32 inputs");
 }
 
-// A stochastic cast with one random integer for all inputs is a step function too.
+// If all inputs use the same random integer, a stochastic cast is a step function too.
 TEST(CastExhaustive, StochasticWithGivenIntegers) {
   testing::SweepReport report;
   struct Row {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code of every binary32 pattern, in every backend, against the oracle's step functions.
+// Tests the code of every binary32 pattern on every backend. The oracle describes the codes as a
+// step function.
 #include <gtest/gtest.h>
 
 #include "tests/testing/backends.h"
@@ -12,7 +13,7 @@ namespace {
 
 const testing::OneLibraryThread kOneLibraryThread;
 
-// T holds one code of the format.
+// T is an integer type that holds one code of the format.
 template <class T>
 void sweep_codes(const char* name, testing::SweepReport& report) {
   const Format format = ParseFormat(name);
@@ -47,7 +48,7 @@ TEST(CodecExhaustive, EncodeOfEveryInput) {
                " backends x 2^32 inputs");
 }
 
-// Codes of fp32 are its bits: all of them, both ways.
+// The codes of fp32 are the bits of the values. Tests all of them for encoding and decoding.
 TEST(CodecExhaustive, DecodeOfEveryBinary32Code) {
   testing::SweepReport report;
   for (const std::string& backend : testing::backends()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm where the quick tests only sample: 2^24 fused multiply-adds per format, all pairs of 8-bit
-// numbers in every mode, and a result of more than 2^32 elements.
+// Tests Gemm completely where the quick tests take samples: 2^24 fused multiply-adds per format,
+// all pairs of 8-bit numbers in every mode, and a result of more than 2^32 elements.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -120,7 +120,7 @@ TEST(GemmExhaustive, AllPairsOfEightBitFormatsInEveryMode) {
   }
 }
 
-// Offsets and element numbers of more than 32 bits.
+// Offsets and element numbers need more than 32 bits.
 TEST(GemmExhaustive, MoreThanTwoToThe32Elements) {
   constexpr std::int64_t kM = 65'600;
   constexpr std::int64_t kN = 65'700;

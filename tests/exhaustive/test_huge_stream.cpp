@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer of more than 2^31 values through a codec: indices do not overflow. Takes 19 GiB.
+// Tests that a layer of more than 2^31 values passes through a codec without an index overflow. The
+// test needs 20 GiB of memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ std::int64_t AvailableBytes() {
   return 0;
 }
 
-/// No period that a bucket or a power of two divides.
+/// Fills x with values whose period is prime to the bucket size and to powers of two, so an index
+/// error changes the values.
 void Fill(std::vector<float>& x) {
   constexpr std::size_t kPeriod = 1'000'003;
   for (std::size_t i = 0; i < kPeriod; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tests/numeric/round/test_round_plan.cpp of every width: each route that the plans choose holds
-// the formats that it is chosen for, in every mode.
+// Repeats tests/numeric/round/test_round_plan.cpp for every width of mantissa: each computation
+// path that a plan chooses is exact for the formats it is chosen for, in every rounding mode.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes give values or DamagedBytes, in the decoder of the codec in CPD_FUZZ_CODEC, or for
-// `stream` in the decoder of whole streams, with a valid checksum.
+// A fuzz target: any bytes must decode to values or throw DamagedBytes. CPD_FUZZ_CODEC names the
+// codec. For the name `stream`, the bytes get a valid checksum and are decoded as a whole stream.
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kMostValues = kMany;  // of a stream
 
-/// NaN is one NaN.
+/// Aborts if a NaN is not the quiet NaN 0x7FC00000. A decoder may give no other NaN.
 void CheckValues(std::span<const float> values) {
   for (const float value : values) {
     if (std::isnan(value) && std::bit_cast<std::uint32_t>(value) != 0x7FC00000) std::abort();

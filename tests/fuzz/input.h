@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an input of the fuzzer is read: a piece's measures, then its bytes. A whole stream
-// (compress/stream.h) is an input of the codec named `stream`, with nothing ahead.
+// Defines a fuzzer's input: the measures of a range of a layer, then its bytes. An input of the
+// codec `stream` has only the bytes of a whole stream (compress/stream.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace cpd::fuzz {
 
 inline const std::string kStream = "stream";
 
-/// n is taken modulo kFew + 1, or kMany + 1 where `mode` is kLong: most runs should be short.
+/// The head of an input. n is taken modulo kFew + 1, or modulo kMany + 1 if `mode` is kLong,
+/// because most inputs should be short.
 struct Measures {
   std::uint8_t mode = 0;
   std::uint8_t shift = 0;    ///< signed

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the fuzzers of decoders and parsers, and keeps the inputs of decoders.
+"""Runs the fuzzers of decoders and parsers, and stores inputs of decoders.
 
-A file of corpus/ holds one codec's inputs: its text, then an input a line, in hex. A file of texts/
-holds texts of one grammar, a line each.
+A file of corpus/ has the inputs of one codec: the codec's text in the first line, then one input in
+hex on each line. A file of texts/ has texts of one grammar, one on each line. PROGRAMS is the
+folder of the fuzzers' programs.
 
-    run.py PROGRAMS check            every codec has a file with its valid inputs
-    run.py PROGRAMS fuzz NAME RUNS   so many runs from the inputs of corpus/NAME.txt, or, where
-                                     NAME is texts/GRAMMAR, from the texts of that file
-    run.py PROGRAMS grow RUNS        writes the files anew: valid inputs, those kept, and what so
-                                     many runs add, without those that reach nothing new
+    run.py PROGRAMS check            checks that every codec has a file with its valid inputs
+    run.py PROGRAMS fuzz NAME RUNS   runs RUNS inputs, beginning with the inputs in corpus/NAME.txt;
+                                     if NAME is texts/GRAMMAR, with the texts of that file
+    run.py PROGRAMS grow RUNS        writes the files of corpus/ again: the valid inputs, the
+                                     stored inputs and the inputs that RUNS runs add, except
+                                     inputs that reach no further code
 """
 
 import argparse
@@ -42,7 +44,7 @@ def read(file: Path) -> tuple[str, list[str]]:
 
 
 def seeds(programs: Path) -> dict[str, list[str]]:
-    """The valid inputs of every codec."""
+    """Returns the valid inputs of every codec."""
     run = subprocess.run([programs / "fuzz_seeds"], check=True, capture_output=True, text=True)
     found: dict[str, list[str]] = {}
     for line in run.stdout.splitlines():
@@ -93,7 +95,7 @@ def fuzz(programs: Path, name: str, runs: int) -> None:
 
 
 def fuzz_texts(programs: Path, name: str, runs: int) -> None:
-    """The words of all texts are what the fuzzer puts together."""
+    """Runs the fuzzer of a grammar. Its dictionary has the words of all stored texts."""
     texts = (HERE / f"{name}.txt").read_text().splitlines()
     words = sorted({word for text in texts for word in re.findall(r"[A-Za-z_]+|\d+|\W", text)})
     with tempfile.TemporaryDirectory() as scratch:

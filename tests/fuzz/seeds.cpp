@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Valid inputs of the fuzzer, a line each: the codec's text, a tab, the bytes in hex.
+// Prints valid inputs for the fuzzer of decoders, one on each line: the codec's text, a tab, and
+// the bytes in hex.
 #include <cstdio>
 
 #include "cpd/compress/codecs.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any text means what its canonical text means, or is an Error that a person can read: in the
-// grammar that CPD_FUZZ_GRAMMAR names.
+// A fuzz target: any text of a grammar must parse to the same meaning as its canonical text, or
+// throw an Error with a message of readable length. CPD_FUZZ_GRAMMAR names the grammar.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::size_t kLongestError = 4096;
 
-/// Parses `text`, prints it, parses that and prints it again: both prints must be equal.
+/// Parses `text` and prints the result, then parses and prints the printed text. Both printed texts
+/// must be equal.
 template <class Parse>
 void CheckText(std::string_view text, const Parse& parse) {
   const std::string canonical = ToString(parse(text));
@@ -40,7 +41,7 @@ void CheckCodec(std::string_view text) {
   if (MakeCodec(name)->text() != codec->text() && codec->text().starts_with(name)) std::abort();
 }
 
-/// The part of a recipe that GEMMs take is a recipe too.
+/// Checks a recipe, and the part of the recipe that GEMMs use, which must be a valid recipe too.
 void CheckRecipe(std::string_view text) {
   CheckText(text, ParseRecipe);
   const Recipe recipe = ParseRecipe(text);
@@ -61,7 +62,8 @@ void Try(std::string_view text, const Parse& parse) {
   }
 }
 
-/// Of enumerators, which have no text but their names.
+/// Parses the text as the name of an enumerator. Enumerators have no other text form, so nothing is
+/// printed and parsed back.
 void CheckNames(std::string_view text) {
   Try(text, ParseRounding);
   Try(text, ParseOverflow);

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the golden files that are missing: `./dev run tests/golden/make.py [--force] [NAME…]`.
 
-A file that is there stays as it is. `--force` writes it anew: only where results are meant to
-change, and together with the reason.
+An existing file is not changed, unless `--force` is given. Use `--force` only if results are meant
+to change, and state the reason with the change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_json(name: str, value: dict[str, object]) -> None:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns what writes each file, by its name."""
+    """Returns a function for each golden file that writes it, by the file's name."""
     found: dict[str, Callable[[], None]] = {
         "specs.pickle": golden_stored.write_pickle,
         "checkpoint.pt": golden_stored.write_checkpoint,

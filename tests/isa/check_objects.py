@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT:OBJECT...`.
+"""Checks that each kernel object contains only instructions of its ISA.
 
-An object must hold what tells its own ISA (its registers; the checksum's object, which has no use
-for them, the crc32 instruction; the table's, which is pointers, neither; that of bf16 products,
-which only AVX-512 has, nothing in others) and nothing of a wider one, or forcing a backend would
-force nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
-of a weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU. The
-environment's OBJDUMP and NM read another CPU's objects.
+    check_objects.py ISA=OBJECT:OBJECT...
+
+An object must contain a feature of its own ISA and no feature of a wider one. Otherwise, forcing a
+backend would not have the promised effect. The feature is a class of registers, with exceptions:
+
+- The checksum's object must contain the crc32 instruction instead.
+- The object of the function table needs no feature, because it holds only pointers.
+- The object of bf16 products must be empty of features except for AVX-512.
+
+Weak symbols must belong to the inline namespace of their ISA. The linker keeps only one copy of a
+weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU.
+
+The environment variables OBJDUMP and NM name the tools that read objects of another CPU.
 """
 
 import os
@@ -14,7 +21,7 @@ import re
 import subprocess
 import sys
 
-# ISA: the first must occur, the others must not.
+# Each ISA has two sets: features that must occur, and features that must not.
 FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
@@ -25,7 +32,7 @@ CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
 TABLE = re.compile(r"/table\.cpp\.o$")
 AVX512_ALONE = re.compile(r"/product_bf16\.cpp\.o$")
 WEAK = frozenset("WwVvu")
-# The reference to the personality routine that GCC emits beside unwinding code: a pointer, no code.
+# GCC emits this pointer to its personality routine beside unwinding code. It contains no code.
 HARMLESS = re.compile(r"^DW\.ref\.")
 
 
@@ -34,7 +41,7 @@ def output(*command: str) -> str:
 
 
 def weak_symbols(path: str) -> list[str]:
-    """Demangled names of the weak definitions in an object."""
+    """Returns the demangled names of the weak definitions in an object."""
     names = []
     for line in output(
         os.environ.get("NM", "nm"), "--demangle", "--defined-only", path
@@ -46,7 +53,8 @@ def weak_symbols(path: str) -> list[str]:
 
 
 def features(path: str) -> set[str]:
-    """Classes of registers, crc32 where that instruction occurs, fp16 where half precision's do."""
+    """Returns the classes of vector registers that an object uses, `crc32` if it uses that
+    instruction, and `fp16` if it computes in half precision."""
     objdump = os.environ.get("OBJDUMP", "objdump")
     code = output(objdump, "--disassemble", "--no-show-raw-insn", path)
     found = set(re.findall(r"%([xyz]mm)\d", code)) | set(re.findall(r"\bv\d+\.(4s)\b", code))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Add, Mul, Fma: one exact operation and one rounding; Sum over a dimension. Every backend, and a
-// GPU, against the oracle.
+// Tests Add, Mul and Fma, each one exact operation and one rounding, and Sum over a dimension.
+// Every backend of the CPU, and a GPU, must give the oracle's results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,7 +103,8 @@ float as_binary32(const reference::Exact& x) {
   return reference::round(Spec{}, x, truncate);
 }
 
-// Operands whose exact result lies on, or a hair beside, a point where the rounding changes.
+// Returns operands whose exact result is a point where the rounding changes, or lies just beside
+// one.
 Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
   const Spec spec = reference::spec_of(format);
   std::mt19937_64 generator(seed);
@@ -202,7 +203,7 @@ TEST(Arithmetic, Stochastic) {
   }
 }
 
-/// Sums at and beyond binary32's end, by which random integer soever.
+/// Tests sums near and beyond binary32's largest number, with stochastic rounding.
 TEST(Arithmetic, SumsBeyondBinary32) {
   std::mt19937_64 bits(12);
   Operands in;
@@ -225,7 +226,7 @@ TEST(Arithmetic, SumsBeyondBinary32) {
   }
 }
 
-// All pairs of 8-bit values.
+// Tests all pairs of 8-bit values.
 TEST(Arithmetic, EightBitFormatsAllPairs) {
   int failures = 0;
   std::int64_t pairs = 0;
@@ -277,7 +278,7 @@ TEST(Arithmetic, KnownResults) {
   }
 }
 
-// Operands may be strided or broadcast (stride 0); the result may take an operand's place.
+// Operands may be strided or broadcast (stride 0). The result may replace an operand.
 TEST(Arithmetic, StridesAndBroadcast) {
   const Format format = ParseFormat("e4m3");
   const Spec spec = reference::spec_of(format);
@@ -389,8 +390,9 @@ TEST(Sum, EveryDimensionOfATensor) {
   }
 }
 
-/// Terms side by side, in rows, in rows of rows that leave gaps, and anyhow; more than are read at
-/// once, of more elements.
+/// Tests the layouts of the summed terms: contiguous rows of elements for each term, terms side by
+/// side, with gaps between rows, and in arbitrary strides. There are more terms than a kernel reads
+/// at once.
 TEST(Sum, LayoutsOfManyTerms) {
   constexpr std::int64_t kTerms = 150, kRows = 3, kColumns = 100, kGap = 7;
   const Format format = ParseFormat("e5m7");
@@ -468,7 +470,8 @@ TEST(Sum, OverlappingWindows) {
   }
 }
 
-/// Overlapping windows of a matrix, one element apart along both dimensions, with equal strides.
+/// The tensor has overlapping windows: its first two dimensions have equal strides, and the summed
+/// dimension is contiguous.
 TEST(Sum, WindowsOfOneStride) {
   std::vector<float> x(3 * 8 + 2 * 8 + 5);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i);

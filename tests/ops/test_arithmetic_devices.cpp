@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every device gives the scalar kernels' bits: add, mul, fma, div, sqrt and sum, every mode,
-// scheme, type and stride.
+// Tests that every device gives the scalar kernels' bits for add, mul, fma, div, sqrt and sum, in
+// every rounding mode, scheme, type and stride.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -52,8 +52,9 @@ void Operate(Operation operation, const Views& in, const Format& format, const R
 
 class ArithmeticDevices : public testing::SameOnDevices {
  protected:
-  /// run(operands, random, out) gives the same; `out` is a view of `values`, whose whole memory is
-  /// compared. random: null, or the caller's integers.
+  /// Expects that run(operands, random, out) gives the scalar kernels' bits. `out` is a view of
+  /// `values`, and the whole of `values` is compared. `random`: the caller's random integers, or
+  /// null.
   template <class T, class Run>
   void ExpectSame(const Views& in, const std::vector<T>& values, TensorView out, Run run,
                   const std::string& about, const TensorView* random = nullptr) const {
@@ -68,7 +69,8 @@ class ArithmeticDevices : public testing::SameOnDevices {
         },
         about);
   }
-  /// An operation gives the same bits. Binary64 operands have no quotient and no root here.
+  /// Expects the scalar kernels' bits from every operation. Skips div and sqrt for binary64
+  /// operands.
   template <class T>
   void ExpectOperations(const Views& in, const Format& format, const RoundingOptions& o,
                         const std::vector<T>& values, const TensorView& out,
@@ -86,7 +88,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
               testing::describe(format, o));
     }
   }
-  /// A sum of x over a dimension gives the same.
+  /// Expects the scalar kernels' bits from a sum of x over a dimension.
   template <class T>
   void ExpectSum(const TensorView& x, int dim, const Accumulator& accumulator,
                  const std::vector<T>& values, const TensorView& out,
@@ -102,7 +104,8 @@ class ArithmeticDevices : public testing::SameOnDevices {
   }
 };
 
-/// Values near the format's range, wild ones, and (double) any bits at all.
+/// Returns values within the format's range, values far outside it, and (for double) random bit
+/// patterns.
 template <class T>
 std::vector<T> inputs(const Format& format, std::size_t n, std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);
@@ -141,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testin
 template <class T>
 constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-/// Sums of rows whose terms are neighbors, on both sides of a block's rows and a line's terms.
+/// Sums rows of neighboring terms. The numbers of rows and terms lie on both sides of the number of
+/// rows that a thread block takes and the number of terms that a memory line holds.
 TEST_P(ArithmeticDevices, SumsOfRows) {
   std::mt19937 random(5);
   for (const auto& [rows, terms] :
@@ -182,7 +186,7 @@ TEST_P(ArithmeticDevices, Operations) {
   }
 }
 
-/// Contiguous tensors of one type are read four values at a time.
+/// Tests contiguous tensors of one 16-bit type, which kernels read four values at a time.
 TEST_P(ArithmeticDevices, ContiguousHalves) {
   constexpr std::int64_t n = 5003;
   std::array<std::vector<std::uint16_t>, 3> operands;
@@ -206,7 +210,7 @@ TEST_P(ArithmeticDevices, ContiguousHalves) {
   }
 }
 
-/// Products near bf16's ties whose errors in binary32 are below its least number.
+/// Tests products near bf16's ties whose error in binary32 is below binary32's least number.
 TEST_P(ArithmeticDevices, ErrorsOfSmallProductsAreSeen) {
   constexpr std::int64_t n = 4096;
   constexpr double kTie = (1 + 0x1p-8) * 0x1p-120;
@@ -226,7 +230,8 @@ TEST_P(ArithmeticDevices, ErrorsOfSmallProductsAreSeen) {
   }
 }
 
-/// Transposed, reversed and broadcast operands of three types; results of each type, and apart.
+/// Tests transposed, reversed and broadcast operands of three types. The results have each type,
+/// and are contiguous or strided.
 TEST_P(ArithmeticDevices, OperandsOfAnyTypeAndStride) {
   constexpr std::int64_t n = 2 * 3 * 50;
   const Format format = ParseFormat("e4m3");
@@ -318,7 +323,8 @@ TEST_P(ArithmeticDevices, SeedAndStreamMayLieThere) {
       "sum");
 }
 
-/// Operands of one type that lie otherwise in memory than x, and of binary64 beside binary32.
+/// Tests operands with the type of x but another memory layout, and binary64 operands next to
+/// binary32 operands.
 TEST_P(ArithmeticDevices, OperandsOfOtherLayoutsAndTypes) {
   constexpr std::int64_t n = 1000;
   const Format format = ParseFormat("e4m3");
@@ -351,7 +357,7 @@ TEST_P(ArithmeticDevices, OperandsOfOtherLayoutsAndTypes) {
   }
 }
 
-/// Rows that end where memory ends: nothing behind them is read.
+/// The last row ends where the readable memory ends. A read behind it would end the process.
 TEST_P(ArithmeticDevices, SumsOfRowsAtTheEndOfMemory) {
   if (!on_host() && !testing::kCudaOnCpu) GTEST_SKIP() << "a GPU's memory cannot be protected";
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -379,7 +385,7 @@ TEST_P(ArithmeticDevices, SumsOfRowsAtTheEndOfMemory) {
   munmap(memory, 2 * page);
 }
 
-/// A NaN or an infinity anywhere among the terms makes a sum of fixed point NaN.
+/// If any term is NaN or an infinity, a fixed-point sum is NaN.
 TEST_P(ArithmeticDevices, FixedPointSumsOfNumbersThatAreNotFinite) {
   constexpr std::int64_t terms = 5;
   const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
@@ -407,7 +413,8 @@ TEST_P(ArithmeticDevices, FixedPointSumsOfNumbersThatAreNotFinite) {
   }
 }
 
-/// Sums over the first, a middle and the last dimension, of no terms up to many.
+/// Tests sums over the first, a middle and the last dimension, with any number of terms from zero
+/// up.
 TEST_P(ArithmeticDevices, Sums) {
   std::size_t turn = 0;
   const auto expect = [&]<class T>(const Format& format, std::array<std::int64_t, 3> shape, T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How tensors fall into blocks, and layouts into tiles: all small shapes, axes and blocks, against
-// the definition.
+// Tests how tensors are divided into blocks, and layouts into tiles. All small shapes, axes and
+// blocks are compared with the definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::vector<BlockShape> Blocks() {
   return all;
 }
 
-/// How far a block goes along each dimension.
+/// Returns the extent of a block along each dimension.
 Shape Extents(const BlockShape& block, const Shape& shape, int axis) {
   if (block.kind == Kind::tensor) return shape;
   Shape extents(shape.size(), 1);
@@ -172,7 +172,8 @@ TEST(BlockLayouts, TilesCoverOnce) {
   });
 }
 
-/// Blocks of one element across are of any of the dimensions behind the axis: runs of them all.
+/// A block with one element across belongs to one position of each dimension behind the axis. These
+/// dimensions are merged into one.
 TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
   const BlockLayout layout = LayoutOf({.columns = 32}, Shape{2, 64, 3, 5}, 1);
   EXPECT_EQ(layout.planes, 2);
@@ -181,7 +182,7 @@ TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
   EXPECT_EQ(layout.width, 3 * 5);
 }
 
-/// Around the length of a tile, and blocks longer than one.
+/// Tests rows with lengths around the length of a tile, and blocks that are longer than a tile.
 TEST(BlockLayouts, LongRowsAndBlocks) {
   for (const Shape& shape : {Shape{4095}, Shape{4096}, Shape{4097}, Shape{3, 9001}, Shape{9001, 3},
                              Shape{130, 257}, Shape{2, 300, 70}}) {
@@ -200,7 +201,8 @@ TEST(BlockLayouts, LongRowsAndBlocks) {
   }
 }
 
-/// Buffers of rows that are no contiguous binary32 have kStage elements (elementwise.h).
+/// A row of a tile that is not contiguous binary32 is copied to a buffer of kStage elements
+/// (elementwise.h), so no row may be longer.
 TEST(BlockLayouts, RowsOfTilesHaveAtMostAStageUnlessABlockHasMore) {
   for (std::int64_t rows = 1; rows <= 70; ++rows) {
     for (const std::int64_t columns : {1, 2, 48, 4096, 5000}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast on tensors, on every device: types, strides, sizes, in place, threads, errors. The program's
-// floating-point environment is test_environment.cpp's.
+// Tests Cast on tensors, on every device: types, strides, sizes, casts in place, threads and
+// errors. test_environment.cpp tests the program's floating-point environment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ RoundingOptions stochastic(int random_bits) {
 
 class CastOn : public testing::OnDevice {
  protected:
-  /// cpd::Cast on the device.
+  /// Calls cpd::Cast with tensors on the device.
   void Cast(const TensorView& x, const Format& format, const RoundingOptions& o,
             const TensorView& y, const RandomKey& key = {},
             const TensorView* random = nullptr) const {
@@ -105,7 +105,7 @@ TEST_P(CastOn, UnalignedMemory) {
   }
 }
 
-// Large enough for threads and streaming stores.
+// The arrays are large enough for several threads and for stores that bypass the caches.
 TEST_P(CastOn, LargeArrays) {
   const std::size_t length = (testing::kCudaOnCpu ? 1u << 16 : 1u << 22) + 333;
   std::vector<float> x(length);
@@ -144,7 +144,8 @@ TEST_P(CastOn, InPlace) {
   }
 }
 
-// Strided, transposed, reversed and broadcast inputs; the random integer is the row-major index's.
+// Tests strided, transposed, reversed and broadcast inputs. An element's random integer depends on
+// its row-major index.
 TEST_P(CastOn, Strides) {
   const Format format = ParseFormat("e4m3");
   const Spec spec = reference::spec_of(format);
@@ -217,7 +218,7 @@ TEST_P(CastOn, ScalarAndEmptyTensors) {
 
 // --- Other element types -------------------------------------------------------------------------
 
-// All 65,536 inputs; `decode` is the oracle's value of a pattern of the type itself.
+// Tests all 65,536 inputs of a 16-bit type. The oracle decodes their patterns.
 TEST_P(CastOn, EverySixteenBitInput) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Format storage = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
@@ -268,11 +269,12 @@ TEST_P(CastOn, StorageMustHoldTheFormat) {
   EXPECT_NO_THROW(Cast(view_of(x, DType::f16), ParseFormat("fp16"), {}, view_of(y, DType::f16)));
 }
 
-// fp64 in, fp32 out, and the other way round.
+// Tests binary64 input with binary32 output, and the reverse.
 TEST_P(CastOn, MixedTypes) {
   const Format format = ParseFormat("e5m2");
   const Spec spec = reference::spec_of(format);
-  // 1.125 + 2^-50 is just above the tie between 1 and 1.25; in binary32 it would be the tie.
+  // 1.125 + 2^-50 lies just above the tie between 1 and 1.25. Converted to binary32 first, it would
+  // be the tie.
   const std::vector<double> x = {1.125 + 0x1p-50, 1.125, -1.125 - 0x1p-50, 1e300, -1e-300, NAN};
   std::vector<float> y(x.size());
   Cast(view_of(x), format, {}, view_of(y));
@@ -299,7 +301,7 @@ TEST_P(CastOn, GivenIntegers) {
   EXPECT_THROW(run_cast(x, format, o, &random, testing::kKey), Error);
 }
 
-/// One NaN from any NaN, in every type.
+/// Any NaN becomes the one quiet NaN, in every type.
 TEST_P(CastOn, NanInEveryType) {
   const std::vector<float> x(100, testing::from_bits(0xFFC12345U));
   const std::vector<double> wide(x.begin(), x.end());
@@ -369,7 +371,7 @@ TEST_F(CastErrors, RandomIntegers) {
   EXPECT_EQ(drawn, std::vector<std::uint32_t>(8, 7));
 }
 
-/// Parts of a long tensor, on several threads, take their own integers.
+/// Several threads cast ranges of a long tensor. Each element uses its own random integer.
 TEST(CastOfBf16, TakesEachItsInteger) {
   constexpr std::size_t kMany = 1000003;
   const Format e4m3 = ParseFormat("e4m3");

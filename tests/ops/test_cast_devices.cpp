@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU gives the CPU's bits: cast, encode and decode, every mode, types and strides.
+// Tests that a GPU gives the CPU's bits in cast, encode and decode, in every rounding mode, for all
+// types and strides.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +21,7 @@ namespace {
 using testing::bits_equal;
 using testing::describe;
 
-/// Random bits, half of them near the format's own range; zeros, Inf and NaN among them.
+/// Returns random bit patterns, half of them near the format's range, and zeros, Inf and NaN.
 std::vector<float> Inputs(const Format& format, std::size_t n, bool with_nan = true) {
   std::mt19937_64 bits(n + static_cast<std::size_t>(format.bits()));
   std::vector<float> values(n);
@@ -61,7 +62,7 @@ std::vector<RoundingOptions> AllOptions() {
   return all;
 }
 
-/// The named formats, and some of every encoding.
+/// Returns the named formats, and every seventh format of testing::encoding_formats().
 std::vector<Format> Formats() {
   std::vector<Format> formats = testing::named_formats();
   const std::vector<Format> others = testing::encoding_formats();
@@ -71,7 +72,8 @@ std::vector<Format> Formats() {
 
 class CastDevices : public testing::SameOnDevices {
  protected:
-  /// Casts through views of vectors; the result's whole memory is compared.
+  /// Compares a cast between views of vectors with the scalar kernels. The whole memory of the
+  /// result is compared.
   template <class T>
   void ExpectSameCast(const TensorView& x, const std::vector<T>& y, TensorView y_view,
                       const Format& format, const RoundingOptions& options) const {
@@ -87,8 +89,9 @@ class CastDevices : public testing::SameOnDevices {
         describe(format, options));
   }
 
-  /// Encodes x `offset` bytes into memory, and decodes what came of it into a copy of `y`, of the
-  /// type and as far from its beginning as x.
+  /// Encodes x into memory that begins `offset` bytes after a buffer's start, then decodes the
+  /// codes into a copy of `y`. The decoded view has the type of x and begins `begin` values into
+  /// the copy. Compares both with the scalar kernels.
   template <class T>
   void ExpectSameCodes(const TensorView& x, const std::vector<T>& y, std::ptrdiff_t begin,
                        const Format& format, const RoundingOptions& options,
@@ -153,7 +156,8 @@ TEST_P(CastDevices, Codes) {
   }
 }
 
-/// Values of 16 bits, each code among them, from any place in memory and to any number of them.
+/// Tests all values of 16-bit types. The views begin at different positions in memory and have
+/// lengths that are not a multiple of a vector.
 TEST_P(CastDevices, Halves) {
   std::vector<std::uint16_t> x(1 << 16);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(i * 40503);
@@ -222,7 +226,8 @@ TEST_P(CastDevices, CodesMayBeginAtAnyByte) {
   }
 }
 
-/// A grid has 32 blocks a processor at most, which then take several tiles each.
+/// A grid has at most 32 thread blocks for each processor. Here there are more tiles, so a block
+/// takes several.
 TEST_P(CastDevices, CodesOfMoreTilesThanBlocks) {
   const std::int64_t n = (testing::kOnGpuItself ? 9000 : 75) * std::int64_t{2048} + 77;
   const Format format = ParseFormat("e6m9");

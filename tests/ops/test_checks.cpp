@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arguments that a program can write by hand and that no function would make: every operation
-// refuses them before it computes or writes anything. Also sizes whose bytes cannot be counted.
+// Tests arguments that a program can write by hand although no function of the library makes them.
+// Every operation refuses them before it computes or writes anything. Tests also sizes whose bytes
+// cannot be counted.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -74,7 +75,7 @@ std::vector<std::pair<std::string, RoundingOptions>> BadOptions() {
   return all;
 }
 
-/// Returns whether it is a wide format, which float64 tensors take.
+/// Returns whether the format is one of the wide formats, which float64 tensors support.
 bool IsOfElements(const Format& format) {
   return format.encoding == Encoding::ieee && is_wide(format) && format.exp <= kWidestExp &&
          format.man <= kWidestMan;
@@ -93,7 +94,8 @@ void ExpectError(const std::string& what, const std::string& verb,
 
 class Checks : public ::testing::Test {
  protected:
-  /// Each verb that takes them, by name; nothing is written.
+  /// Expects that each operation that takes a format and rounding options refuses them, and writes
+  /// nothing. `what` is part of the error's text.
   void Refused(const std::string& what, const Format& format, const RoundingOptions& o) {
     Each(what, VerbsOf(format, o));
     Each(what, VerbsOf(Accumulator{format, Scheme::sequential, o}));
@@ -133,7 +135,7 @@ class Checks : public ::testing::Test {
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
   }
-  /// Returns the operations that take wide formats too.
+  /// Returns the operations that also support wide formats.
   Verbs WideVerbsOf(const Format& f) {
     return {{"ToString", [=] { ToString(f); }},
             {"CheckOfElements", [=] { CheckOfElements(f); }},
@@ -252,7 +254,7 @@ TEST_F(Checks, SpecsMadeByHand) {
 
 // --- Sizes ---------------------------------------------------------------------------------------
 
-/// Of one element that stands for all.
+/// Returns a view with this shape that repeats one element (all strides are 0).
 TensorView Repeated(const float* element, const std::vector<std::int64_t>& shape) {
   TensorView view = View(element, DType::f32, shape);
   for (int d = 0; d < view.rank; ++d) view.stride[d] = 0;
@@ -343,7 +345,7 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
                                   {"TimeOf", [&] { TimeOf({}, 2, sizes, 1, 1); }}});
   Each("a tensor's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
                                           {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
-  // Sizes that can be counted but are not available give another error.
+  // A size that can be counted, but not allocated, throws std::bad_alloc instead.
   if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
     constexpr std::int64_t kSize = std::int64_t{1} << 56;
     VirtualReduce reduce({}, 2, {kSize});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Convolutions of images that are read where they lie, against the oracle's products of unfolded
+// Tests that convolutions, which read the images in place, give the oracle's products of unfolded
 // images.
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ const std::vector<const char*> kSums = {
     "fp32 fixed width=12 fraction=4 overflow=saturate",
 };
 
-/// The oracle's; of integers Gemm's.
+/// Returns the oracle's product. For accumulators of integers, returns Gemm's product.
 std::vector<float> product_of(const Tensor& a, const Tensor& b, const Accumulator& accumulator,
                               const Shape& shape, const Tensor* c = nullptr) {
   if (!accumulator.fixed) return testing::oracle_gemm(a, b, accumulator, shape, c);
@@ -61,7 +61,7 @@ std::vector<float> product_of(const Tensor& a, const Tensor& b, const Accumulato
   return out.read();
 }
 
-/// Operands of a convolution.
+/// Random operands of a convolution.
 struct Drawn {
   std::mt19937 draw;
   Windows windows;
@@ -177,7 +177,9 @@ TEST(Correlate, ItsResultIsContiguous) {
 
 // --- zeros between elements ----------------------------------------------------------------------
 
-/// One image of one channel and a kernel of three. Spread by two, places meet one or two elements.
+/// Returns the first of the three results of a convolution: an image of one channel and two
+/// elements x, padded by 2, with a kernel of three weights. `spread` - 1 zeros lie between the
+/// elements.
 float first_place(const char* sums, const std::vector<float>& weights, float x,
                   std::int64_t spread = 2) {
   Windows windows;
@@ -192,19 +194,19 @@ float first_place(const char* sums, const std::vector<float>& weights, float x,
 
 TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  // The first place's sum is 0 * w0 + 0 * w1 + x * w2; the last's zero comes after a product.
+  // The first result is the sum 0 * w0 + 0 * w1 + x * w2. Here 0 * Inf makes it NaN.
   EXPECT_TRUE(first_place("fp32 sequential", {kInf, 1, 1}, 1) != 1.0f);
   EXPECT_EQ(first_place("fp32 sequential", {2, 1, 1}, 3), 3.0f);
-  // An underflow to -0, alone, and after a +0.
+  // A product that underflows to -0 stays -0 alone, but -0 added to +0 gives +0.
   EXPECT_EQ(testing::bits_of(first_place("e4m3 fma", {-1, -1, -0x1p-9f}, 0x1p-9f)), 0x80000000U);
   EXPECT_EQ(testing::bits_of(first_place("e4m3 sequential", {-1, -1, -1}, 0)), 0U);
 }
 
-/// A chunk of zeros is not 0 in a format without zero.
+/// In a format without zero, the sum of a chunk of zeros is the least number, 2^-127, and not 0.
 TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
             0x1p-120f + 0x1p-127f);
-  // Spread by three, the first chunk has zeros between elements alone.
+  // With spread 3, all products of the first chunk have a zero that lies between elements.
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f, 3),
             0x1p-120f + 0x1p-127f);
 }

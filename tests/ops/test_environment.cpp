@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program's floating-point environment (subnormals flushed, another rounding mode) changes no
-// bit of any result. One set of cases covers every operation, references included.
+// Tests that the program's floating-point environment (subnormals flushed to zero, or another
+// rounding mode) changes no bit of any result. One set of cases covers every operation, and the
+// references too.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -32,7 +33,7 @@ namespace {
 
 using testing::view_of;
 
-/// Results by name, as bytes.
+/// A list of results as bytes, each with a name.
 class Results {
  public:
   template <class T>
@@ -42,14 +43,15 @@ class Results {
     all_.emplace_back(name, std::move(bytes));
   }
   void Add(const std::string& name, double value) { Add(name, std::vector<double>{value}); }
-  /// Returns the result of run(), or the text of its error.
+  /// Adds the result of run(), or the text of the error that run() throws.
   template <class Run>
   void Try(const std::string& name, const Run& run) {
     try {
       Add(name, run());
     } catch (const Error& error) {
       std::string text = error.what();
-      // The C library prints numbers by the program's rounding mode.
+      // Removes the number from the error's text, because the C library formats it in the program's
+      // rounding mode.
       const std::size_t number = text.find("got ");
       const std::size_t after = text.find(" at element");
       if (number < after && after != std::string::npos) text.erase(number, after - number);
@@ -62,7 +64,7 @@ class Results {
   std::vector<std::pair<std::string, std::vector<std::uint8_t>>> all_;
 };
 
-/// Numbers of all sizes, subnormal ones among them, by their bits.
+/// Returns numbers of all sizes, including subnormal ones. They are given as bit patterns.
 std::vector<float> Numbers(std::size_t n) {
   constexpr std::array<std::uint32_t, 12> kFirst = {0x00000001, 0x80000001, 0x00400000, 0x807FFFFF,
                                                     0x00800000, 0x00800001, 0x3F800000, 0xBF800001,
@@ -79,7 +81,8 @@ std::vector<float> Numbers(std::size_t n) {
 std::vector<double> Doubles(std::size_t n) {
   std::vector<double> x(n);
   for (std::size_t i = 0; i < n; ++i) {
-    // Of the size of binary32's subnormals, and binary64's own.
+    // The numbers have the size of binary32's subnormal numbers, or are binary64's own subnormal
+    // numbers.
     const std::uint64_t field = i % 4 == 3 ? 0 : 1023 - 155 + i % 12;
     x[i] = std::bit_cast<double>(field << 52 | 0x000F123456789ABCULL * (i + 1) >> 12);
   }
@@ -148,7 +151,8 @@ void Casts(Results& results) {
   }
 }
 
-/// Few elements, and a number at which most exceptions are found by comparisons.
+/// Tests exceptions for a few elements, and for 3,000 elements. For 3,000, the library finds most
+/// exceptions by comparisons with limits.
 void Exceptions(Results& results) {
   const std::vector<float> x = Numbers(3000);
   const std::vector<float> y(x.rbegin(), x.rend());
@@ -364,8 +368,8 @@ void ExpectSame(const Results& expected, const Results& got, const std::string& 
 }
 
 #if defined(CPD_TEST_FLUSHES)
-// It runs first, so that the state that the library stores in its first call is made under the
-// flags as well.
+// This test runs first. The state that the library stores in its first call is therefore made while
+// subnormals are flushed.
 TEST(Environment, AFlushingProgramsResultsAreTheSame) {
   std::optional<testing::Flushing> flushing(std::in_place);
   volatile float least = std::bit_cast<float>(1U);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Div, Sqrt, Flags and wide formats over tensors: the engine's values and exceptions, for all
-// element types, layouts, numbers of threads and backends. The engine's values equal the kernels'.
+// Tests Div, Sqrt, Flags and wide formats on tensors. Their values and exceptions equal those that
+// the engine (soft_float.h) computes for single numbers, for all types, layouts, numbers of threads
+// and backends. Tests also that the engine's values equal the kernels'.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -32,7 +33,7 @@ using testing::view_of;
 constexpr std::array kAll = {Operation::cast, Operation::add, Operation::mul,
                              Operation::fma,  Operation::div, Operation::sqrt};
 
-/// Operands of which many quotients, roots and products lie on or beside a tie.
+/// Returns operands for which many quotients, roots and products are ties or lie next to one.
 template <class T>
 std::array<std::vector<T>, 3> operands(const Format& format, std::size_t n, std::uint64_t seed) {
   const std::vector<float> pool =
@@ -73,7 +74,7 @@ void run(Operation op, const Operands& in, const Format& format, const RoundingO
   }
 }
 
-/// Returns whether it is a NaN whose first bit of the fraction is 0.
+/// Returns whether x is a signaling NaN: its first fraction bit is 0.
 template <class T>
 bool is_signalling(T x) {
   constexpr int man = std::numeric_limits<T>::digits - 1;
@@ -81,7 +82,7 @@ bool is_signalling(T x) {
   return x != x && (std::bit_cast<Bits>(x) >> (man - 1)) % 2 == 0;
 }
 
-/// kInvalid where an operand of element i is one.
+/// Returns kInvalid if an operand of element i is a signaling NaN, else 0.
 template <class X>
 std::uint8_t flags_of_operands(Operation op, const X& x, std::size_t i) {
   for (int k = 0; k < soft::operands_of(op); ++k) {
@@ -124,7 +125,8 @@ void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n
   expect_engine<T>(operands<T>(format, n, seed), format, o, backend, tininess);
 }
 
-/// Kernels compute groups of ordinary elements in binary32, and those with others in binary64.
+/// Kernels compute a group of ordinary elements in binary32. If a group contains other elements,
+/// the kernels compute it in binary64.
 TEST(Exact, ValuesOfGroupsWithFewSpecialElements) {
   constexpr std::size_t kMany = 2048 + 4 * 16 + 11;  // groups of the widest lanes; flags by limits
   for (const std::string& backend : testing::backends()) {
@@ -174,7 +176,7 @@ TEST(Exact, ValuesAreTheKernelsOnEveryBackend) {
   }
 }
 
-/// Of many elements most exceptions are found by comparisons.
+/// For many elements, most exceptions are found by comparisons with limits.
 TEST(Exact, FlagsOfManyElementsOnEveryBackend) {
   constexpr std::size_t kMany = 2048 + 13;
   for (const std::string& backend : testing::backends()) {
@@ -200,7 +202,8 @@ TEST(Exact, FlagsOfManyElementsOnEveryBackend) {
   }
 }
 
-/// Every bfloat16 pattern, whose magnitudes lie close to and on both limits of each format.
+/// Tests every bfloat16 pattern. Some magnitudes equal the limits of each format or lie close to
+/// them.
 TEST(Exact, FlagsOfEveryShortNumber) {
   std::vector<float> x;
   for (std::uint32_t high = 0; high < 1U << 16; ++high)
@@ -239,7 +242,8 @@ TEST(Exact, ResultsMayReplaceOperands) {
   }
 }
 
-/// Sums and products that overflow or underflow in binary64, and terms of very different size.
+/// Tests sums and products that overflow or underflow in binary64, and terms of very different
+/// sizes.
 TEST(Exact, ExtremesOfBinary64OnEveryBackend) {
   std::vector<double> extremes;
   for (const double size : {0.0, 0x1p-1074, 0x1p-800, 0x1.8p-500, 0x1p-149, 1.5, 0x1p120, 0x1p700,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Explain reports what runs: the kernel is checked by counting calls of the table's functions, the
-// path of a product by counting its tiles. Explaining runs nothing.
+// Tests that Explain reports the kernels and paths that a call uses. The tests count the calls of
+// the kernels, and the tiles that take each path of a product. Explain itself must run nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ Tensor random_tensor(testing::Shape shape, Layout layout = Layout::contiguous,
   return {std::move(shape), std::move(values), layout, dtype};
 }
 
-/// The one step of a call.
+/// Returns the explanation of a call that consists of one step.
 Explanation step_of(const std::function<void()>& call, int gpu = -1) {
   const auto steps = Explain(call, gpu);
   EXPECT_EQ(steps.size(), 1U);
@@ -63,8 +63,8 @@ Explanation step_of(const std::function<void()>& call, int gpu = -1) {
 
 const KernelTable& fastest() { return *AvailableKernels().back(); }
 
-/// Expects that Explain calls no kernel, and that the call then calls the explained one and none of
-/// the others but `helpers`.
+/// Expects that Explain calls no kernel. Expects also that the call itself then uses the kernel
+/// that the explanation names, and no other kernels except `helpers`.
 Explanation expect_explained(const std::function<void()>& call,
                              const std::set<std::string>& helpers = {}) {
   const TracedKernels kernels(fastest());
@@ -218,7 +218,8 @@ const std::vector<Product>& products() {
   return all;
 }
 
-/// The product's path by name.
+/// Expects that the explanation names the product's path. Scalar kernels have no fast paths and
+/// must report `general`.
 void expect_path(const std::string& found, const Product& product, const KernelTable& kernels) {
   if (kernels.lanes == 1 && product.taken != FastPath::none) {
     EXPECT_EQ(found, "general") << product.accumulator;
@@ -299,7 +300,7 @@ TEST(Explain, ScalarKernelsHaveNoShortPath) {
 
 // ---- nothing is computed ------------------------------------------------------------------------
 
-/// A tensor without memory.
+/// Returns a tensor whose address has no memory behind it. Each call gives another address.
 TensorView without_memory(std::vector<std::int64_t> shape) {
   TensorView view = View(nullptr, DType::f32, shape);
   static std::int64_t place = std::int64_t{1} << 60;

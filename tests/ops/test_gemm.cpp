@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm on every backend against the oracle (reference_gemm.h): schemes, formats, modes, shapes,
-// layouts, types, threads. (Values: test_gemm_values; random bits: test_gemm_draws; matrix units:
-// test_gemm_block_fma; errors: test_gemm_checks.)
+// Tests that Gemm on every backend gives the oracle's results (reference_gemm.h) for schemes,
+// formats, modes, shapes, layouts, types and threads. Other files test values (test_gemm_values),
+// random bits (test_gemm_draws), matrix units (test_gemm_block_fma) and errors (test_gemm_checks).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -32,7 +32,7 @@ using testing::Tensor;
 using testing::Turns;
 using testing::Values;
 
-/// Terms after which sums of such values are still finite, more or less.
+/// Returns a number of terms for which most sums of such values are still finite.
 std::int64_t depth_of(Values kind) {
   switch (kind) {
     case Values::wild:
@@ -65,7 +65,7 @@ TEST(Gemm, EverySchemeFormatModeAndKindOfValues) {
       const Tensor c({9, 33}, operands(Values::mixed, format, 9 * 33, ++seed));
       for (Accumulator accumulator : schemes(format)) {
         for (const RoundingOptions& o : gemm_roundings()) {
-          // Nearest-even and stochastic rounding always, the others in turn.
+          // Nearest-even and stochastic rounding are always tested, and the other modes in turn.
           const bool always = o.overflow == Overflow::ieee &&
                               (o.mode == Rounding::nearest_even || o.mode == Rounding::stochastic);
           if (!turns.one_of(always ? 1 : 7)) continue;
@@ -137,7 +137,7 @@ TEST(Gemm, DeepAndWideShapes) {
   }
 }
 
-// Chunks that end before, at and after the library's own blocks.
+// Tests chunks that end before, at and after the ends of the library's own blocks.
 TEST(Gemm, ChunksOfAnyLength) {
   int failures = 0;
   for (const std::int64_t chunk : {1, 2, 3, 31, 63, 64, 65, 100, 255, 256, 257, 300, 1000, 5000}) {
@@ -265,7 +265,7 @@ std::vector<const char*> threads_of_tests() {
   return {"1", "3", "16"};
 }
 
-/// A product's bits for each number of threads are those of one.
+/// Expects that a product has the same bits with every number of threads.
 void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
                           const std::vector<std::int64_t>& shape) {
   std::size_t size = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm on every backend against the oracle: matrix units' sums.
+// Tests that Gemm on every backend gives the oracle's sums of matrix units.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -62,7 +62,8 @@ std::vector<Accumulator> units() {
   return all;
 }
 
-/// Values of the unit's operand format: around 1, of all sizes, and with specials.
+/// Returns values of the unit's operand format. `kind` chooses values near 1, values of all sizes,
+/// or values with Inf and NaN among them.
 std::vector<float> unit_operands(const Format& format, int kind, std::size_t n,
                                  std::uint64_t seed) {
   std::mt19937_64 generator(seed);

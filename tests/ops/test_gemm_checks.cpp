@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm refuses invalid shapes, types, memory and accumulators, and then writes nothing.
+// Tests that Gemm refuses invalid shapes, types, memory and accumulators, and then writes nothing.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace {
 using testing::accumulator_of;
 using testing::Shape;
 
-/// The message of the Error that the call throws; empty where it throws none.
+/// Returns the text of the Error that the call throws; empty if it throws none.
 template <class Call>
 std::string error_of(const Call& call) {
   try {
@@ -85,7 +85,7 @@ TEST(GemmErrors, TypesThatDoNotFit) {
           << ToString(wrong) << ", operand " << which;
     }
   }
-  // The result's type must hold the format.
+  // The type of the result must hold every value of the accumulator's format.
   for (const auto& [type, format] :
        {std::pair{DType::f16, "bf16"}, std::pair{DType::bf16, "fp16"},
         std::pair{DType::bf16, "e6m9"}, std::pair{DType::f16, "fp32"}}) {
@@ -146,7 +146,8 @@ TEST(GemmErrors, BatchesOfOneBroadcast) {
   EXPECT_EQ(out, std::vector<float>(24, 4.0f));
 }
 
-/// Counters of 2^24 blocks, two of them spared, of four words; six draws a product at most.
+/// A stochastic product takes up to six random integers for each value of k. Its random stream has
+/// 2^24 blocks of four words, and two blocks are reserved. A longer product is refused.
 TEST(GemmErrors, StochasticProductsAreAsLongAsTheirCounters) {
   Accumulator accumulator = accumulator_of("e4m3");
   accumulator.rounding.mode = Rounding::stochastic;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products on every device against the oracle, by the values that fast paths must tell
-// apart: factors far from one, signs of zero, sums next to ties, sums of few products, limits of
-// blocks. (Matrix units: test_gemm_devices; scaled operands: test_gemm_scaled.)
+// Tests that matrix products on every device give the oracle's results for values that are
+// difficult for fast paths. These are factors far from one, zeros of both signs, sums next to ties,
+// sums of few products, and values at the limits of blocks. Other files test matrix units
+// (test_gemm_devices) and scaled operands (test_gemm_scaled).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,8 @@ using testing::Values;
 
 using GemmDeviceValues = testing::GemmDevices;
 
-/// Nearest-even, a directed mode, and stochastic rounding by few, some and all random bits.
+/// Returns nearest-even, a directed mode, and stochastic rounding with few, some and all random
+/// bits.
 std::vector<RoundingOptions> roundings() {
   std::vector<RoundingOptions> all;
   RoundingOptions o;
@@ -67,7 +69,8 @@ TEST_F(GemmDeviceValues, EverySchemeFormatAndRounding) {
   }
 }
 
-/// Products of ordinary size whose factors are not, and sums that overflow and come back.
+/// Tests factors that are very large or very small although their products are of ordinary size,
+/// and sums that overflow in between.
 TEST_F(GemmDeviceValues, FactorsFarFromOne) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e8m10"}) {
     const Format format = ParseFormat(name);
@@ -90,7 +93,7 @@ TEST_F(GemmDeviceValues, FactorsFarFromOne) {
   }
 }
 
-/// -0 stays through products that are -0, and no further.
+/// A sum that starts from -0 stays -0 while all products are -0, and then becomes +0.
 TEST_F(GemmDeviceValues, SumsThatStartFromNegativeZero) {
   for (const char* name : {"e4m3", "e5m2", "e4m3fnuz", "e8m23"}) {
     for (const std::int64_t zeros : {4, 8, 12}) {
@@ -106,7 +109,8 @@ TEST_F(GemmDeviceValues, SumsThatStartFromNegativeZero) {
   }
 }
 
-/// Exact products next to ties, whose sums a GPU rounds to odd by those rounded down and up.
+/// Tests exact products whose sums lie next to ties. A GPU rounds such a sum to odd by comparing
+/// the sum rounded down with the sum rounded up.
 TEST_F(GemmDeviceValues, FusedSumsRoundedToOddByDirections) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e5m10", "e8m3"}) {
     const Format format = ParseFormat(name);
@@ -127,7 +131,7 @@ TEST_F(GemmDeviceValues, FusedSumsRoundedToOddByDirections) {
   }
 }
 
-/// Sums of no products, and of fewer than a unit's block.
+/// Tests sums of no products, and of fewer products than a unit's block.
 TEST_F(GemmDeviceValues, FewProducts) {
   const Tensor c({2, 6}, testing::few_product_addends());
   std::size_t turn = 0;
@@ -146,8 +150,8 @@ TEST_F(GemmDeviceValues, FewProducts) {
   }
 }
 
-/// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both
-/// signs and to what is not finite; units with each way to end a block.
+/// Tests terms at the limits of what ShortBlocks computes in binary32, next to ordinary terms,
+/// zeros of both signs, Inf and NaN. The units end a block in each of the possible ways.
 TEST_F(GemmDeviceValues, LimitsOfShortBlocks) {
   for (const char* text :
        {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=16",

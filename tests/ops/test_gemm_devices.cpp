@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products have the same bits on every device: schemes, formats, modes, shapes, layouts,
-// types, routes. And a GPU's BLAS, within the bound of any order of summation.
+// Tests that matrix products have the same bits on every device, for schemes, formats, modes,
+// shapes, layouts, types and kernels. A GPU's BLAS must be within the error bound that holds for
+// any order of summation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ TEST_F(GemmDevices, EverySchemeFormatAndRounding) {
       for (Accumulator accumulator : schemes_of_tiles(format)) {
         for (const RoundingOptions& o : roundings()) {
           accumulator.rounding = o;
-          // Nearest-even always, the others in turn.
+          // Nearest-even is always tested, and the other modes in turn.
           if (++turn % 4 != 0 && o.mode != Rounding::nearest_even) continue;
           if (!testing::is_chosen_on_cpu(static_cast<std::size_t>(turn), 40)) continue;
           if (turn % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
@@ -92,8 +93,9 @@ TEST_F(GemmDevices, Shapes) {
   }
 }
 
-/// Every count of random bits that changes what a word serves, or whether binary32 holds them; sums
-/// that overflow, operands beyond the format, NaN.
+/// Tests numbers of random bits at which the integers per word change, or at which binary32 can or
+/// cannot hold the bits. The values include sums that overflow, operands beyond the format, and
+/// NaN.
 TEST_F(GemmDevices, ShortStochasticSteps) {
   std::size_t pick = 0;
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e3m2", "e2m1", "e4m3fnuz", "e5m0"}) {
@@ -117,7 +119,8 @@ TEST_F(GemmDevices, ShortStochasticSteps) {
   }
 }
 
-/// Parts of rows, and of k where a sum goes on from c, have the whole's bits.
+/// A range of rows has the bits of the whole product. A product that is computed in two ranges of k
+/// has them too, if the second call begins with the first call's result.
 TEST_F(GemmDevices, PartsAreThoseOfTheWhole) {
   const Format format = ParseFormat("e4m3");
   const Tensor a = Make({37, 96}, Values::on_grid, format);
@@ -179,8 +182,8 @@ TEST_F(GemmDevices, LargeProductsOnEveryShortRoute) {
   }
 }
 
-/// Products and sums of all pairs of a format's finite values, by lanes of 16 bits (bf16 for e5m2,
-/// else fp16): enough tiles that a GPU takes them.
+/// Tests products and sums of all pairs of a format's finite values. The GPU computes them two at a
+/// time in 16-bit floats (bf16 for e5m2, else fp16), and there are enough tiles for it to do so.
 TEST_F(GemmDevices, AllPairsOfFormatsOfFewBits) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m2", "e2m1"}) {
     const Accumulator accumulator = testing::accumulator_of(name);
@@ -222,7 +225,8 @@ TEST_F(GemmDevices, LayoutsTypesAndBatches) {
   }
 }
 
-/// Every preset, and other orders of k; numbers of like size, and special ones.
+/// Tests every preset of a matrix unit and units with other orders of k, with values of similar
+/// size and with special values.
 TEST_F(GemmDevices, MatrixUnits) {
   std::vector<std::string> texts{
       "fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
@@ -259,8 +263,9 @@ TEST_F(GemmDevices, MatrixUnits) {
   }
 }
 
-/// Sums of 64 x 64 a block and its edges, steps of k and the rest after them, in layouts, types and
-/// batches; also with results in fp16, whose units may have an order of k.
+/// Tests units whose sums a GPU computes in tiles of 64 x 64, with incomplete tiles and incomplete
+/// steps of k. The layouts, types and batches vary. Results in fp16 are included, because their
+/// units may have another order of k.
 TEST_F(GemmDevices, MatrixUnitsByTiles) {
   std::size_t turn = 0;
   for (const char* text : {"v100", "v100 output=fp16", "a100", "a100-tf32", "ada-fp8", "h100-fp16",
@@ -285,7 +290,8 @@ TEST_F(GemmDevices, MatrixUnitsByTiles) {
   }
 }
 
-/// Each promotion of an element draws again, wherever the element lies in the random stream.
+/// Each promotion of an element uses new random integers, wherever the element lies in the random
+/// stream.
 TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
@@ -298,8 +304,9 @@ TEST_F(GemmDevices, PromotionsDraw) {
   ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator));
 }
 
-/// Rows of tiny values, which other warps load than the first, whose lanes clear what all join: by
-/// the first warp's range alone binary32 would do. By the general route, and by tiles of 64 x 64.
+/// Rows of tiny values are loaded by other warps than the first. The warps must combine the ranges
+/// of their values: the first warp's range alone would permit binary32. Tests the general kernel
+/// and tiles of 64 x 64.
 TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   const Tensor ones({64, 35}, std::vector<float>(64 * 35, 1.0F));
   std::vector<float> a(40 * 64, 1.0F);
@@ -311,7 +318,7 @@ TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   }
 }
 
-/// Features that only devices other than the CPU have.
+/// Tests of features that only devices other than the CPU have.
 class GemmGpu : public GemmDevices {
  protected:
   void SetUp() override { GpuTest::SetUp(); }
@@ -404,8 +411,8 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
-/// Chunks that are longer than 16-bit lanes take at once. These lanes do not hold one of the
-/// values, so each quarter of a tile counts its own chunk.
+/// The chunks are longer than 16-bit lanes can sum at once, and one value does not fit in 16 bits.
+/// Each quarter of a tile must therefore count its position in the chunk by itself.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;
@@ -426,8 +433,8 @@ TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   }
 }
 
-/// Batches of two dimensions, one of them broadcast, and overlapping windows of a row. The values
-/// are small integers, whose sums are exact in any order.
+/// Tests batches of two dimensions, also with one dimension broadcast, and overlapping windows of a
+/// row. The values are small integers, so their sums are exact in any order.
 TEST_F(GemmGpu, CublasTakesAnyBatchAndOverlappingRows) {
   std::vector<float> x(60);
   std::vector<float> y(120);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm on every backend against the oracle: which random bits a stochastic sum takes.
+// Tests which random bits the operations of a stochastic sum use: Gemm on every backend gives the
+// oracle's results.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -48,7 +49,7 @@ TEST(GemmDraws, StochasticRoundingTakesTheDocumentedDraws) {
   }
 }
 
-// Draws far along a deep sum.
+// Tests random integers far into a sum of many products.
 TEST(GemmDraws, DrawsOfDeepSums) {
   Turns turns;
   for (const Accumulator& base : schemes(ParseFormat("e5m7"))) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm of no products, and of fewer than a matrix unit's block: c, rounded as every other sum is.
+// Tests Gemm with no products, or with fewer products than a matrix unit's block. The result is c,
+// rounded as every other sum is.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +17,8 @@ using testing::gemm_matches;
 using testing::Shape;
 using testing::Tensor;
 
-// 4124 lies between e4m3's largest value and Inf: a unit's sum keeps it, its result does not.
+// fp32, the format of the unit's sum, holds 4124. The result's format e5m2 does not, so the result
+// is 4096.
 TEST(GemmFew, AUnitsSumOfNothingIsRoundedIntoItsResult) {
   Accumulator accumulator = ParseAccumulator("e5m2 block_fma a=e4m3 b=e4m3 sum=fp32");
   const Tensor a({1, 0}, {});

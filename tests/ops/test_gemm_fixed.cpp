@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products summed in integers: terms rounded to units in every mode, by the C library's roundings;
-// sums that are longer than binary32.
+// Tests products that are summed in integers. Terms are rounded to units in every mode as the C
+// library rounds them, and sums may need more bits than binary32 has.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,8 @@
 namespace cpd {
 namespace {
 
-/// Rows a times a column of ones for each of 40 columns; the first column of the result.
+/// Multiplies the rows of a by 40 columns of ones. Expects that all columns of the result are
+/// equal, and returns the first one.
 std::vector<float> sums_of(const std::vector<float>& a, std::int64_t depth,
                            const std::string& accumulator) {
   constexpr std::int64_t kColumns = 40;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fast paths of products (numeric/fast) against the general one, in one kernel: the same packed
-// block with and without its FastPlan. Data are chosen so that sums pass from one to the other.
+// Tests that the fast paths of products (numeric/fast) give the bits of the general path. The same
+// kernel computes the same packed block with and without its FastPlan. The data are chosen so that
+// sums switch between fast and general path.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -31,7 +32,7 @@ namespace {
 
 using testing::path_named;
 
-/// The tables that this run tests.
+/// Returns the kernel tables that this run tests.
 std::vector<const KernelTable*> tables() { return testing::kernel_tables(); }
 
 struct Case {
@@ -97,9 +98,9 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-/// Every scheme of stochastic sums, products rounded and exact, on formats with each of the traits
-/// that their roundings take care of, for bits that share a word and bits that binary32 cannot
-/// hold.
+/// The cases of stochastic sums: every scheme, rounded and exact products, and formats with every
+/// property that matters for their rounding. The numbers of random bits vary, so that a word holds
+/// several integers, or the bits do not fit in binary32.
 const std::vector<Case>& stochastic_cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> cases;
@@ -139,8 +140,8 @@ const std::vector<Case>& stochastic_cases() {
   return all;
 }
 
-/// Values whose sums stay small, come near the format's largest value, or exceed it; with zeros
-/// and, rarely, a special value.
+/// Returns random values of about `size` with some zeros, rounded to `format`. `special`: also an
+/// Inf, a NaN and a huge value.
 std::vector<float> values(std::int64_t n, const std::string& format, double size, bool special,
                           std::mt19937_64& bits) {
   std::normal_distribution<float> normal(0, static_cast<float>(size));
@@ -156,10 +157,11 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
   return y;
 }
 
-/// One packed block and its sums.
+/// One packed block of operands, and its sums.
 class Block {
  public:
-  /// Of the first element; bits 32 and up change in the second row of many columns.
+  /// The index of the block's first element. Bits 32 and above change within the second row if the
+  /// block has many columns.
   static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
 
   Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
@@ -190,14 +192,14 @@ class Block {
     block_.index_row = static_cast<std::uint64_t>(columns);
   }
 
-  /// The sums that start from `start`.
+  /// Returns the sums if each of them starts from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
     std::vector<float> state = Start(plan, block_.count, start);
     Add(plan, 0, true, state);
     return Results(state);
   }
 
-  /// State of sums of `depth` products.
+  /// Returns the initial state for sums of `depth` products.
   [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
                                          float start) const {
     const std::int64_t planes = planes_of_sum(plan.scheme, depth);
@@ -235,7 +237,7 @@ class Block {
   std::vector<std::int32_t> a_logs_, b_logs_;
 };
 
-/// The plan without its short route.
+/// Returns the plan without its fast path.
 GemmPlan general_of(GemmPlan plan) {
   plan.fast = FastPlan{};
   return plan;
@@ -266,7 +268,8 @@ TEST(GemmRoutes, PlansTakeTheShortRoundings) {
   }
 }
 
-/// Sums of each kind that a test of random ones is to have seen.
+/// The least number of finite sums, and of infinite or NaN sums, that a test with random values
+/// must have compared.
 const int kLeast = testing::kSanitized ? 20000 : 100000;
 
 TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
@@ -280,7 +283,8 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
     for (const Case& c : testing::thinned(cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p60);
-      // Sums of about a hundredth of the largest value, around it, and of the least spacings.
+      // The sums have about 1 %, 30 % or 100 % of the largest value, exceed it, or have the size of
+      // the least normal number.
       for (const double part : {0.01, 0.3, 1.0, 4.0, -1.0}) {
         const double sums = part > 0 ? part * max : accumulator.format.min_normal();
         const double size = std::sqrt(sums / std::sqrt(static_cast<double>(kDepth)));
@@ -304,8 +308,8 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   EXPECT_GT(infinite, kLeast);
 }
 
-/// The last bits of R decide where a product's first 24 bits below the last place, which R meets,
-/// are just 2^24 - R: binary32 lanes, which spare those bits, may not take such products.
+/// Each product is (2^24 - R) * 2^-24 times the least spacing, so the last bits of R decide that it
+/// is rounded up. The fast path in binary32 drops those bits and may not compute such products.
 TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
   const Accumulator accumulator = ParseAccumulator("e4m3 sequential rounding=stochastic");
   const double quantum = accumulator.format.min_subnormal();
@@ -335,7 +339,8 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
   }
 }
 
-/// Sums that start anywhere in the range, beyond what magnets reach too.
+/// Tests sums that start at any value of the range, also at values beyond the limits of the fast
+/// path.
 TEST(GemmRoutes, SumsStartAnywhere) {
   std::mt19937_64 bits(29);
   for (const KernelTable* kernels : tables()) {
@@ -357,7 +362,8 @@ TEST(GemmRoutes, SumsStartAnywhere) {
   }
 }
 
-/// Sums of two blocks of k, of which the second may begin within a group.
+/// Tests sums over two blocks of k. The second block may begin within a group of k whose range is
+/// stored together.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
   for (const KernelTable* kernels : tables()) {
@@ -390,8 +396,9 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   }
 }
 
-/// Every stochastic route: sums that overflow, special values among operands and at the start,
-/// draws that begin within a block of words or a word, even and odd numbers of products.
+/// Tests every path for stochastic sums: sums that overflow, special values among the operands and
+/// at the start, random integers that begin within a block of words or within a word, and even and
+/// odd numbers of products.
 TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   constexpr std::int64_t kColumns = 37;
   std::mt19937_64 bits(23);
@@ -431,8 +438,8 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   EXPECT_GT(special, kLeast);
 }
 
-/// Products next to powers of two, where a magnet's binade is told by logarithms: b is 2^j / a and
-/// its neighbors, also where the format's last places end.
+/// Tests products next to powers of two, for which the fast path finds the binade from approximate
+/// logarithms. b is 2^j / a, or differs from it by up to 2^14 units in the last place.
 TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   std::mt19937_64 bits(22);
   for (const KernelTable* kernels : tables()) {
@@ -468,7 +475,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   }
 }
 
-/// Sums of one row alone outgrow the format.
+/// Tests that the sums of exactly one row overflow the format, whichever row it is.
 TEST(GemmRoutes, AnyRowMayOverflow) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kColumns = 40;
@@ -489,8 +496,8 @@ TEST(GemmRoutes, AnyRowMayOverflow) {
   }
 }
 
-/// A group of k whose operands are bounded apart from the rest: one large value sends the steps
-/// around it to the general route and no others.
+/// The ranges of operands are stored for groups of k. One large value sends the steps of its group
+/// to the general path, and no other steps.
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
   for (const KernelTable* kernels : tables()) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GemmScaled on every device against the oracle (reference_gemm.h): scales at the end of blocks and
-// in the epilogue, units that take scales, shapes, draws, errors.
+// Tests that GemmScaled on every device gives the oracle's results (reference_gemm.h): scales at
+// the end of blocks and in the epilogue, units that take scales, shapes, random integers and
+// errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ TEST(GemmScaled, TilesOfScales) {
   }
 }
 
-/// Steps of k that end within chunks and blocks, as the tiles of a GPU have them.
+/// Tests steps of k that end within chunks and within blocks, as in the tiles of a GPU.
 TEST(GemmScaled, SchemesOfTiles) {
   Maker make(ParseFormat("e4m3"));
   std::size_t turn = 0;
@@ -126,7 +127,7 @@ TEST(GemmScaled, OneOperandAlone) {
   EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e6m9")));
 }
 
-/// Blocks may be longer than k, by any number.
+/// A block may be longer than k, by any amount.
 TEST(GemmScaled, HugeBlocks) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   Maker make(ParseFormat("e4m3"));
@@ -166,7 +167,7 @@ TEST(GemmScaled, Batches) {
   }
 }
 
-// More rows or columns than a task's block of sums has.
+// The products have more rows or more columns than the block of sums that one task computes.
 TEST(GemmScaled, LargeProducts) {
   Maker make(ParseFormat("e4m3"));
   for (const auto& [m, n] : {std::pair{1030, 5}, std::pair{5, 1030}, std::pair{140, 70}}) {
@@ -177,7 +178,8 @@ TEST(GemmScaled, LargeProducts) {
   }
 }
 
-// Scales and sums at the ends of binary32's range: each rounding is seen, and so are Inf and NaN.
+// Tests scales and sums at the ends of binary32's range. Each intermediate rounding affects a
+// result, and some results are Inf or NaN.
 TEST(GemmScaled, ScalesOfAllSizes) {
   Maker make(ParseFormat("e4m3"), Values::mixed);
   for (const char* name : {"e8m23", "e4m3", "e8m7"}) {
@@ -242,7 +244,7 @@ TEST(GemmScaled, SignsOfZero) {
     made.at = at;
     EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e4m3")));
   }
-  // A negative scale makes a sum of +0 -0, which the epilogue keeps.
+  // A negative scale turns a sum of +0 into -0, and the epilogue preserves the sign.
   made.a.scales = Tensor({1, 1}, {-1.0f});
   made.at = ScalesAt::epilogue;
   EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e4m3")));
@@ -337,7 +339,8 @@ TEST(GemmScaled, GivenDrawsFollowOneAnother) {
     const auto of_block = DrawsOfGemm(accumulator, 16) - 1;
     const auto draws = DrawsOfGemmScaled(accumulator, 50, 16);
     EXPECT_EQ(draws, 1 + 3 * of_block + DrawsOfGemm(accumulator, 2) - 1) << text;
-    // The same product with philox's integers, handed over.
+    // Passes the integers of the random stream as the caller's random integers. The result must be
+    // the same.
     std::vector<std::uint32_t> integers;
     for (std::uint64_t i = 0; i < 15; ++i) {
       reference::Draws source(accumulator.rounding, testing::kKey, i);

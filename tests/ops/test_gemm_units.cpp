@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix units on every backend by hand: sums at the ends of the range, and adders other than the
-// aligned one.
+// Tests matrix units on every backend with results worked out by hand: sums at the ends of the
+// range, and adders other than the aligned one.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -19,7 +19,7 @@ using testing::Tensor;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// One sum, the same on every backend and by the oracle.
+// Returns one dot product. Every backend and the oracle must agree on it.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,
           float c = 0) {
   const auto k = static_cast<std::int64_t>(a.size());
@@ -42,7 +42,7 @@ TEST(GemmBlockFma, SumsBeyondTheRangeAreInfinite) {
   const Accumulator zero = Preset("h100-bf16");
   EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}), kInf);
   EXPECT_EQ(dot(zero, {0x1p100F}, {-0x1p100F}), -kInf);
-  // 2^128 less a half of top's last place is cut to top.
+  // The exact sum is 2^128 minus half of the last place of `top`. It is cut to `top`.
   EXPECT_EQ(dot(zero, {0x1p64F, 0x1p60F}, {0x1p64F, -0x1p43F}), top);
   EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}, -kInf), -kInf);
   const Accumulator none =
@@ -66,7 +66,7 @@ TEST(GemmBlockFma, SumsCutToNothingArePositiveZeros) {
   EXPECT_EQ(bits_of(dot(even, {-0x1p-14F}, {0x1p-12F})), 0U);
 }
 
-// Worked out from the rules in Adder's words.
+// The expected results are worked out from the rules that the enumeration Adder documents.
 TEST(GemmBlockFma, OtherAddersByHand) {
   const Accumulator exact = Preset("cdna1-fp16");
   EXPECT_EQ(dot(exact, {1024, 0x1p-14F, -1024}, {1024, 0x1p-10F, 1024}), 0x1p-24F);
@@ -77,7 +77,8 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(bits_of(dot(wide, {-0x1p-100F}, {0x1p-100F})), 0x80000000U);
 
   const Accumulator pairs = Preset("cdna2-fp16");
-  // (1 + 2^-24) and (2^-24 + 0): the first is a tie, the rest is half a place again.
+  // The unit adds (1 + 2^-24) and (2^-24 + 0). The first sum is a tie and becomes 1. Adding 2^-24
+  // to it is a tie again.
   EXPECT_EQ(dot(pairs, {1, 0x1p-14F, 0x1p-14F}, {1, 0x1p-10F, 0x1p-10F}), 1);
   EXPECT_EQ(dot(pairs, {0x1p-15F}, {1024}), 0);  // a subnormal operand
   EXPECT_EQ(dot(pairs, {1}, {0}, 0x1p-127F), 0);
@@ -85,7 +86,8 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(bits_of(dot(Preset("cdna2-bf16"), {-0x1.8p-126F}, {1}, 0x1p-126F)), 0x80000000U);
 
   const Accumulator steps = Preset("cdna3-bf16");
-  // Products are cut toward zero at 2^-24, their sum and the total down at 2^-32 and 2^-31.
+  // Relative to the largest term, products are cut toward zero at 2^-24. The sum of products is
+  // rounded down at 2^-32, and the total at 2^-31.
   EXPECT_EQ(dot(steps, {1, -0x1p-25F}, {1, 1}), 1);
   EXPECT_EQ(dot(steps, {-0x1p-40F}, {1}, 1), 0x1.fffffep-1F + 0x1p-24F);  // 1 - 2^-31 rounds to 1
   EXPECT_EQ(dot(steps, {1}, {1}, -0x1p-26F), 0x1.fffffep-1F);  // -2^-26 goes down to -2^-24
@@ -95,7 +97,7 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(dot(halves, {1}, {1}, -0x1p-26F), 1);
 }
 
-// Wide sums, which no binary64 number holds, of many terms.
+// Tests wide sums of many terms, for which binary64 has too few bits.
 TEST(GemmBlockFma, ExactSums) {
   const Accumulator unit =
       custom("fp32 block_fma a=fp32 b=fp32 block=64 adder=exact sum_rounding=nearest_even");

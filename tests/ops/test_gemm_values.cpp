@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm on every backend against the oracle: values that catch short cuts, and special ones.
+// Tests that Gemm on every backend gives the oracle's results for special values, and for values
+// for which a simplified computation would be wrong.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // --- Values that catch short cuts ----------------------------------------------------------------
 
-/// A page of memory behind which nothing may be read.
+/// A page of memory after which reads end the process.
 class LastPage {
  public:
   LastPage() {
@@ -52,7 +53,7 @@ class LastPage {
   LastPage(const LastPage&) = delete;
   LastPage& operator=(const LastPage&) = delete;
   ~LastPage() { munmap(memory_, 2 * size_); }
-  /// The values at the page's end, as a matrix.
+  /// Copies the values to the end of the page, and returns them as a matrix.
   [[nodiscard]] TensorView Put(const std::vector<float>& values, std::int64_t rows,
                                std::int64_t columns) const {
     float* const at = reinterpret_cast<float*>(end()) - values.size();
@@ -66,7 +67,8 @@ class LastPage {
   void* memory_ = nullptr;
 };
 
-/// If operands do not fill panels, the panels are filled without reading behind the operands.
+/// If the operands do not fill whole panels, the panels are filled without reading past the
+/// operands' end.
 TEST(Gemm, OperandsAtTheEndOfMemory) {
   const LastPage left;
   const LastPage right;
@@ -110,18 +112,18 @@ TEST(GemmValues, StorageTrapVectors) {
       a.exact_products = exact;
       EXPECT_EQ(product_of(0x1.a30fecp+0f, 0x1.4c52bp-1f, a), 1.125f) << backend;
     }
-    // A product format wider than the accumulator.
+    // The product format is wider than the accumulator.
     Accumulator wide = accumulator_of("e8m3");
     wide.product = ParseFormat("e5m10");
     const float tiny = 0x1p-30f;
     EXPECT_EQ(product_of(1.0625f, 1.0f, wide, &tiny), 1.125f) << backend;
-    // A product below binary32's normal numbers.
+    // The product is below binary32's normal numbers.
     const Accumulator e8m10 = accumulator_of("e8m10");
     const float expected =
         reference::round(reference::spec_of(e8m10.format),
                          multiply(reference::exact(0x1.43p-60f), reference::exact(0x1.fb4p-76f)));
     EXPECT_EQ(product_of(0x1.43p-60f, 0x1.fb4p-76f, e8m10), expected) << backend;
-    // Bits that nu needs at N = 24.
+    // With 24 random bits, stochastic rounding needs product bits far below the sum's last place.
     Accumulator stochastic = accumulator_of("e5m2");
     stochastic.rounding.mode = Rounding::stochastic;
     const float big = 49152.0f;
@@ -131,7 +133,7 @@ TEST(GemmValues, StorageTrapVectors) {
   }
 }
 
-// The tie is decided by a bit far below what binary32, or binary64, keeps.
+// A bit far below the precision of binary32 or binary64 decides the tie.
 TEST(GemmValues, FusedSumsNextToTiesOfFarApartTerms) {
   std::vector<float> a, b, c;
   for (const float sign : {1.0f, -1.0f}) {
@@ -248,8 +250,8 @@ TEST(GemmValues, SignsOfZeroSums) {
   }
 }
 
-/// Sums that walk up to the largest value, to the overflow threshold, beyond it and back. Each row
-/// of `a` is a walk (its first value is the addend), for every column of ones.
+/// Sums that go up to the largest value, to the overflow threshold, beyond it and back. `terms`
+/// holds the terms of each sum in a row, and `starts` holds the addend of each sum.
 struct Walks {
   std::vector<float> terms;
   std::vector<float> starts;
@@ -306,7 +308,7 @@ TEST(GemmValues, SumsAtTheLargestValue) {
   }
 }
 
-// One element in a large product overflows, is infinite, or is a NaN; all others are small.
+// In a large product, one element overflows, is infinite or NaN. All other elements are small.
 TEST(GemmValues, OneSumThatOverflowsAmongMany) {
   const Format format = ParseFormat("e4m3");
   Turns turns;
@@ -327,8 +329,9 @@ TEST(GemmValues, OneSumThatOverflowsAmongMany) {
   }
 }
 
-// An odd sum and, at one value of k of a group, an exact product just below half its last digit.
-// Binary32's sum would lose the product's last bits, and rounding it gives the next number.
+// The sum is a number with an odd last digit plus an exact product just below half of that digit.
+// The product comes at a different value of k each time. A sum in binary32 would lose the product's
+// last bits and round to the next number.
 TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   constexpr float kOdd = 1 + 0x1p-10F;
   constexpr int kCount = 19;
@@ -347,8 +350,9 @@ TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   }
 }
 
-// Operands of so few bits that products are numbers of their format, or just are not: a bit more,
-// or half its least spacing; around that spacing, in the middle of its range, and at its end.
+// The operands have so few bits that their products are exact in the format, or need one more bit,
+// or have half the least spacing. The products lie around the least spacing, in the middle of the
+// range, and at its end.
 TEST(GemmValues, ProductsThatNeedNoRounding) {
   Turns turns;
   std::mt19937_64 generator(8);
@@ -359,7 +363,7 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
     for (const int bits : {format.precision() - 1, format.precision(), format.precision() + 1}) {
       const int left = std::max(bits / 2, 1);
       const int right = std::max(bits - left, 1);
-      // The exponent of the last bit of the least product.
+      // The exponent of the last bit of the smallest product.
       for (const int last : {least - 1, least, least + 1, (least + format.emax()) / 2 - bits,
                              format.emax() - bits - 2, format.emax() - bits}) {
         const int of_a = last / 2 + left;
@@ -378,7 +382,7 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
   }
 }
 
-// Growth: the sums of a column pass the largest value at different k.
+// Tests columns whose sums pass the largest value at different values of k.
 TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   Turns turns;
   for (const char* name : {"e4m3", "e5m2", "e3m2:nosub", "e4m3fn"}) {
@@ -405,8 +409,8 @@ TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   }
 }
 
-// Operands far from 1 whose products are of the format's size. Only one operand is huge, or below
-// binary32's normal numbers, for all k or for some.
+// Tests operands far from 1 whose products are in the format's range. One operand is huge or below
+// binary32's normal numbers, for all k or for some k.
 TEST(GemmValues, OperandsFarFromOne) {
   Turns turns;
   std::mt19937_64 generator(6);
@@ -440,7 +444,7 @@ TEST(GemmValues, OperandsFarFromOne) {
   }
 }
 
-// An addend that is infinite, NaN, huge or tiny, in one place of many.
+// One of many addends is infinite, NaN, huge or tiny.
 TEST(GemmValues, OneAddendAmongMany) {
   const Format format = ParseFormat("e4m3");
   const Tensor a({17, 20}, operands(Values::on_grid, format, 17 * 20, 5));
@@ -458,7 +462,8 @@ TEST(GemmValues, OneAddendAmongMany) {
   }
 }
 
-// Only zeros of both signs, and products that vanish: the signs of sums that never leave zero.
+// All terms are zeros of both signs, or products that underflow. Tests the signs of sums that stay
+// zero.
 TEST(GemmValues, SumsThatStayAtZero) {
   Turns turns;
   std::mt19937_64 generator(7);

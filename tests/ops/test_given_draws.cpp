@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random integers that the caller passes. With the integers that seed and stream generate, every
-// operation gives the same result as with seed and stream, on every backend. Single operations are
-// also compared with the oracle. (tests/python/ops/test_random.py compares sums and products with a
-// rational oracle.)
+// Tests random integers that the caller passes. If the caller passes the integers that a seed and a
+// stream generate, every operation gives its result for that seed and stream, on every backend.
+// Single operations are also compared with the oracle. tests/python/ops/test_random.py compares
+// sums and products with a rational oracle.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -35,7 +35,8 @@ RoundingOptions stochastic(int random_bits, Variant variant = Variant::A) {
   return o;
 }
 
-/// Draw 0 and those from `first` on, of each element: `draws` in all.
+/// Returns `draws` random integers for each element: number 0 of the element's random stream, and
+/// then the numbers from `first` on.
 std::vector<std::uint32_t> drawn(const RoundingOptions& o, std::int64_t elements,
                                  std::int64_t draws, std::int64_t first) {
   std::vector<std::uint32_t> all;

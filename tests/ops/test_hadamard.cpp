@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transform on tensors, on every device: every size and direction against the steps one by one;
-// types, strides, axes, threads, in place, errors.
+// Tests Transform on tensors, on every device. Every size and direction gives the result of single
+// steps. Tests also types, strides, axes, threads, transforms in place, and errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void expect_bits(const std::vector<float>& expected, const std::vector<float>& g
 
 class TransformOn : public testing::OnDevice {
  protected:
-  /// cpd::Transform on the device.
+  /// Calls cpd::Transform with tensors on the device.
   void Transform(const TensorView& x, const Hadamard& h, int axis, bool inverse,
                  const TensorView& y) const {
     Compute({x}, y, [&](const std::vector<TensorView>& there, const TensorView& out) {
@@ -50,7 +50,8 @@ TEST_P(TransformOn, EveryTransform) {
     using Shape = std::array<std::int64_t, 3>;
     std::vector<std::pair<Shape, int>> cases{
         {{3, 2 * size, 5}, 1}, {{70, 1, 2 * size}, 2}, {{size, 1, 130}, 0}};
-    // Columns of a block: one; fewer than lanes; some whole vectors and a rest; several tiles.
+    // The number of columns is one, less than the lanes of a vector, not a multiple of the lanes,
+    // or enough for several tiles.
     const std::array<Shape, 4> more{{{67, size, 1}, {3, size, 3}, {3, size, 37}, {1, size, 270}}};
     for (std::size_t i = 0; i < more.size() && on_host(); ++i) cases.emplace_back(more[i], 1);
     for (const auto& [shape, axis] : cases) {
@@ -148,7 +149,8 @@ TEST_P(TransformOn, NarrowTypesAlongEveryAxis) {
   }
 }
 
-/// Codes whose rows and columns lie apart, in one order and the other.
+/// Tests 16-bit types whose rows and columns are strided. Rows come before columns in memory, or
+/// after them.
 TEST_P(TransformOn, NarrowTypesOfAnyStride) {
   const std::array<std::int64_t, 3> shape{3, 32, 4};
   const std::size_t n = 3 * 32 * 4;
@@ -217,7 +219,7 @@ TEST(Transform, ManyThreadsAndResultsPastTheCaches) {
 }
 
 TEST_P(TransformOn, InPlaceAndBack) {
-  // Sums of small integers are exact, and so is the way back.
+  // Sums of small integers are exact. The inverse transform therefore returns the original values.
   for (const int size : {4, 16, 64}) {
     Hadamard h{size, {0x5A5A5A5AU}};
     h.signs[0] &= size < 32 ? (1U << size) - 1 : ~0U;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums of every scheme, against the oracle and in any split.
+// Tests that ordered sums of every scheme give the oracle's results, however the elements and terms
+// are divided into calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,11 +25,11 @@ namespace {
 
 using reference::Spec;
 
-// terms[k][i]: term k of element i.
+// terms[k][i] is term k of the sum of element i.
 using Terms = std::vector<std::vector<float>>;
 
-/// Computes the sums in parts of several elements. Each part sees all terms, a few at a time (0:
-/// one by one).
+/// Computes the sums in ranges of `piece` elements. Each range takes `together` terms in a call; 0:
+/// one term a call, by FoldStep.
 std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
                         std::size_t piece, std::int64_t together, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();
@@ -56,8 +57,9 @@ std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Term
   return state;
 }
 
-/// Draws 0, 1, … of the sum of element `index`: draw t is part t mod s of word t / s of its random
-/// words, four of them a block, blocks counted above the index's 40 bits.
+/// Returns the source of random integers for the sum of element `index`. Integer number t is part t
+/// mod s of word t / s of the element's random words. A block has four words, and the block number
+/// is in the counter above the 40 bits of the index.
 reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) {
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
@@ -105,7 +107,8 @@ bool check(const Accumulator& a, const Format& terms_in, const Terms& terms, std
   return good;
 }
 
-/// Terms of like size, the first ones of each with wild elements (specials, overflow).
+/// Returns terms of similar size. The first quarter of the elements has special values and values
+/// that overflow.
 Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64_t seed) {
   Terms terms;
   for (std::size_t k = 0; k < count; ++k) {
@@ -153,7 +156,8 @@ TEST(Reduce, EverySchemeIsTheOraclesSum) {
   }
 }
 
-/// An infinite term anywhere, one alone, two of one sign or of both, in sums of many lanes.
+/// Tests sums with an infinite term at any position: one infinity, two of the same sign, or two of
+/// both signs. The sums fill many vector lanes.
 TEST(Reduce, InfiniteTermsOfStochasticSums) {
   constexpr std::size_t kCount = 192;
   const float infinity = std::numeric_limits<float>::infinity();
@@ -180,8 +184,8 @@ TEST(Reduce, InfiniteTermsOfStochasticSums) {
   }
 }
 
-// What is known of the terms changes no bit: terms that lie in formats finer, coarser and narrower
-// than the accumulator's.
+// Tests that knowing the format of the terms changes no bit of a sum. The format is finer, coarser
+// or narrower than the accumulator's.
 TEST(Reduce, KnownTermsChangeNothing) {
   int failures = 0;
   for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3:nosub", "e4m3fn", "e6m9"}) {
@@ -200,7 +204,8 @@ TEST(Reduce, KnownTermsChangeNothing) {
   }
 }
 
-// Halfway between two of the accumulator's subnormals, a term far below decides.
+// The sum lies halfway between two subnormal numbers of the accumulator. A term far below decides
+// the rounding.
 TEST(Reduce, TinyTermsBreakTies) {
   const Format e8m3 = ParseFormat("e8m3");
   const Terms terms = {{0x1p-10f, 0x1p-10f, 0x1.8p-9f}, {0x1p-40f, -0x1p-40f, -0x1p-60f}};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast, Encode and Decode of scaled formats: every backend against the definition, one element at a
-// time; layouts, types, threads, scales from elsewhere, errors. The scale of a largest magnitude is
-// test_scale_rules.cpp's.
+// Tests Cast, Encode and Decode of scaled formats: every backend gives the results of the
+// definition, one element at a time. Tests also layouts, types, threads, given scales and errors.
+// test_scale_rules.cpp tests the scale that belongs to a largest magnitude.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ RoundingOptions Saturating(Rounding mode = Rounding::nearest_even) {
   return o;
 }
 
-/// Sizes of many powers of two, ties, zeros and (`wild`) patterns of all kinds.
+/// Returns values of many binades with ties and zeros; `wild`: also bit patterns of all kinds.
 Floats Values(const Format& element, std::int64_t n, bool wild, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   const reference::Spec spec = reference::spec_of(element);
@@ -99,7 +99,7 @@ Floats Values(const Format& element, std::int64_t n, bool wild, std::uint64_t se
   return x;
 }
 
-/// The result of a call, by bits.
+/// The results of casting and encoding. Two of them are equal if their bits are.
 struct Made {
   Floats values;
   Bytes codes, scales, tensor;
@@ -113,7 +113,8 @@ Bytes Packed(const Format& format, std::int64_t n) {
   return Bytes(static_cast<std::size_t>(PackedBytes(format, n)), 0xA5);
 }
 
-/// Returns whether a NaN of x keeps its block's scale and has no code.
+/// Returns whether x contains a NaN that the element format cannot encode and that does not make
+/// the block's scale NaN.
 bool HasNoCodes(const Scaled& scaled, const Floats& x) {
   return !scaled.element.has_nan() && scaled.non_finite == NonFinite::element &&
          std::ranges::any_of(x, [](float v) { return std::isnan(v); });
@@ -155,7 +156,7 @@ Made MakeAll(const TensorView& x, const Scaled& scaled, int axis, const Rounding
 
 // ---- the definition -----------------------------------------------------------------------------
 
-/// The largest |x| of each block; NaN where the block has one and that counts.
+/// Returns the largest |x| of each block. `with_nan`: NaN for a block that contains a NaN.
 Floats Largest(const Floats& x, const std::vector<std::int64_t>& block_of, std::int64_t blocks,
                bool with_nan) {
   Floats a(static_cast<std::size_t>(blocks));
@@ -167,7 +168,8 @@ Floats Largest(const Floats& x, const std::vector<std::int64_t>& block_of, std::
   return a;
 }
 
-/// The number of each element's block: test_block_layout.cpp has it from the shapes.
+/// Returns the number of each element's block. test_block_layout.cpp tests this layout against the
+/// shapes.
 std::vector<std::int64_t> BlockOf(const BlockShape& block, const Shape& shape, int axis) {
   const BlockLayout layout =
       LayoutOf(block, shape, ResolveAxis(axis, static_cast<int>(shape.size())));
@@ -275,8 +277,8 @@ TEST_P(ScaledOn, IsTheDefinition) {
   }
 }
 
-/// Values of bfloat16 and binary16 as such; out in x's type is the binary32 value rounded once
-/// more.
+/// The inputs are bfloat16 or binary16. If the output has the type of x, it is the binary32 result
+/// rounded once more.
 TEST_P(ScaledOn, SixteenBitInputs) {
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
@@ -346,7 +348,7 @@ TEST_P(ScaledOn, Strides) {
   }
 }
 
-/// A view of a tensor whose last two dimensions are exchanged in memory, or as they are.
+/// Returns a view with this shape. `turned`: the last two dimensions are exchanged in memory.
 TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned) {
   TensorView x = View(data, dtype, shape);
   if (turned) {
@@ -357,8 +359,8 @@ TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned
   return x;
 }
 
-/// Transposed tensors of shapes around those of strips and of blocks of random integers, of values
-/// that bf16 holds.
+/// Tests transposed tensors whose shapes lie around the sizes of strips and of blocks of random
+/// integers. All values are exact in bf16.
 TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
   const std::vector<Case> cases = {{{70, 300}, 0}, {{70, 300}, 1},   {{300, 17}, 0},
                                    {{300, 17}, 1}, {{2, 33, 70}, 1}, {{1, 64}, 1},
@@ -454,8 +456,8 @@ TEST_P(ScaledOn, ScalarAndEmptyTensors) {
 
 // ---- sizes, threads -----------------------------------------------------------------------------
 
-/// Enough for threads and streaming stores, and blocks whose scales are found in a pass of their
-/// own.
+/// The tensors are large enough for several threads and for stores that bypass the caches. For some
+/// formats, the scales of blocks need a separate pass over the tensor.
 TEST(ScaledThreads, ChangeNothing) {
   const std::vector<std::pair<std::string, Case>> all = {{"mxfp8", {{1030, 2050}, -1}},
                                                          {"mxfp8", {{1030, 2050}, 0}},
@@ -512,7 +514,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     const TensorView in = View(x.data(), DType::f32, c.shape);
     const Made made = MakeAll(in, scaled, c.axis, Saturating());
     const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
-    // As codes, and as numbers.
+    // The scales are given as codes, and then as numbers.
     TensorView blocks = view_of(made.scales), tensor = view_of(made.tensor);
     GivenScales given{.blocks = &blocks, .tensor = scaled.tensor_scale ? &tensor : nullptr};
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");

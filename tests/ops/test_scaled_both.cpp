@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts of scaled formats that write more than one result: along two axes, and with scales apart.
+// Tests casts of scaled formats that write more than one result: casts along two axes, and casts
+// that write the scales separately.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -28,7 +29,7 @@ Floats Values() {
 
 TensorView ViewOf(const Floats& x) { return View(x.data(), DType::f32, kShape); }
 
-/// The second result may be the transpose of a contiguous one.
+/// The second result may be a transposed view of contiguous memory.
 TEST(ScaledBoth, IsTwoCasts) {
   const Floats x = Values();
   const RoundingOptions options{.overflow = Overflow::saturate};
@@ -51,7 +52,7 @@ TEST(ScaledBoth, IsTwoCasts) {
   }
 }
 
-/// A value is the element times its scale.
+/// Each value of the cast is the element times its scale.
 TEST(ScaledApart, TimesTheScaleIsTheCast) {
   const Floats x = Values();
   const RoundingOptions options{.overflow = Overflow::saturate};
@@ -74,7 +75,7 @@ TEST(ScaledApart, TimesTheScaleIsTheCast) {
   }
 }
 
-/// An empty tensor's block has scale 0, its second level 1.
+/// The one block of an empty tensor has the scale 0, and its outer scale is 1.
 TEST(ScaledEmpty, HasScales) {
   const TensorView none = View(nullptr, DType::f32, 0), no_codes = View(nullptr, DType::u8, 0);
   const std::vector<std::int64_t> shape{0};

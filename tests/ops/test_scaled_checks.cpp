@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast, Encode and Decode of scaled formats: what they refuse, each message once, and nothing is
-// written; numbers of scales.
+// Tests the arguments that Cast, Encode and Decode of scaled formats refuse, with each error
+// message once. A refused call writes nothing. Tests also the number of scales.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -119,8 +119,8 @@ TEST_F(ScaledErrors, GivenScales) {
              view_of(y), {.blocks = &negative});
 }
 
-/// 1.25 * 2^-127 is cast to another subnormal number, which a flushing program's comparison takes
-/// for the same zero.
+/// The scale 1.25 * 2^-127 is refused, because its cast to e8m0 is another subnormal number. If the
+/// program flushes subnormals, a comparison would treat both as zero.
 TEST_F(ScaledErrors, GivenScalesThatAreSubnormal) {
 #if defined(CPD_TEST_FLUSHES)
   const Floats between = {1, std::bit_cast<float>(0x00500000U)};
@@ -170,7 +170,7 @@ TEST_F(ScaledErrors, NanWithoutACode) {
   x[6] = x[5] = std::numeric_limits<float>::quiet_NaN();
   ExpectEncode("element 5 is NaN, and e2m1 has no code for NaN", nv,
                View(codes.data(), DType::u8, 4), view_of(scales), &second);
-  // Where the scale is NaN, elements have code 0.
+  // In a block whose scale is NaN, all elements have code 0.
   Bytes packed(4, 0xFF);
   Encode(view_of(x), ParseScaled("mxfp4 block=4"), -1, Saturating(), view_of(packed),
          view_of(scales), nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats have the scalar kernels' bits on every device: values, codes, scales; of all
-// rules, layouts, types, given scales; and the errors.
+// Tests that scaled formats have the scalar kernels' bits on every device: values, codes and
+// scales, for all rules, layouts, types and given scales. Tests also the errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
 
-/// Every arithmetic with its rules, kinds of blocks and levels, formats of both routes.
+/// Formats with every arithmetic and its rules, every kind of block, one or two levels of scales,
+/// and both kinds of element computation.
 const std::vector<std::string> kFormats = {
     "mxfp8",
     "mxfp8-e5m2",
@@ -94,7 +95,8 @@ std::int64_t Count(const Shape& shape) {
   return n;
 }
 
-/// Values over many binades; some zeros, blocks of zeros, subnormals, and where asked NaN and Inf.
+/// Returns values over many binades, with zeros, blocks of zeros and subnormals; with NaN and Inf
+/// unless `finite`.
 std::vector<float> Values(std::size_t n, unsigned seed, bool finite) {
   std::vector<float> x = testing::hadamard_values(n, seed);
   for (std::size_t i = 0; i < n; ++i) {
@@ -116,7 +118,7 @@ bool TakesTransform(const Scaled& scaled, const Case& c) {
   return c.shape[static_cast<std::size_t>(axis)] % scaled.transform->size == 0;
 }
 
-/// What an encoding writes.
+/// The codes and scales that an encoding writes.
 struct Codes {
   Bytes packed, scales, tensor_scales;
   bool operator==(const Codes&) const = default;
@@ -150,7 +152,8 @@ class ScaledDevices : public testing::SameOnDevices {
         ToString(scaled) + " along " + std::to_string(axis));
   }
 
-  /// `random`: integers for stochastic rounding, or null. `like_x`: the result has x's strides.
+  /// Expects the scalar kernels' bits from a cast. `random`: integers for stochastic rounding, or
+  /// null. `like_x`: the result has the strides of x.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
                       const RoundingOptions& options, const TensorView* random = nullptr,
                       bool like_x = false, const GivenScales& given = {}) const {
@@ -183,7 +186,7 @@ class ScaledDevices : public testing::SameOnDevices {
     ExpectSame(decode, ToString(scaled) + " along " + std::to_string(axis));
   }
 
-  /// Expects that a cast along two axes gives what two casts give.
+  /// Expects that a cast along two axes gives the results of two casts.
   void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, std::array<DType, 2> types) const {
     const std::size_t bytes = static_cast<std::size_t>(x.size()) * sizeof(float);
@@ -239,7 +242,7 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
         ExpectSameCast(x, ParseScaled(text), 0, Options(Rounding::stochastic));
       }
     }
-    // Blocks of neighbors and of columns, the last one short.
+    // Tests blocks of neighboring elements and blocks along columns. The last block is shorter.
     const auto more = testing::run_encode(Values(70 * 64, 6, true), format);
     const TensorView y = View(more.data(), type, Shape{70, 64});
     for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 128 scale=e8m0"}) {
@@ -267,7 +270,8 @@ TEST_P(ScaledDevices, TransposedTensors) {
   }
 }
 
-/// Blocks of subnormal numbers beside others, whose scales are outside of binary32's routes.
+/// Tests blocks of subnormal numbers next to ordinary blocks. Their scales are too small for the
+/// computation in binary32.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
   for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
     std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);
@@ -346,8 +350,8 @@ TEST_P(ScaledDevices, CastsBothWaysIntoOtherTypes) {
   }
 }
 
-/// Casts in blocks of neighbors read their operand once. Of the other kernels of one pass:
-/// tests/backend/test_fast_kernels.cpp.
+/// A cast in blocks of neighboring elements reads its operand only once, so it queues one kernel.
+/// tests/backend/test_fast_kernels.cpp tests the other kernels that read an operand once.
 TEST_P(ScaledDevices, KernelsOfOnePass) {
   using Names = std::vector<std::string>;
   if (on_host() || !testing::queued_kernels()) GTEST_SKIP() << "kernels have no names";

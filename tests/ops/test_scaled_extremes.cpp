@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast and Encode of scaled formats where binary32 and bfloat16 do not hold every step: scales of
-// all sizes, given scales of 0, results in bfloat16.
+// Tests Cast and Encode of scaled formats where binary32 and bfloat16 cannot hold every
+// intermediate result: scales of all sizes, given scales of 0, and results in bfloat16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,8 @@ RoundingOptions Saturating() {
   return o;
 }
 
-/// Blocks of four whose first magnitudes are the largest, from 2^e to 2^(e + 1).
+/// Returns blocks of four values. The first value of each block has the largest magnitude, from 2^e
+/// to 2^(e + 1).
 Floats NearPower(int e, std::size_t n) {
   std::mt19937_64 bits(static_cast<std::uint64_t>(e + 200));
   std::uniform_real_distribution<double> size(0.0, 2.0);
@@ -52,7 +53,7 @@ Floats NearPower(int e, std::size_t n) {
   return x;
 }
 
-/// The scales of blocks of four.
+/// Returns the scales of blocks of four values.
 Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   const auto n = static_cast<std::int64_t>(x.size());
   Bytes codes(static_cast<std::size_t>(PackedBytes(scaled.element, n)));
@@ -61,7 +62,7 @@ Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   return testing::run_decode(scales, scaled.scale, x.size() / 4);
 }
 
-/// Makes all but the first of each block the numbers next to what is halfway between two elements.
+/// Replaces all but the first value of each block by a number next to a tie between two elements.
 void MakeNearTies(Floats& x, const Floats& scales, const Format& element) {
   std::mt19937_64 bits(7);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -73,7 +74,8 @@ void MakeNearTies(Floats& x, const Floats& scales, const Format& element) {
   }
 }
 
-/// The element is the exact quotient by the block's scale, rounded once, whatever its size.
+/// The element must be the exact quotient by the block's scale, rounded once, for scales of any
+/// size.
 TEST_P(ScaledExtremes, ScalesOfAllSizes) {
   constexpr std::size_t kCount = 64;
   for (const char* text : {"e4m3fn 4 scale=fp32", "e5m2 4 scale=fp32", "e2m1 4 scale=fp32",
@@ -100,9 +102,9 @@ TEST_P(ScaledExtremes, ScalesOfAllSizes) {
   }
 }
 
-/// A quotient just below a multiple of 2^-N spacings is cut below it: with the random integer that
-/// would reach the next code from there, it stays one below. In integers: the greatest c with
-/// c * scale <= x * 2^N.
+/// The quotient lies just below a multiple of 2^-N spacings and is cut to the multiple below. Its
+/// random integer would reach the next code from the multiple above, so the code must stay one
+/// lower. Computed in integers, the cut is the greatest c with c * scale <= x * 2^N.
 TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   constexpr int kBits = 24;
   constexpr std::int64_t kSteps = std::int64_t{1} << kBits;
@@ -137,7 +139,8 @@ TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   EXPECT_EQ(codes, expected);
 }
 
-/// Under a caller's scale of 0 each number is a zero of its sign, infinities too.
+/// If the caller gives a scale of 0, each value becomes a zero with the value's sign, even an
+/// infinity.
 TEST_P(ScaledExtremes, GivenScalesOfZero) {
   const Floats x = {kInf, -kInf, 1, -1, 0, -0.0F, 0x1.FFFFFEp127F, -0x1p-149F};
   const Floats zeros(2, 0.0F);
@@ -163,8 +166,8 @@ TEST_P(ScaledExtremes, GivenScalesOfZero) {
   }
 }
 
-/// If bfloat16 is reported to hold all values, it holds them. This is reported for formats whose
-/// values have few bits.
+/// If the library reports that bfloat16 holds all values of a scaled format, it must do so. The
+/// library reports this for formats whose values have few bits.
 TEST_P(ScaledExtremes, BfloatsHoldAllValuesOrNot) {
   constexpr std::size_t kCount = 64;
   for (const char* text :

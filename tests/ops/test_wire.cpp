@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts and packed codes scaled by a power of two, and the checksum of packed codes.
+// Tests casts and packed codes that are scaled by a power of two, and the checksum of packed codes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,8 +37,8 @@ Exact scaled(float x, int shift) {
   return multiply(reference::exact(x), reference::exact_finite(false, 1, shift));
 }
 
-/// The integer of element i: part (i / 64) mod s of word (i / 16) mod 4 of index
-/// 16 floor(i / 64 s) + i mod 16.
+/// Returns the random integer of element i: part (i / 64) mod s of word (i / 16) mod 4 of the block
+/// with index 16 floor(i / 64 s) + i mod 16. A word holds s integers.
 std::uint32_t integer_of(const RoundingOptions& o, std::uint64_t i) {
   const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
   const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
@@ -65,7 +65,7 @@ std::uint32_t code_at(const std::vector<std::uint8_t>& packed, int bits, std::si
 constexpr std::array kFormats = {"e4m3",   "e5m2", "e3m0", "fp32", "bf16",    "e8m0",
                                  "e4m3fn", "e2m1", "e6m9", "e3m2", "e5m2fnuz"};
 
-/// Shifts up to 150 both ways, and some beyond.
+/// Returns all shifts from -150 to 150, and some far beyond.
 std::vector<int> all_shifts() {
   std::vector<int> shifts(301);
   std::iota(shifts.begin(), shifts.end(), -150);
@@ -76,7 +76,7 @@ std::vector<int> all_shifts() {
   return testing::thinned(std::move(shifts));
 }
 
-/// Numbers that x * 2^shift takes to the format's boundaries, and any others.
+/// Returns values x for which x * 2^shift is at the format's boundaries, and other values.
 std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
   std::mt19937_64 bits(static_cast<std::uint64_t>(shift) + 1000);
   const std::vector<float> pool = testing::boundary_patterns(spec, 20, 40);
@@ -88,7 +88,8 @@ std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
   return x;
 }
 
-/// Returns what EncodeScaled and CastScaled must give.
+/// The values and codes that CastScaled and EncodeScaled must give, and the index of the first NaN
+/// without a code (-1: none).
 struct Expected {
   std::vector<float> values;
   std::vector<std::optional<std::uint64_t>> codes;
@@ -147,8 +148,9 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   return good;
 }
 
-/// Of NaNs without a code the first is reported, wherever runs, pages and steps of random integers
-/// end; long arrays are stored past the caches.
+/// If several NaNs have no code, the index of the first one is returned. It may lie anywhere in the
+/// ranges, pages and blocks of random integers in which the array is processed. Long arrays are
+/// stored past the caches.
 TEST(Wire, TheFirstNanIsFound) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& backend : testing::backends()) {
@@ -176,8 +178,8 @@ TEST(Wire, TheFirstNanIsFound) {
   }
 }
 
-/// Encode says which. Of a long array blocks of several pages are encoded in turn: an earlier NaN
-/// may be met after a later one.
+/// Encode names the first NaN in its error. In a long array, several pages are encoded in parallel,
+/// so a later NaN may be met before an earlier one.
 TEST(Wire, EncodeNamesTheFirstNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr std::size_t n = (std::size_t{1} << 21) + 4321;
@@ -201,7 +203,7 @@ TEST(Wire, EncodeNamesTheFirstNan) {
   }
 }
 
-// x * 2^shift is exact before it is rounded, however far it leaves binary32's range.
+// x * 2^shift is computed exactly and then rounded once, however far it exceeds binary32's range.
 TEST(Wire, CastAndCodesAreTheExactProductRoundedOnce) {
   int failures = 0;
   std::size_t turn = 0;
@@ -234,7 +236,7 @@ TEST(Wire, PolicyAndVariantReachTheCodes) {
   }
 }
 
-// Element first + i has the same random bits wherever a range begins, and steps end anywhere.
+// Element first + i has the same random bits wherever a range begins or ends.
 TEST(Wire, RangesDoNotMatter) {
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = testing::moderate_values(reference::spec_of(format), 9000, 3);
@@ -265,8 +267,8 @@ TEST(Wire, RangesDoNotMatter) {
 
 // --- decode --------------------------------------------------------------------------------------
 
-/// Returns whether q is p / d rounded to nearest-even, by what is left: p - q d against the
-/// neighbors'.
+/// Returns whether q is p / d rounded to nearest-even. Compares the remainder p - q d with the
+/// remainders of the two neighbors of q.
 bool is_quotient(float q, float p, float d) {
   if (std::isnan(p)) return testing::bits_of(q) == 0x7FC00000u;
   if (std::signbit(q) != (std::signbit(p) != std::signbit(d))) return false;
@@ -337,7 +339,7 @@ TEST(Wire, DecodeScalesThenDivides) {
   }
 }
 
-// Arrays that bypass the caches, and their ends.
+// Tests arrays that are stored past the caches, including their ends.
 TEST(Wire, LargeArrays) {
   if (testing::kSanitized) GTEST_SKIP() << "its size is the point, and slow under a sanitizer";
   const std::size_t n = (std::size_t{1} << 21) + 4099;
@@ -367,7 +369,7 @@ TEST(Wire, LargeArrays) {
 
 // --- checksum ------------------------------------------------------------------------------------
 
-/// Bit by bit, from the polynomial.
+/// Computes the checksum bit by bit from the polynomial.
 std::uint32_t slow_crc(std::span<const std::uint8_t> data) {
   std::uint32_t rest = 0xFFFFFFFFu;
   for (const std::uint8_t byte : data) {
@@ -383,7 +385,7 @@ std::uint32_t crc(std::span<const std::uint8_t> data, std::uint32_t before = 0) 
   return Crc32c(before, static_cast<std::int64_t>(data.size()), data.data());
 }
 
-// RFC 3720, appendix B.4, and the usual check of CRC catalogs.
+// Compares with the values in RFC 3720, appendix B.4, and with the check value of CRC catalogs.
 TEST(Crc32c, PublishedValues) {
   std::vector<std::uint8_t> rising(32);
   std::iota(rising.begin(), rising.end(), std::uint8_t{0});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C functions for simulators: results and flags by hand, and errors.
+// Tests the C functions for simulators: results and flags worked out by hand, and errors.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle in bulk: values and flags of narrow formats, every pair, compared with soft_float.h;
-// corner cases; refused arguments.
+// Tests the oracle on many operands at once. Values and flags of all pairs in narrow formats are
+// compared with soft_float.h. Tests also corner cases and refused arguments.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -93,7 +93,7 @@ TEST(Oracle, GivesSoftFloatsValuesAndFlags) {
   }
 }
 
-/// A line by the definitions on integers of any length.
+/// The result of one line of operands, computed from the definitions with integers of any length.
 struct ByDefinition {
   std::uint32_t code;
   std::uint8_t flags;
@@ -180,8 +180,8 @@ TEST(Oracle, LinesDoNotDependOnTheIntegers) {
 
 TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-    // As many lines as there can be, and more, are looked up: of 16 bits, 8 + 4 + 4 with random
-    // ones.
+    // The operands and the random integer of a line have 16 bits together (8 + 8, or 8 + 4 + 4), so
+    // the oracle looks results up in a table. There are more lines than different results.
     ElementRule rule = rule_of(Operation::mul, "e4m3fn", mode);
     const bool is_random = mode == Rounding::stochastic;
     if (is_random) {
@@ -211,7 +211,8 @@ TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
 }
 
 TEST(Oracle, KnowsCorners) {
-  // e4m3fn: 1 + 2^-4 (a tie), 1.875 + 2^-4 (carries), 1 - 1, -0 + -0, 448 + 448, 2^-9 / 2
+  // The sums in e4m3fn are 1 + 2^-4 (a tie), 1.875 + 2^-4 (carries), 1 - 1, -0 + -0, 448 + 448, and
+  // NaN + 2^-9.
   const Result sums =
       run(rule_of(Operation::add, "e4m3fn"),
           {{0x38, 0x3F, 0x38, 0x80, 0x7E, 0x7F}, {0x18, 0x18, 0xB8, 0x80, 0x7E, 0x01}});
@@ -254,8 +255,9 @@ TEST(Oracle, TakesRandomIntegers) {
 }
 
 TEST(Oracle, TiesBelowPowersOfTwoKeepTheParityOfCodes) {
-  // e4m0: 2^emin = 2^-6 has code 1. Three quarters of it is a tie between 2^-7 and 2^-6 in a format
-  // without a least exponent; 2^-6, of an odd code, is not taken, so that the result was tiny.
+  // In e4m0, 2^emin = 2^-6 has code 1. With an unbounded exponent range, 0.75 * 2^-6 is a tie
+  // between 2^-7 and 2^-6. The tie goes to 2^-7, because 2^-6 has an odd code, so the result counts
+  // as tiny and underflows.
   ElementRule rule = rule_of(Operation::cast, "e4m0");
   rule.operands[0] = ParseFormat("fp32");
   const Result made = run(rule, {{0x3C400000, 0x3C400001}});

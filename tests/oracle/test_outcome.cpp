@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Outcomes by shifts are those of the definitions (reference.h, flagged.h): of every number on a
-// fine grid for narrow formats, of random ones and those next to the format's for wide ones, in
-// every mode.
+// Tests that code, flags and corners computed by shifts equal those computed by the definitions
+// (reference.h, flagged.h), in every mode. For narrow formats, the inputs are all numbers on a fine
+// grid. For wide formats, they are random numbers and numbers next to a value of the format.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -41,7 +41,8 @@ std::vector<Options> every_option() {
   return all;
 }
 
-/// Checks an outcome by shifts of sign * significand * 2^exponent on one kind of integer.
+/// Computes code, flags and corners of sign * significand * 2^exponent by shifts, with one type of
+/// integer, and compares them with the definitions.
 template <class Integer>
 void check_on(const Spec& spec, const Exact& x, Digits significand, const Options& o,
               Tininess tininess) {
@@ -85,7 +86,7 @@ TEST(Outcome, IsThatOfTheDefinitionsOnAFineGrid) {
     const Exact top = reference::grid_value(spec, spec.max_code());
     const int bits = reference::top_exponent(top) - least + 2;
     for (std::uint64_t x = 1; x < std::uint64_t{1} << bits; ++x) {
-      // Of the upper numbers those alone that differ from a step by few of the digits below it.
+      // Skips numbers with more than four digits below the last place of the format's precision.
       const int length = std::bit_width(x);
       const int unused = length - spec.man - 1 - more;
       if (unused > 0 && (x & ((std::uint64_t{1} << unused) - 1)) != 0) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random words equal NumPy's, and a leap equals as many steps.
-// (tests/python/hardware/test_vectors.py tests the lines that are made of them.)
+// Tests that the random words equal NumPy's, and that a leap by n words equals n single steps.
+// tests/python/hardware/test_vectors.py tests the lines that are made from these words.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +16,8 @@ RandomWords::State whole(std::uint64_t high, std::uint64_t low) {
   return RandomWords::State{high} << 64 | low;
 }
 
-/// The state of numpy.random.PCG64(0), whose words random_raw gives.
+/// Returns the state of numpy.random.PCG64(0). NumPy's random_raw returns the words that this state
+/// generates.
 RandomWords numpys() {
   return {whole(0x1AA1B5345996452D, 0x09585EB7A69561E3),
           whole(0x418DDADB3AF71A82, 0x588133BC447873A9)};

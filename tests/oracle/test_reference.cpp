@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle itself, against MPFR (correct rounding by others), against hardware binary32, and
-// against values worked out by hand.
+// Tests the oracle itself against MPFR (an independent library with correct rounding), against the
+// hardware's binary32, and against values worked out by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,8 @@ void check_short_natural() {
     const auto high = static_cast<reference::Digits>(generator()) << 64;
     return static_cast<Word>((high | generator()) >> (generator() % 128));
   };
-  // As Natural does, or a std::overflow_error where that has too many bits.
+  // A short number must give the result of Natural, or throw std::overflow_error if that result has
+  // too many bits.
   const auto check = [](const auto& function, const auto&... x) {
     const Natural expected = function(Natural(x)...);
     if (expected.bit_length() > Short::kBits) {
@@ -117,7 +118,7 @@ TEST(Natural, GivesItsBits) {
   EXPECT_EQ((wide << 77).trailing_zeros(), 77);
 }
 
-/// Formats of each kind of grid.
+/// Formats with each kind of spacing between their values.
 const std::vector<const char*> kGrids{"e4m3fn", "bf16",           "fp32", "e5m2:nosub",
                                       "e3m0",   "e8m0",           "int8", "int5:full",
                                       "sm8",    "e4m3fn:unsigned"};
@@ -202,7 +203,7 @@ TEST(Reference, EncodesWhatItDecodes) {
   }
 }
 
-// The step function gives the cast of any pattern.
+// For any pattern, the step function must give the result of the cast.
 TEST(Reference, StepFunctionHoldsEverywhere) {
   for (const char* name : {"e4m3", "e5m2fnuz", "e3m2", "e8m0", "e3m0:unsigned", "e2m3:nosub"}) {
     const Spec spec = reference::spec_of(ParseFormat(name));
@@ -228,12 +229,13 @@ TEST(Reference, KnownSums) {
   const std::vector<float> minus_zeros = {-0.0f, -0.0f};
   EXPECT_TRUE(testing::same_bits(reference::sum_sequential(e4m3, minus_zeros), -0.0f));
   EXPECT_TRUE(testing::same_bits(reference::sum_kahan(e4m3, minus_zeros), -0.0f));
-  // 16 + 1 is a tie that goes to 16: the plain sum stands still, Kahan's does not.
+  // 16 + 1 is a tie in e4m3 and goes to 16. The plain sum therefore stays at 16, but Kahan's sum
+  // does not.
   std::vector<float> terms(17, 1.0f);
   terms[0] = 16.0f;
   EXPECT_EQ(reference::sum_sequential(e4m3, terms), 16.0f);
   EXPECT_EQ(reference::sum_kahan(e4m3, terms), 32.0f);
-  // An overflowed Kahan sum is infinite; it does not become NaN by itself.
+  // A Kahan sum that overflows is infinite. The overflow alone does not make it NaN.
   const std::vector<float> large = {240.0f, 240.0f, 240.0f, -240.0f};
   EXPECT_EQ(reference::sum_kahan(e4m3, large), HUGE_VALF);
 }
@@ -292,8 +294,9 @@ TEST(ReferenceAgainstMpfr, ExactOperations) {
   }
 }
 
-// Rounds into an IEEE format by MPFR's own emulation of exponent range and subnormals: an operation
-// at the format's precision and unbounded range, then the range's check with its ternary value.
+// Rounds into an IEEE format with MPFR's emulation of exponent ranges and subnormals. First runs
+// the operation with the format's precision and an unbounded range. Then applies the range, given
+// the ternary value (the direction of the first rounding's error).
 template <class Operation>
 float round_by_mpfr(const Spec& spec, mpfr_rnd_t mode, const Operation& operation) {
   Mpfr result(spec.man + 1);
@@ -319,7 +322,8 @@ constexpr std::array<MpfrMode, 4> kMpfrModes = {{{Rounding::nearest_even, MPFR_R
                                                  {Rounding::up, MPFR_RNDU},
                                                  {Rounding::down, MPFR_RNDD}}};
 
-// man >= 1: MPFR breaks the ties of one-bit numbers otherwise. exp >= 2: it has normal numbers.
+// man must be at least 1, because MPFR breaks ties of one-bit numbers differently. exp must be at
+// least 2, so that the format has normal numbers.
 void check_against_mpfr(const Spec& spec, const MpfrMode& mode, float x, float y, float z) {
   Mpfr a(53), b(53), c(53);
   mpfr_set_flt(a.value, x, MPFR_RNDN);

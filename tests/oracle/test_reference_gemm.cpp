@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracles of matrix products against each other and against cases worked out by hand.
+// Tests that the oracles of matrix products agree with each other and with cases worked out by
+// hand.
 #include <gtest/gtest.h>
 
 #include "cpd/oracle/reference_gemm.h"
@@ -62,7 +63,8 @@ std::vector<reference::Options> options(std::mt19937_64& generator) {
   return all;
 }
 
-// a * b + c, rounded, in both arithmetics.
+// Compares the rounded a * b + c of the slow, exact arithmetic with the result of the fast
+// arithmetic.
 void compare(const reference::Spec& spec, float a, float b, float c, const reference::Options& o,
              const Format& format) {
   const float slow = ExactArithmetic::to_float(ExactArithmetic::rounded(
@@ -125,7 +127,8 @@ TEST(ReferenceGemm, SequentialByHand) {
 }
 
 TEST(ReferenceGemm, KahanByHand) {
-  // 17 in (4,3) is 16; what was lost comes back: 16 + (1 - (-1)) = 18.
+  // 16 + 1 = 17 rounds to 16 in e4m3. With a further 1, Kahan summation recovers the lost 1: 16 +
+  // (1 - (-1)) = 18.
   EXPECT_EQ(dot(make("e4m3", Scheme::kahan), {16, 1}, {1, 1}), 16.0f);
   EXPECT_EQ(dot(make("e4m3", Scheme::kahan), {16, 1, 1}, {1, 1, 1}), 18.0f);
   EXPECT_EQ(dot(make("e4m3", Scheme::kahan), {240, 240, 1}, {1, 1, 1}),
@@ -141,11 +144,12 @@ TEST(ReferenceGemm, ChunksByHand) {
 
 TEST(ReferenceGemm, PairsByHand) {
   const Accumulator a = make("e4m3", Scheme::pairwise);
-  // (16 + 1) + (1 + 1) = 16 + 2; then the odd one: 18 + 1 = 19 is a tie and goes to 20.
+  // Five terms: (16 + 1) + (1 + 1) = 16 + 2 = 18. The odd term is added last: 18 + 1 = 19 is a tie
+  // and goes to 20.
   EXPECT_EQ(dot(a, {16, 1, 1, 1, 1}, {1, 1, 1, 1, 1}), 20.0f);
-  // Six: ((16 + 1) + (1 + 1)) + (1 + 1) = 18 + 2.
+  // Six terms: ((16 + 1) + (1 + 1)) + (1 + 1) = 18 + 2 = 20.
   EXPECT_EQ(dot(a, {16, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}), 20.0f);
-  // Seven: the last pairs with (1 + 1): 18 + 3 = 21 is no tie of spacing 2? It is: to 20.
+  // Seven terms: ((16 + 1) + (1 + 1)) + ((1 + 1) + 1) = 18 + 3 = 21, which is a tie and goes to 20.
   EXPECT_EQ(dot(a, {16, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1}), 20.0f);
   EXPECT_EQ(dot(a, {}, {}, -0.0f), 0.0f);
   EXPECT_TRUE(std::signbit(dot(a, {}, {}, -0.0f)));
@@ -166,21 +170,24 @@ TEST(ReferenceGemm, BlocksByHand) {
   const auto run = [](const Accumulator& a, std::vector<float> x, std::vector<float> y, float c) {
     return reference::dot(a, x, y, c, 0, testing::kKey);
   };
-  // One bit below 2^E: 0.75 is cut to 0.5 beside 1, each time anew.
+  // One fraction bit: the unit is 1/2 next to a largest term of 1, so each 0.75 is cut to 0.5.
   EXPECT_EQ(run(unit(4, 1), {1, 0.75f, 0.75f}, {1, 1, 1}, 0), 2.0f);
   EXPECT_EQ(run(unit(1, 1), {1, 0.75f, 0.75f}, {1, 1, 1}, 0), 2.0f);
   EXPECT_EQ(run(unit(4, 1), {1, -0.75f}, {1, 1}, 0), 0.5f);  // toward zero
-  // 1.5 * 1.5 = 2.25 has the exponent 0: 2.0 with one bit kept is multiples of 1/2.
+  // 1.5 * 1.5 = 2.25 counts with the exponent 0. With one fraction bit the unit is 1/2, so 2.25 is
+  // cut to 2.
   EXPECT_EQ(run(unit(4, 1), {1.5f}, {1.5f}, 0), 2.0f);
   EXPECT_EQ(run(unit(4, 2), {1.5f}, {1.5f}, 0), 2.25f);
-  // A subnormal operand keeps emin = -14: 2^-24 * 2^14 counts as 2^0.
+  // A subnormal operand counts with the exponent emin = -14. The product 2^-24 * 2^14 therefore
+  // counts like a product of the exponent 0.
   EXPECT_EQ(run(unit(4, 3), {0x1p-24f, 1}, {0x1p14f, 0x1p-3f}, 0), 0x1p-3f);
-  // The addend aligns too, or not.
+  // The addend takes part in the alignment unless the unit keeps it separate.
   EXPECT_EQ(run(unit(4, 3), {0x1p-4f}, {1}, 1), 1.0f);
   Accumulator separate = unit(4, 3);
   separate.unit->aligns_addend = false;
   EXPECT_EQ(run(separate, {0x1p-4f}, {1}, 1), 1.0625f);
-  // Promotion every 4: 1 + 2^-20 is lost in a unit of 13 bits, not in binary32.
+  // The unit of 13 bits loses 2^-20 next to 1. If the unit's sum is added to a binary32 sum every
+  // four terms, 2^-20 is preserved.
   Accumulator promoted = unit(4, 13, "e8m13");
   const std::vector<float> x = {1, 0, 0, 0, 0x1p-10f};
   const std::vector<float> y = {1, 1, 1, 1, 0x1p-10f};
@@ -205,7 +212,9 @@ TEST(ReferenceGemm, PhiloxIsRandom123s) {
 }
 #endif
 
-// (4,3), N = 3: 16 + 1 goes up for R >= 4; the draws of two terms and the addend are told apart.
+// In (4,3) with three random bits, 16 + 1 is rounded up for R >= 4. The three random integers (of
+// the addend, the product and the sum) have numbers 0, 16 and 17, so a wrong order changes the
+// result.
 TEST(ReferenceGemm, DrawsInProgramOrder) {
   Accumulator a = make("e4m3");
   a.rounding.mode = Rounding::stochastic;

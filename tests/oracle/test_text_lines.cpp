@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lines as text: the digits that printf writes, of numbers of every size.
+// Tests lines of numbers as text: the digits are those that printf writes, for numbers of every
+// size.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -48,7 +49,7 @@ TEST(TextLines, AreThoseOfPrintf) {
   }
 }
 
-/// Lines shorter than what is written at once.
+/// Each line is shorter than the block of characters that the writer stores at once.
 TEST(TextLines, ShortLines) {
   std::vector<std::uint8_t> digits;
   std::string expected;

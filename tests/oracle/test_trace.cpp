@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in bulk against the oracle's, and the signals of small blocks by hand.
+// Tests that sums computed for many lines at once equal the oracle's single sums. Tests also the
+// inner signals of small blocks, worked out by hand.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -67,7 +68,7 @@ SumRule dot_rule(const char* accumulator, const char* format, std::int64_t lengt
 using Words = std::vector<std::uint64_t>;
 
 TEST(Trace, ShowsEveryRounding) {
-  // e4m3: 16 + 1 + 1: each sum is a tie that stays at 16.
+  // In e4m3, 16 + 1 + 1: each sum is a tie that goes to 16.
   const SumRule rule = dot_rule("e4m3 sequential", "e4m3", 2);
   const Line line = run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58);
   EXPECT_EQ(line.code, 0x58u);
@@ -87,7 +88,8 @@ TEST(Trace, ShowsKahansOperations) {
 }
 
 TEST(Trace, ShowsTheAlignedTermsOfABlock) {
-  // Of e4m3fn with F = 4: 1.125² + 2^-6 * 1 + 8 (c), E = 3: units of 2^-1.
+  // The block is 1.125² + 2^-6 * 1 + 8 with operands in e4m3fn, an addend c = 8 and four fraction
+  // bits. The largest exponent is 3, so the unit is 2^-1.
   SumRule rule =
       dot_rule("fp32 block_fma a=e4m3fn b=e4m3fn block=2 fraction_bits=4 min_exponent=-20 sum=fp32",
                "e4m3fn", 2);
@@ -126,7 +128,8 @@ TEST(Trace, TakesRandomIntegersInProgramOrder) {
   EXPECT_THROW(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58), Error);
 }
 
-/// Each line alone, and all of them at once.
+/// Computes each line alone and all lines at once. Expects the same codes, flags, corners and
+/// signals.
 void expect_lines(const SumRule& rule, const std::vector<std::uint32_t>& a,
                   const std::vector<std::uint32_t>& b, const std::vector<std::uint32_t>& c,
                   const std::vector<std::uint32_t>& random) {
@@ -167,7 +170,7 @@ TEST(Trace, LinesAreApart) {
   const std::vector<std::uint32_t> b{0x38, 0x39, 0x38, 0x38, 0x30, 0x38};
   const std::vector<std::uint32_t> c{0x58, 0x38, 0x00};
   expect_lines(dot_rule("e4m3 sequential", "e4m3", 2), a, b, c, {});
-  // 16 + 1 twice: each sum is a tie, which goes up with the integer 1.
+  // Computes 16 + 1 + 1. Each sum is a tie, which is rounded up if the random integer is 1.
   const std::vector<std::uint32_t> ones(6, 0x38);
   expect_lines(dot_rule("e4m3 sequential rounding=stochastic random_bits=1", "e4m3", 2), ones, ones,
                {0x58, 0x58, 0x58}, {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1});
@@ -210,7 +213,7 @@ TEST(Trace, SumsTerms) {
 }
 
 TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
-  // 100 * 100 - 3 * 1, and c = 7.5, in 14 bits of units of 1/2: the first product wraps.
+  // Computes 7.5 + 100 * 100 - 3 * 1 in 14 bits with the unit 1/2. The first product wraps.
   SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
   const Line line = run(rule, {100, 0xFD}, {100, 1}, 15);
   EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));

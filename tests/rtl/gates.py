@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Gates of two inputs (inverters apart) of the modules, counted by yosys: writes `gates.json`.
+"""Counts the gates of the modules with yosys, and writes them to `gates.json`.
 
-Rounding is fixed, to nearest even or a matrix unit's own, and signals inside a unit are no outputs.
+    python tests/rtl/gates.py [PREFIX…]
 
-Run: python tests/rtl/gates.py [PREFIX…]   (default: every row; else those whose name begins so)
+Counts gates with two inputs; inverters do not count. Without a PREFIX it counts every row, else the
+rows whose name begins with a PREFIX. Each row with rounding has a fixed mode: nearest even,
+stochastic for `fp_cast_sr`, and toward zero for `block_fma`. Signals inside a unit are not outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 6
 
 
 def rows() -> list[tuple[str, str, dict[str, int], int]]:
-    """Name, module, parameters, rounding."""
+    """Returns the rows to count: name, module, parameters, rounding mode."""
     made = []
     for exp, man in FORMATS:
         parameters = {"EXP": exp, "MAN": man}
@@ -56,7 +58,7 @@ def integer_wrapper(parameters: dict[str, int]) -> str:
 
 
 def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
-    """A module `top` with the inputs of values, result and flags alone."""
+    """Returns a module `top` whose only ports are the input values, the result and the flags."""
     if module == "int_mac":
         return integer_wrapper(parameters)
     wide = parameters["EXP"] + parameters["MAN"] + 1
@@ -85,7 +87,7 @@ def wrapper(module: str, parameters: dict[str, int], rounding: int) -> str:
 
 
 def count(module: str, parameters: dict[str, int], rounding: int) -> int:
-    """Gates, without inverters."""
+    """Returns the number of gates, without inverters."""
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder, "top.sv")
         top.write_text(wrapper(module, parameters, rounding))

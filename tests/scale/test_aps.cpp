@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// APS exponents against exact integers.
+// Tests that the exponents of APS equal those computed in exact integers.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -21,7 +21,7 @@ namespace {
 
 using reference::Exact;
 
-/// True where x * world <= 2^e, exactly.
+/// Returns whether x * world <= 2^e, computed exactly.
 bool at_most(float x, int world, int e) {
   const Exact product = reference::multiply(
       reference::exact(x), reference::exact_finite(false, static_cast<std::uint64_t>(world), 0));
@@ -32,7 +32,8 @@ TEST(Aps, ExponentIsTheExactCeilingOfLog2) {
   std::mt19937 random(1);
   for (int i = 0; i < (testing::kSanitized ? 20'000 : 200'000); ++i) {
     const int world = 1 + static_cast<int>(random() % 300);
-    // Half of them at or next to powers of two, where a float logarithm goes wrong.
+    // Half of the values are powers of two or their neighbors, for which a logarithm in floating
+    // point may be wrong.
     std::uint32_t bits = random() & 0x7FFFFFFF;
     if (i % 2 == 0) bits = (bits & 0x7F800000) + (random() % 3) - 1;
     if (bits == 0 || bits >= 0x7F800000) continue;
@@ -100,10 +101,9 @@ TEST(Aps, RangeCountsTheNonFiniteValuesOfAllPieces) {
   EXPECT_EQ(range.max_abs, 2);
 }
 
-/// A sum of terms that are together at most 2^e is rounded above 2^e only in two cases: a term's
-/// error is outward, or a tie between 2^e and its neighbor below goes up, in formats with few
-/// numbers there.
-/// that sparse.
+/// The terms of the sum are together at most 2^e. A rounded sum exceeds 2^e only in two cases.
+/// Either a term was rounded away from zero, or a tie between 2^e and its neighbor below goes up in
+/// a format with few numbers.
 TEST(Aps, ModesThatRoundOutward) {
   for (const int exp : {1, 2, 3, 8}) {
     const Format format = MakeFormat(exp, 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Accumulators as text, their checks, and the presets.
+// Tests accumulators as text, the checks of their fields, and the presets.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +17,7 @@
 namespace cpd {
 namespace {
 
-// Equal in all that the text holds.
+// Expects that two accumulators agree in all fields that the text contains.
 void expect_same(const Accumulator& a, const Accumulator& b, const std::string& text) {
   EXPECT_EQ(a.format, b.format) << text;
   EXPECT_EQ(a.scheme, b.scheme) << text;
@@ -37,7 +37,7 @@ void expect_round_trip(const Accumulator& accumulator) {
   expect_same(ParseAccumulator(text), accumulator, text);
 }
 
-// The message with which a call fails; empty where it does not.
+// Returns the text of the error that a call throws; empty if it throws none.
 template <class Call>
 std::string error_of(Call call) {
   try {
@@ -171,7 +171,8 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       unit.sum = format();
       unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
       unit.promote = std::int64_t{unit.block} * between(0, 3);
-      // an addend of +0 alone, and a rounding, without effect are refused
+      // Check refuses settings without effect: a separate addend that is always +0, and a rounding
+      // mode that changes nothing. Replace such settings.
       if (unit.promote == unit.block) unit.aligns_addend = true;
       a.unit = unit;
       if (unit.promote == 0 && Holds(a.format, unit.sum)) a.rounding.mode = Rounding::nearest_even;
@@ -184,7 +185,7 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       a.chunk = between(1, 1000);
       if (between(0, 1) == 1) a.inner = format();
     }
-    // a redundant product format is read as the default
+    // Reading the text gives the default for a redundant product format or inner format.
     if (a.product == a.format) a.product.reset();
     if (a.inner == a.format) a.inner.reset();
     if (a.rounding.mode == Rounding::stochastic) {
@@ -316,7 +317,8 @@ TEST(Accumulator, UnitsWithScales) {
   EXPECT_NE(error("mxfp8 fraction_bits=43").find("must be 1…42, got 43"), std::string::npos);
   EXPECT_NE(error("mxfp4 a=fp16 b=fp16").find("must have at most 53 bits"), std::string::npos);
   EXPECT_NE(error("mxfp8 scale=fp32").find("must have at most 53 bits"), std::string::npos);
-  // From 2^15 * 2^8 to 2^-16 * 2^-9 there are 50 bits; a dot of two has one more, of four two.
+  // The products range from 2^-16 * 2^-9 to 2^15 * 2^8 and need 50 bits. A dot product of two terms
+  // needs one bit more, of four terms two bits more.
   EXPECT_NO_THROW(ParseAccumulator("rtx-blackwell-mxfp8 a=e5m2 fraction_bits=19 dot=2"));
   EXPECT_NE(error("mxfp8 a=e5m2 fraction_bits=19 dot=4").find("must have at most 53 bits"),
             std::string::npos);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts: their texts, printed and parsed back; errors; which results depend on no axis.
+// Tests the texts of casts: they are printed and parsed back, and wrong texts give errors. Tests
+// also for which casts the result does not depend on the axis.
 #include <gtest/gtest.h>
 
 #include <string>

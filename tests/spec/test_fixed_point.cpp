@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests accumulators that are integers: their texts, checks and names, and the widths that
+// Kulisch's exact sums need.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -65,7 +68,7 @@ TEST(TextFixed, Errors) {
 }
 
 TEST(TextFixed, KulischsFractionIsOfBothOperands) {
-  // The least values are 2^-9 and 2^-16.
+  // The least values of the two formats are 2^-9 and 2^-16, so products are multiples of 2^-25.
   EXPECT_EQ(Kulisch(ParseFormat("e4m3fn"), ParseFormat("e5m2"), 1).fraction, 25);
   EXPECT_EQ(Kulisch(ParseFormat("e5m2"), ParseFormat("e4m3fn"), 1).fraction, 25);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Format: derived figures against the oracle's grid, names, refusals.
+// Tests the class Format: figures such as the largest number compared with the oracle's list of
+// values, names, and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,7 +118,7 @@ TEST(Format, NamesParseBack) {
   }
 }
 
-// Two formats have one name only if they are equal.
+// Two formats have the same name only if they are equal.
 TEST(Format, NamesAreUnique) {
   const std::vector<Format> formats = many_formats();
   for (std::size_t i = 0; i < formats.size(); ++i) {
@@ -274,7 +275,8 @@ TEST(Format, WideOnesAreForOperationsOfElements) {
 }
 
 TEST(Format, WideOnesEndAtBinary64s) {
-  // The least value is 2^(1 - bias - man).
+  // The least value of a format is 2^(1 - bias - man). It must not be below binary64's least value,
+  // 2^-1074.
   EXPECT_NO_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1074));
   EXPECT_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1075), Error);
 }
@@ -349,7 +351,8 @@ TEST(Format, NamesOfOtherLibrariesAreTheSameFormats) {
   }
   EXPECT_EQ(ParseFormat("float8_e4m3fn:nosub"), ParseFormat("e4m3fn:nosub"));
   EXPECT_EQ(ParseFormat("(4,3):bias=9"), ParseFormat("e4m3:bias=9"));
-  // `fn` of a bare name stays the encoding, whatever float4_… calls its finite format.
+  // In `e2m1fn`, `fn` means the encoding. The dtype name float4_e2m1fn is another format, with only
+  // finite values.
   EXPECT_EQ(ParseFormat("e2m1fn"), MakeFormat(2, 1, Encoding::fn));
 }
 
@@ -444,7 +447,8 @@ TEST(Format, OptionsAreKnownAndGivenOnce) {
   }
 }
 
-// Every pair of formats of at most 5 bits, and some wider, at biases around each other's ends.
+// Tests every pair of formats of at most 5 bits, and some wider formats. The biases lie around
+// those at which one format's range ends where the other's begins.
 TEST(Format, HoldsEveryValue) {
   struct Held {
     Format format;
@@ -503,7 +507,7 @@ TEST(Format, HoldsEveryValue) {
     EXPECT_TRUE(Holds(kFp32, outer.format));
   }
   EXPECT_GT(held, all.size());
-  // A storage dtype that flushes holds no subnormals.
+  // A storage type without subnormals cannot hold the subnormals of e5m2.
   EXPECT_FALSE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e5m2")));
   EXPECT_TRUE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e4m2:nosub")));
 }

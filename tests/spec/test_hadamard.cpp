@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of Hadamard transforms: printed, parsed, refused.
+// Tests the texts of Hadamard transforms: they are printed and parsed back, and wrong texts are
+// refused.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes: every field to text and back, refused texts, and the part of a recipe that GEMMs take.
+// Tests the texts of recipes: every field is printed and parsed back, and wrong texts are refused.
+// Tests also the part of a recipe that GEMMs use.
 #include <gtest/gtest.h>
 
 #include <array>

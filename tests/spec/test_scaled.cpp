@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names and texts of scaled formats: their meanings, printed and parsed back, refused texts.
+// Tests the names and texts of scaled formats: their meaning, printing and parsing, and refused
+// texts.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +18,7 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-/// The message of an Error that `call` throws; empty where it throws none.
+/// Returns the text of the Error that `call` throws; empty if it throws none.
 template <class Call>
 std::string Refusal(const Call& call) {
   try {
@@ -96,7 +97,7 @@ TEST(ScaledText, OptionsChangeDefaults) {
   EXPECT_EQ(DefaultNonFinite(Arithmetic::torchao), NonFinite::block);
 }
 
-/// A drawn descriptor; often one that Check refuses.
+/// Returns a random descriptor. Check refuses many of them.
 Scaled Drawn(std::mt19937& bits) {
   const auto one_of = [&](const auto& all) { return all[bits() % all.size()]; };
   const std::vector<std::string> elements = {"e4m3fn", "e5m2", "e3m2",        "e2m3", "e2m1",
@@ -235,7 +236,8 @@ TEST(ScaledText, BracketsHoldAWordTogether) {
 }
 
 TEST(ScaledText, ValuesAndScalesFitBinary64) {
-  // Significands of 5, 24 and 24 bits, then of 6.
+  // The significands of a value have 5, 24 and 24 bits, together 53. With 6, 24 and 24 bits they do
+  // not fit in binary64.
   EXPECT_NO_THROW(ParseScaled("e5m4 32 scale=fp32 rule=max tensor_scale=fp32"));
   EXPECT_THROW(ParseScaled("e5m5 32 scale=fp32 rule=max tensor_scale=fp32"), Error);
 }

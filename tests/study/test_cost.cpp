@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost model against every message of every step, counted one by one, value by value.
+// Tests the cost model against a simulation that lists every message of every step, value by value.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// A value's place. What is next to each other in one layer and one slice is packed together.
+/// The position of a value. Values that are neighbors in one layer and one slice are packed
+/// together.
 struct Value {
   int layer;
   std::int64_t index;
@@ -42,8 +43,9 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// [chunk][run]: slice s of all layers, in pieces of ceil(chunk / slices) values rounded up to 256;
-/// where owners rotate, slice s - l of layer l.
+/// Returns the values of each chunk and slice, as [chunk][slice]. A chunk takes ceil(chunk /
+/// slices) values of each slice, rounded up to a multiple of 256. If owners rotate, index s holds
+/// slice s - l of layer l.
 std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
                                            bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
@@ -69,7 +71,8 @@ std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::
   return chunks;
 }
 
-/// The pieces of a chunk for k members, the first ones longer by one.
+/// Divides the values of a chunk among k members of a group. The first members get one value more
+/// if necessary.
 std::vector<Values> dealt(const std::vector<Values>& chunk, std::size_t k) {
   Values all;
   for (const Values& part : chunk) all.insert(all.end(), part.begin(), part.end());
@@ -90,7 +93,7 @@ struct SentMessage {
 };
 using Step = std::vector<SentMessage>;
 
-/// Everything that moves, step by step.
+/// All messages of an all-reduce, step by step.
 class Messages {
  public:
   Messages(const Reduce& spec, int world, const Sizes& sizes, std::int64_t chunk)
@@ -145,8 +148,8 @@ class Messages {
     }
     return seconds;
   }
-  /// [bytes of the longest message, messages that leave or reach one host, that stay in one]:
-  /// steps.
+  /// Counts the steps by three figures: the bytes of the longest message, the messages that leave
+  /// or reach one host, and the messages that stay within a host.
   [[nodiscard]] std::map<std::array<std::int64_t, 3>, std::int64_t> rounds(int per_host) const {
     std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
     for (const auto& chunk : steps_) {
@@ -178,7 +181,8 @@ class Messages {
   [[nodiscard]] std::int64_t result(const Values& v) const {
     return packed_bytes(v, spec_.result.bits());
   }
-  /// A running sum: the sum, and Kahan's compensation or the sum of the chunk of terms.
+  /// Returns the bytes of a running sum: the sum, and also Kahan's compensation or the sum of the
+  /// current chunk of terms.
   [[nodiscard]] std::int64_t state(const Values& v) const {
     const Accumulator& a = spec_.accumulator;
     std::int64_t bytes = packed_bytes(v, a.format.bits());
@@ -211,7 +215,8 @@ class Messages {
     }
   }
 
-  /// Slice s starts at member s + 1, and its result at member s.
+  /// The running sum of slice s starts at member s + 1 and ends at member s, which then sends the
+  /// result.
   template <class RankOf>
   void ring(const std::vector<Values>& parts, const RankOf& rank_of) {
     const int members = static_cast<int>(parts.size());
@@ -234,7 +239,8 @@ class Messages {
     const auto pieces = [&](int unit) {
       return dealt(parts, static_cast<std::size_t>(members(unit)));
     };
-    // Every member to every other: contributions at first, results at the end.
+    // Every member sends to every other member of its group: contributions in the first phase,
+    // results in the last one.
     const auto exchange = [&](bool results) {
       for (int distance = 1; distance < k; ++distance) {
         Step& now = step();
@@ -343,8 +349,8 @@ TEST(Cost, EqualsTheMessagesCounted) {
   }
 }
 
-/// The numbers of layers, not their places in a call, choose the first owner: a call of one layer
-/// costs its owner what that layer costs in a call of all.
+/// The first owner of a layer depends on the layer's number, and not on its position in the call.
+/// For each rank, the cost of all layers in one call equals the sum of the costs of single calls.
 TEST(Cost, NumbersOfLayersChooseOwners) {
   Reduce spec;
   const Sizes sizes(10, 1);
@@ -379,13 +385,14 @@ TEST(Cost, PublishedSteps) {
   }
 }
 
-/// Steps and bytes sent, as the table in cpd/comm/README.md has them.
+/// The steps and bytes sent, as in the table of cpd/comm/README.md.
 struct Row {
   std::int64_t steps, bytes;
 };
 
-/// The formula of the table: W ranks, n values, b, s and r bytes for a contribution, a running sum
-/// and a result; k ranks a group, of which the first is the master.
+/// Returns the figures that the table's formula gives for W ranks and n values. b, s and r are the
+/// bytes of a contribution, a running sum and a result. A group has k ranks, and its first rank is
+/// the master.
 Row row_of(Exchange exchange, std::int64_t w, std::int64_t k, bool is_master, std::int64_t n,
            std::int64_t b, std::int64_t s, std::int64_t r) {
   const std::int64_t u = w / k;
@@ -446,8 +453,8 @@ TEST(Cost, ClosedForms) {
   EXPECT_EQ(sent(Exchange::owner, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
-  // A master sends 3 (k - 1) / k n in its group and 2 (U - 1) / U n in the ring, a member 2 (k - 1)
-  // / k n and its sum.
+  // A master sends 3 (k - 1) / k n in its group and 2 (U - 1) / U n in the ring of masters, where U
+  // is the number of groups. Another member sends 2 (k - 1) / k n and its part of the sum.
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
   const double alpha = 1e-5;
@@ -482,7 +489,8 @@ std::vector<Large> large_cases() {
   return cases;
 }
 
-/// Of 65,536 ranks with n = 2^24 values, by hand: steps, and bytes of the longest messages.
+/// The steps, and the sum of the longest messages in bytes, for w ranks and n values. The formulas
+/// are worked out by hand.
 struct ByHand {
   std::int64_t steps, bytes;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Costs of what may be sent in two ways, packed or in binary32: which bytes are exact, and which
-// way counts.
+// Tests the cost of values that may be sent in two forms, packed or in binary32: when the bytes are
+// exact, and which form counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// Bytes are exact where all messages of both directions have one size, whatever the values.
+/// The bytes are exact if all messages in both directions have one size, whatever the values are.
 TEST(CostWays, ExactIsAllThatMoves) {
   Reduce spec;
   spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4
@@ -32,7 +32,8 @@ TEST(CostWays, ExactIsAllThatMoves) {
   EXPECT_FALSE(CostOf(spec, 2, 0, Sizes{100}, 1 << 20).exact);
 }
 
-/// One value of a codec may take more bytes than binary32, which NaN of sums makes them travel in.
+/// The values may be sent in binary32, because their sums may be NaN. With this codec a single
+/// value takes more bytes than in binary32. The model counts the form with more bytes.
 TEST(CostWays, TheWayOfMostBytes) {
   Reduce spec;
   spec.exchange = Exchange::gather;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All ranks' dry runs side by side: what one sends another takes, and step by step they take the
-// time that the cost model finds from one or two ranks alone.
+// Tests that the dry runs of all ranks agree: each message that one rank sends is received by
+// another rank, and the times of all steps add up to the time that the cost model computes from
+// only one or two ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using Sizes = std::vector<std::int64_t>;
 
 constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 
-/// One transfer of all ranks.
+/// One transfer of an exchange: the messages of every rank.
 struct Transfer {
   std::vector<Moves> ranks;
 
@@ -65,8 +66,8 @@ std::size_t place_of(const std::vector<Moves::Message>& messages, int peer) {
                                   messages.begin());
 }
 
-/// The step in which a message goes. A rank that takes some, too, sends to its successors, nearest
-/// first; a master serves one member after the other.
+/// Returns the step in which a message is sent. A rank that also receives sends to its successors,
+/// the nearest first. A master, which only sends, serves one member after the other.
 std::size_t step_of(const Transfer& transfer, int from, int to) {
   const Moves& moves = transfer[from];
   if (moves.in.empty()) return std::max(place_of(moves.out, to), place_of(transfer[to].in, from));
@@ -77,7 +78,8 @@ std::size_t step_of(const Transfer& transfer, int from, int to) {
       moves.out, [&](const Moves::Message& other) { return distance(other.peer) < distance(to); }));
 }
 
-/// The longest message of each step. A rank sends and takes at most one in a step.
+/// Returns the longest message of each step. A rank sends at most one message and receives at most
+/// one in a step.
 std::vector<std::int64_t> steps_of(const Transfer& transfer) {
   std::vector<std::int64_t> longest;
   std::set<std::pair<std::size_t, int>> sends;  // (step, rank)
@@ -188,7 +190,7 @@ TEST(DryRun, OfNoValues) {
 }
 
 TEST(DryRun, SaysWhatIsSentAndWhatIsReceived) {
-  // Rank 0 sends the other slice's values, and receives its own from the other rank.
+  // Rank 0 sends the values of the other rank's slice, and receives the values of its own slice.
   constexpr std::int64_t kValues = 3;
   const DryRun run({}, 2, Sizes{kValues});
   std::vector<Moves> all;

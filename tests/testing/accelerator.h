@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device other than the CPU, and copies of host values in its memory.
+// Gives tests a device other than the CPU, and copies of host values in that device's memory.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace cpd::testing {
 
-/// A device other than the CPU, and its memory, which copies reach in the order of its default
-/// stream.
+/// A device other than the CPU, with functions that allocate its memory and copy to and from it.
+/// Copies are queued on the device's default stream.
 class Accelerator {
  public:
   Accelerator(Device kind, int device)
@@ -22,7 +22,7 @@ class Accelerator {
 
   [[nodiscard]] Device kind() const { return kind_; }
   [[nodiscard]] int device() const { return launch_.device; }
-  /// Why it cannot be used; empty where it can.
+  /// Returns why the device cannot be used; empty if it can.
   [[nodiscard]] std::string Lack() const {
     void* memory = nullptr;
     const int status = backend_.allocate(launch_, MemoryKind::device, 1, &memory);
@@ -57,8 +57,8 @@ class Accelerator {
   Launch launch_;
 };
 
-/// A copy of host values in device memory, which lives as long as the object. Its address has the
-/// host's offset from a multiple of 16.
+/// A copy of host values in device memory, freed with the object. The copy's address has the same
+/// offset from a multiple of 16 as the host address.
 class OnGpu {
  public:
   OnGpu(const Accelerator& driver, const void* values, std::size_t bytes)
@@ -72,7 +72,7 @@ class OnGpu {
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 
-  /// `host`, a view of the values given, as a view of the copy.
+  /// Returns the view of the copy that corresponds to `host`, a view of the values at `base`.
   [[nodiscard]] TensorView View(TensorView host, const void* base) const {
     const auto offset =
         static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
@@ -89,13 +89,13 @@ class OnGpu {
   std::uint8_t* memory_;
 };
 
-/// The memory between a view's first and last element, on the device.
+/// A copy in device memory of all bytes from the first to the last element of a view.
 class OnGpuView {
  public:
   OnGpuView(const Accelerator& driver, const TensorView& host)
       : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
   [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  /// A view of the same memory.
+  /// Returns another view of the same memory, given the corresponding host view.
   [[nodiscard]] TensorView Like(const TensorView& host) const {
     return memory_.View(host, range_.first);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Running the same assertions on every CPU backend.
+// Lets tests run the same assertions on every backend of the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace cpd::testing {
 
-/// Backends that are built in this tree, slowest first.
+/// The backends that this tree was built with, from the slowest to the fastest.
 inline constexpr const char* kBuiltBackends[] = {
     "scalar",
 #ifdef CPD_ISA_AVX2
@@ -29,21 +29,22 @@ inline constexpr const char* kBuiltBackends[] = {
 #endif
 };
 
-/// Returns whether CPD_TEST_BACKENDS has this value.
+/// Returns whether the environment variable CPD_TEST_BACKENDS equals `which`.
 inline bool tests_only(std::string_view which) {
   const char* wanted = std::getenv("CPD_TEST_BACKENDS");
   return wanted != nullptr && wanted == which;
 }
 
-/// Returns whether this run tests a device other than the CPU, "cuda" or "sim": unless
-/// CPD_TEST_BACKENDS names the other one.
+/// Returns whether this run tests the device "cuda" or "sim". It does, unless CPD_TEST_BACKENDS
+/// names only the other of the two.
 inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }
 
-/// Returns the tables of kernels that this run tests, slowest first: those that this CPU runs. With
-/// CPD_TEST_BACKENDS=vectors, scalar kernels are left out if there are others: they are tested
-/// under a sanitizer. With CPD_TEST_BACKENDS=cuda or sim there are none.
+/// Returns the kernel tables that this run tests, from the slowest to the fastest. They are those
+/// that this CPU can run. With CPD_TEST_BACKENDS=vectors, the scalar table is left out if there is
+/// another one; the runs with a sanitizer test it. With CPD_TEST_BACKENDS=cuda or sim the list is
+/// empty.
 inline std::vector<const KernelTable*> kernel_tables() {
   if (tests_only("cuda") || tests_only("sim")) return {};
   std::vector<const KernelTable*> tables = AvailableKernels();
@@ -58,7 +59,7 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
-/// Returns why a built backend is not tested in this run; empty if it is.
+/// Returns why this run does not test a backend that was built; empty if it tests it.
 inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";
@@ -70,7 +71,7 @@ inline std::string reason_without(std::string_view name) {
   return why + std::string(name);
 }
 
-/// Forces a backend for as long as it lives.
+/// While it lives, the library uses the backend with this name.
 class WithBackend {
  public:
   explicit WithBackend(const std::string& name) { ForceKernels(name); }
@@ -79,7 +80,7 @@ class WithBackend {
   WithBackend& operator=(const WithBackend&) = delete;
 };
 
-/// A test with the name of a backend, which it forces.
+/// A test whose parameter is the name of a backend. The library uses that backend during the test.
 class OnBackend : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

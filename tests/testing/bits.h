@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Comparing results bit for bit.
+// Lets tests compare results bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace cpd::testing {
 inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-/// `3FA00000 (1.25)`; integers as plain hex.
+/// Returns a number for messages: `3FA00000 (1.25)` for a float, plain hex for an integer.
 template <class T>
 std::string hex(T x) {
   char text[64];
@@ -47,8 +47,9 @@ bool same_bits(T a, T b) {
   }
 }
 
-/// Equal bits; otherwise the first mismatch (index, what was expected and got, in hex) and their
-/// number. `describe(i)` may add the inputs of element i.
+/// Succeeds if all elements have equal bits. Otherwise the message shows the first mismatch (index,
+/// expected and got, in hex) and the number of mismatches. `describe(i)` may add the inputs of
+/// element i.
 template <class T, class Describe>
   requires(std::invocable<const Describe&, std::size_t>)::testing::AssertionResult
 bits_equal(std::span<const T> expected, std::span<const T> got, const Describe& describe) {
@@ -78,14 +79,14 @@ template <class T>
   return bits_equal(std::span(expected), std::span(got));
 }
 
-/// The same, with the inputs that led there.
+/// Like bits_equal above. The message also shows the input at the mismatch.
 inline ::testing::AssertionResult bits_equal(std::span<const float> expected,
                                              std::span<const float> got,
                                              std::span<const float> inputs) {
   return bits_equal(expected, got, [&](std::size_t i) { return ", input " + hex(inputs[i]); });
 }
 
-/// bits_equal of binary32 values, vectors and lists of them too.
+/// Compares binary32 values like bits_equal. Overloads take vectors and lists of vectors.
 inline ::testing::AssertionResult same(std::span<const float> expected,
                                        std::span<const float> got) {
   return bits_equal(expected, got);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The smallest codec that goes by buckets: a bucket's largest |v|, then a byte a value, its sign
-// and whether a random integer is below |v|'s share of that. With what the engine offers to codecs:
-// an error that is fed back, results that are encoded again, rows, one scale for all ranks.
+// A minimal codec with buckets, for tests of exchanges. A bucket is stored as its largest |v| and
+// one byte for each value: its sign, and whether a random integer is below |v| as a fraction of
+// that largest magnitude. Options turn on the features that the engine supports: error feedback,
+// results that are encoded again, rows, and one scale for all ranks.
 #pragma once
 
 #include <algorithm>
@@ -165,7 +166,7 @@ class Buckets final : public Codec {
     }
     return largest;
   }
-  /// Returns the piece's values plus the errors of the last call.
+  /// Returns the values that the codec sends: the range's values plus the errors of the last call.
   static std::vector<float> Sent(const Piece& piece, const CodecState* state, const float* x) {
     const std::int64_t n = piece.n == 0 ? piece.size : piece.n;
     std::vector<float> v(static_cast<std::size_t>(n));

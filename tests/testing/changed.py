@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests a change can break, by who includes or imports what
-(tests/python/project/structure.py).
+"""Finds the tests that a change can break, from the includes and imports of all files.
 
     changed.py REVISION
 
-What differs from the revision's last common commit with HEAD, uncommitted and new files included,
-breaks at most what leads to it: a header leads to its source, the roster of kernels to all kernels,
-a name of the compiled module to the binding that makes it, a name of the package to its module.
-Prints `everything WHY` where all tests must run; else a line `program TARGET TEST` for each C++
-test, the name of its target and of its tests for ctest, and `python FILE` for each Python test.
+The change is the difference from the last common commit of HEAD and REVISION, with uncommitted and
+new files. A changed file can break every test that depends on it. Dependencies are includes and
+imports (tests/python/project/structure.py), and some that these do not show: a header depends on
+its source, the roster of kernels on all kernels, a name of the compiled module on the binding that
+makes it, and a name of the package on its module.
+
+Prints `everything WHY` if all tests must run. Otherwise prints `program TARGET TEST` for each C++
+test, with its build target and its name in ctest, and `python FILE` for each Python test.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ import structure  # noqa: E402
 
 Edges = dict[str, set[str]]
 
-# What is loaded or looked up where it runs, not included.
+# Files that are loaded or looked up at run time, so no include shows the dependency.
 AT_RUN_TIME = {
     "cpd/backend/roster.cpp": "kernels/cpu/*.cpp",
     "cpd/backend/registry.cpp": "kernels/cuda/**/*.cu",
     "cpd/comm/transport/libraries.cpp": "cpd/comm/transport/[mn]*/*.cpp",
 }
-# Files that no program leads to, and the tests that are about them.
+# Files on which no program depends, and the tests that check them.
 ABOUT = (
     (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/project/test_benchmarks.py"),
     (r"benchmarks/.*\.(py|json)$", "tests/python/project/test_bench_runs.py"),
@@ -62,10 +64,10 @@ BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|(python/)?pyproject\.toml|requirements\.lock|tests/python/conftest"
     r"|python/cpd/__init__\.py"
 )
-"""Files that every test is built or started with."""
+"""Files that are needed to build or to start every test."""
 COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.8
-"""The share of all tests from which on all are run."""
+"""If a change reaches more than this share of all tests, all tests run."""
 ALWAYS = "tests/python/project/test_structure.py"
 
 
@@ -108,7 +110,7 @@ def _sources_of(header: str) -> Iterator[str]:
 
 
 def core_names() -> dict[str, str]:
-    """Of each name of the compiled module: the binding's source."""
+    """Returns the source of the binding for each name of the compiled module."""
     pattern = re.compile(r'(?:\bm\.(?:def|attr)\(|class_<[^;{]*?\(m,|enum_<[^;{]*?\(m,)\s*"(\w+)"')
     return {
         name: path.relative_to(ROOT).as_posix()
@@ -119,7 +121,7 @@ def core_names() -> dict[str, str]:
 
 
 def public_names() -> dict[str, str]:
-    """Of each name of the package `cpd`: its module."""
+    """Returns the module for each name of the package `cpd`."""
     names: dict[str, str] = {}
     tree = ast.parse((ROOT / "python/cpd/__init__.py").read_text())
     for node in ast.walk(tree):
@@ -132,13 +134,14 @@ def public_names() -> dict[str, str]:
 
 @functools.cache
 def test_helpers() -> dict[str, str]:
-    """Of each module of the tests, which import one another by their names alone: its file."""
+    """Returns the file of each module of the tests. The tests import one another by module name
+    only."""
     paths = (ROOT / "tests/python").rglob("*.py")
     return {path.stem: path.relative_to(ROOT).as_posix() for path in paths}
 
 
 def _file(module: str) -> str | None:
-    """The file of a module of the package or of the tests."""
+    """Returns the file of a module of the package or of the tests; None if there is none."""
     path = module.replace(".", "/")
     for candidate in (f"python/{path}.py", f"python/{path}/__init__.py"):
         if (ROOT / candidate).is_file():
@@ -172,7 +175,8 @@ def python_edges() -> Edges:
 
 
 def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
-    """The files that a Python file imports, or names as `cpd.<name>` or "module:function"."""
+    """Yields the files that a Python file imports, or names as `cpd.<name>` or
+    "module:function"."""
     package = name.removeprefix("python/").removesuffix(".py").replace("/", ".").rpartition(".")[0]
     for node in _run(ast.parse(text)):
         found: Iterable[str] = ()
@@ -194,7 +198,7 @@ def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a file but for what only type checkers read."""
+    """Yields the nodes of a file, except those that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -211,7 +215,7 @@ def _imported(source: str, names: list[str], public: dict[str, str]) -> Iterator
 
 
 def _ran(text: str) -> Iterator[str]:
-    """Yields what ranks run: "module:function"."""
+    """Yields the module of a text "module:function", which names a function that ranks run."""
     if re.fullmatch(r"\w+:\w+", text):
         yield text.partition(":")[0]
 
@@ -234,7 +238,7 @@ def leading_to(changed: Iterable[str], edges: Edges) -> set[str]:
 
 
 def tests() -> tuple[list[str], list[str]]:
-    """All C++ and all Python tests."""
+    """Returns the files of all C++ tests and of all Python tests."""
     cpp = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("*.cpp"))
     programs = [p for p in cpp if re.search(r"/test_\w+\.cpp$|/comm/(mpi|nccl)/", p)]
     python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/**/test_*.py"))
@@ -248,12 +252,13 @@ def target_of(source: str) -> str:
 
 
 def test_of(source: str) -> str:
-    """The name in ctest, of programs that several processes run its beginning."""
+    """Returns the test's name in ctest. For a program that runs as several processes, returns the
+    beginning of the names."""
     return target_of(source).removeprefix("test_").replace("_", ".", source.count("/") - 1)
 
 
 def plan(changed: list[str]) -> list[str]:
-    """The lines to print."""
+    """Returns the lines to print."""
     edges = {**cpp_edges(), **python_edges()}
     reached = leading_to(changed, edges)
     reached |= {test for name in changed for pattern, test in ABOUT if re.match(pattern, name)}

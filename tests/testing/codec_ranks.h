@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions whose contributions are run lengths, and the requirements on every transport.
+// Reductions whose contributions are encoded as run lengths, and the check that every transport
+// must pass for them.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +18,13 @@
 
 namespace cpd::testing {
 
-/// The same values, as run lengths.
+/// Returns the spec with its contributions encoded as run lengths. The values do not change.
 inline Reduce coded(Reduce spec, bool feeds_back = false) {
   spec.wire = std::make_shared<RunLength>(spec.format, spec.rounding, feeds_back);
   return spec;
 }
 
-/// One layer a rank, of three long runs.
+/// Returns one layer for each rank. It consists of three long runs of equal values.
 inline Ranks constant_runs(std::size_t world, std::size_t n) {
   Ranks ranks(world, Layers(1, std::vector<float>(n, 1)));
   for (std::size_t r = 0; r < world; ++r) {
@@ -34,8 +35,8 @@ inline Ranks constant_runs(std::size_t world, std::size_t n) {
   return ranks;
 }
 
-/// Called by all ranks of a group: each exchange gives the virtual ranks' bits, with states that go
-/// from call to call.
+/// Checks every exchange on all ranks of a group: it must give the virtual ranks' bits, with states
+/// that pass from call to call. All ranks call this function.
 inline void check_codec(Communicator& comm) {
   const auto world = static_cast<std::size_t>(comm.size());
   const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);

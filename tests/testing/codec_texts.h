@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of codecs, for tests over all codecs: every compressor, with the options that change its
-// bytes; formats; scaled formats.
+// Texts of codecs for tests that cover all codecs: every compressor with the options that change
+// its bytes, formats, and scaled formats.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace cpd::testing {
 
-/// A text for every kind of bytes that codecs make.
+/// Returns texts of codecs, one for every kind of bytes that codecs write.
 inline std::vector<std::string> codec_texts() {
   return {
       "e4m3",
@@ -61,7 +61,8 @@ inline std::vector<std::string> codec_texts() {
   };
 }
 
-/// More texts: other options and sizes of the same kinds of bytes, codecs within codecs.
+/// Returns further texts: other options and sizes of the same kinds of bytes, and codecs within
+/// codecs.
 inline std::vector<std::string> more_codec_texts() {
   return {
       "e3m0",
@@ -140,7 +141,7 @@ inline std::vector<std::string> more_codec_texts() {
   };
 }
 
-/// Returns whether every compressor is in `texts`.
+/// Returns whether `texts` contains every compressor.
 inline bool has_every_compressor(const std::vector<std::string>& texts) {
   return std::ranges::all_of(Compressors(), [&](const CodecInfo& info) {
     return std::ranges::any_of(

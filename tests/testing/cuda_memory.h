@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of the GPU tests: GPUs, and simulated ones. Without a device, tests report that.
+// Gives tests the devices to run on: GPUs and simulated devices. If there is no device, the tests
+// are skipped with the reason.
 #pragma once
 
 #include <dlfcn.h>
@@ -28,27 +29,29 @@
 
 namespace cpd::testing {
 
-/// True if the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
+/// True if the GPU's kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
 inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
-/// The factor by which cases are rarer: a simulated device runs a GPU's kernels, but fewer cases.
+/// The factor by which cases are rarer on a CPU or a simulated device, which are too slow for all
+/// cases of a GPU.
 inline const unsigned kRarer = tests_only("sim") ? 12 : 1;
 
-/// True if this run is of a GPU itself, which has all cases.
+/// True if this run tests a real GPU, which runs all cases.
 inline const bool kOnGpuItself = !kCudaOnCpu && tests_only("cuda");
 
-/// All of them on a GPU and in the exhaustive tier, else about one in `of`.
+/// Returns all cases on a real GPU and in the exhaustive tier; otherwise about one in `of`, and
+/// fewer if devices are emulated.
 template <class T>
 std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
   return kOnGpuItself ? all : few(std::move(all), kRarer * of);
 }
 
-/// Returns whether case number i is among those.
+/// Returns whether few_on_cpu would keep case number i.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) {
   return kOnGpuItself || is_chosen(i, kRarer * of);
 }
 
-/// The names, without namespaces and arguments, of the kernels that were queued since the last call
-/// on the CPU in a GPU's place; nothing on a GPU.
+/// Returns the kernels that the CUDA emulation has queued since the last call, as names without
+/// namespaces and arguments. Returns std::nullopt on a real GPU.
 inline std::optional<std::vector<std::string>> queued_kernels() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return std::nullopt;
@@ -67,7 +70,7 @@ inline std::optional<std::vector<std::string>> queued_kernels() {
   return names;
 }
 
-/// Device number `device` of "cuda" or "sim", or why there is none.
+/// Device number `device` of the kind "cuda" or "sim", or the reason why it is missing.
 class Found {
  public:
   Found(std::string_view name, int device) {
@@ -81,7 +84,7 @@ class Found {
   [[nodiscard]] const Accelerator* get() const { return why_.empty() ? &*device_ : nullptr; }
   [[nodiscard]] const std::string& why() const { return why_; }
 
-  /// Of the name's devices, the first or the second.
+  /// Returns the first (0) or the second (1) device of a kind, "cuda" or "sim".
   static const Found& Of(std::string_view name, int device = 0) {
     static const Found cuda[] = {{"cuda", 0}, {"cuda", 1}};
     static const Found sim[] = {{"sim", 0}, {"sim", 1}};
@@ -93,12 +96,12 @@ class Found {
   std::string why_;
 };
 
-/// Tests on a device other than the CPU: a GPU, or with CPD_TEST_BACKENDS=sim the simulated one.
-/// They are skipped where there is none, and fail with CPD_REQUIRE_GPU=1.
+/// A test on a device other than the CPU: a GPU, or the simulated device if CPD_TEST_BACKENDS=sim.
+/// If the device is missing, the test is skipped; with CPD_REQUIRE_GPU=1 it fails.
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override { SetUpOn(tests_only("sim") ? "sim" : "cuda"); }
-  /// On "cuda" or "sim".
+  /// Sets the test up on a device of the kind "cuda" or "sim".
   void SetUpOn(const std::string& name) {
     if (!is_tested(name)) GTEST_SKIP() << "this run tests another device, not " << name;
     CheckAtOnce(true);
@@ -113,9 +116,9 @@ class GpuTest : public ::testing::Test {
     GTEST_SKIP() << "no " << name << ": " << why;
   }
   [[nodiscard]] const Accelerator& driver() const { return *Found::Of(name_).get(); }
-  /// Another device of the kind, or null.
+  /// Returns the second device of the same kind; null if there is none.
   [[nodiscard]] const Accelerator* second() const { return Found::Of(name_, 1).get(); }
-  /// Its kind of device.
+  /// Returns the kind of the test's device.
   [[nodiscard]] Device kind() const { return driver().kind(); }
 
  private:

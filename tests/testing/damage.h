@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Valid encodings of a codec, and what its decoder makes of each with a bit flipped or of another
-// length.
+// Checks what a codec's decoder does with valid encodings that are damaged: one bit is flipped, or
+// the length is changed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@
 
 namespace cpd::testing {
 
-/// Layer `number`: 1 to 48 values, among them zeros, runs and, where the codec has them, NaN and
-/// infinities.
+/// Returns layer number `number`: 1 to 48 values with zeros and runs. If the codec has NaN, some
+/// values are NaN or infinite.
 inline std::vector<float> layer_to_damage(int number, bool has_nan) {
   std::mt19937 engine(static_cast<std::uint32_t>(number));
   std::vector<float> x(1 + engine() % 48);
@@ -40,7 +40,7 @@ inline std::vector<float> layer_to_damage(int number, bool has_nan) {
   return x;
 }
 
-/// Calls run(bytes) with each bit flipped.
+/// Calls run(bytes) once for each bit, with that bit flipped.
 template <class Run>
 void for_each_flip(std::vector<std::uint8_t> bytes, const Run& run) {
   bytes.shrink_to_fit();
@@ -52,8 +52,8 @@ void for_each_flip(std::vector<std::uint8_t> bytes, const Run& run) {
   }
 }
 
-/// Calls run(bytes) with each end cut off, and with bytes behind the end; nothing may be read
-/// behind those.
+/// Calls run(bytes) with each shorter length and with up to nine extra bytes. The memory has
+/// exactly the given length, so a sanitizer detects reads behind it.
 template <class Run>
 void for_each_length(const std::vector<std::uint8_t>& bytes, const Run& run) {
   for (std::size_t size = 0; size <= bytes.size() + 9; ++size) {
@@ -64,8 +64,9 @@ void for_each_length(const std::vector<std::uint8_t>& bytes, const Run& run) {
   }
 }
 
-/// The first `layers` layers' bytes: with a bit flipped values with one NaN, or DamagedBytes; of
-/// another length DamagedBytes.
+/// Damages the encodings of the first `layers` layers. With a flipped bit, the decoder must throw
+/// DamagedBytes or give values whose NaNs are all the quiet NaN. With another length, it must throw
+/// DamagedBytes.
 inline void damage_encodings(const std::string& text, int layers) {
   SCOPED_TRACE(text);
   for (int number = 0; number < layers; ++number) {
@@ -97,7 +98,7 @@ inline void damage_encodings(const std::string& text, int layers) {
   }
 }
 
-/// The first `layers` layers' streams, damaged: DamagedBytes.
+/// Damages the streams of the first `layers` layers. Each must be refused with DamagedBytes.
 inline void damage_streams(const std::string& text, int layers) {
   SCOPED_TRACE(text);
   const SharedCodec codec = MakeCodec(text);

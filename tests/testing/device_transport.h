@@ -17,7 +17,8 @@
 
 namespace cpd::testing {
 
-/// Messages in the device's memory, copied from there and to there.
+/// A transfer whose messages are in the device's memory. Copies them to and from the host for the
+/// inner transport.
 class CopyingTransfer final : public Transfer {
  public:
   CopyingTransfer(const Accelerator& driver, Transport& inner, std::span<const Outgoing> out,
@@ -70,12 +71,13 @@ class BetweenDevices final : public ForwardingTransport {
   const Accelerator& driver_;
 };
 
-/// Tests of ranks whose layers are on a device.
+/// A test with ranks whose layers are on a device.
 class RanksOnDevice : public OnDevice {
  protected:
   /// Null: the CPU.
   [[nodiscard]] const Accelerator* device() const { return on_host() ? nullptr : &driver(); }
-  /// Messages in the host's memory, or in the device's.
+  /// Returns local transports. `on_device`: their messages are in the device's memory, otherwise in
+  /// the host's.
   [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
     Transports ends = LocalTransports(world);
     for (auto& end : ends) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Running the same assertions on every backend of the CPU, on a GPU and on the simulated device,
-// whose tensors are copies of the host's.
+// Lets tests run the same assertions on every backend of the CPU, on a GPU and on the simulated
+// device. Tensors on a device are copies of the host's tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@
 
 namespace cpd::testing {
 
-/// The backends that are built in this tree; `cuda`: a GPU, or the CPU emulation of one; and `sim`,
-/// the device of tests/testing/sim.
+/// Returns the names of the CPU backends that this tree was built with, of "cuda" (a GPU, or its
+/// emulation on the CPU), and of "sim" (the device in tests/testing/sim).
 inline const std::vector<const char*>& Backends() {
   static const std::vector<const char*> all = [] {
     std::vector<const char*> names(std::begin(kBuiltBackends), std::end(kBuiltBackends));
@@ -36,7 +36,8 @@ inline const std::vector<const char*>& Backends() {
   return all;
 }
 
-/// Returns the device of a name in Backends(); null for the CPU, or if there is none.
+/// Returns the device for a name in Backends(). Null for a backend of the CPU, or if the device is
+/// missing.
 inline const Accelerator* AcceleratorOf(std::string_view name) {
   return name == "cuda" || name == "sim" ? Found::Of(name).get() : nullptr;
 }
@@ -50,11 +51,11 @@ inline std::vector<std::string> devices() {
   return names;
 }
 
-/// Tensors where a device has them: the host's own, or copies on a device other than the CPU. Views
-/// of one address are one tensor.
+/// Gives tensors on a device: the host's tensor on the CPU, otherwise a copy in the device's
+/// memory. Views with the same address use the same copy.
 class Copies {
  public:
-  /// null: of the CPU.
+  /// Makes tensors for this device; null: for the CPU.
   explicit Copies(const Accelerator* device) : device_(device) {}
 
   TensorView operator()(const TensorView& host) {
@@ -65,18 +66,19 @@ class Copies {
     copies_.emplace_back(host.data, std::make_unique<OnGpuView>(*device_, host));
     return copies_.back().second->view();
   }
-  /// The first of a vector's values.
+  /// Returns the address of the first value of a vector, or of its copy on the device.
   template <class T>
   T* Of(const std::vector<T>& host) {
     if (device_ == nullptr || host.empty()) return const_cast<T*>(host.data());
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
     return static_cast<T*>((*this)(View(host.data(), DType::u8, bytes)).data);
   }
-  /// The view that `host` points to, or null; valid as long as this lives.
+  /// Returns the view on the device that corresponds to `host`; null for null. The view is valid as
+  /// long as this object.
   const TensorView* operator()(const TensorView* host) {
     return host == nullptr ? nullptr : &views_.emplace_back((*this)(*host));
   }
-  /// Copies a result back.
+  /// Copies a result from the device back to the host's tensor.
   void Read(const TensorView& host) const { Read(host.data); }
   void Read(const void* host) const {
     for (const auto& [data, copy] : copies_) {
@@ -90,7 +92,7 @@ class Copies {
   std::deque<TensorView> views_;
 };
 
-/// Computes on one of Backends() for as long as it lives.
+/// While it lives, the library computes on one of Backends().
 class OnBackendOrGpu {
  public:
   explicit OnBackendOrGpu(const std::string& name) : device_(AcceleratorOf(name)) {
@@ -104,11 +106,11 @@ class OnBackendOrGpu {
   OnBackendOrGpu(const OnBackendOrGpu&) = delete;
   OnBackendOrGpu& operator=(const OnBackendOrGpu&) = delete;
 
-  /// Returns whether it is a backend of the CPU.
+  /// Returns whether the backend is one of the CPU.
   [[nodiscard]] bool on_host() const { return device_ == nullptr; }
   [[nodiscard]] Copies There() const { return Copies(device_); }
 
-  /// Calls run(in, out) with the tensors where the device has them, and copies `out` back.
+  /// Calls run(in, out) with the tensors on the device, and copies `out` back.
   template <class Run>
   void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
     Copies there = There();
@@ -122,8 +124,8 @@ class OnBackendOrGpu {
   const Accelerator* device_;
 };
 
-/// Tests that loop over devices(). In a run for a GPU or the simulated device they are skipped if
-/// there is none, or fail with CPD_REQUIRE_GPU=1.
+/// A test that loops over devices(). In a run for a GPU or the simulated device, it is skipped if
+/// that device is missing; with CPD_REQUIRE_GPU=1 it fails.
 class OverDevices : public GpuTest {
  protected:
   void SetUp() override {
@@ -131,7 +133,8 @@ class OverDevices : public GpuTest {
   }
 };
 
-/// A test with the name of one of Backends(), on which it computes.
+/// A test whose parameter is one of Backends(). The library computes on that backend during the
+/// test.
 class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -147,11 +150,11 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
   [[nodiscard]] bool on_host() const { return device_->on_host(); }
   [[nodiscard]] Device kind() const { return on_host() ? Device::cpu : GpuTest::kind(); }
   [[nodiscard]] Copies There() const { return device_->There(); }
-  /// The CPU's queue, or a new one on the device.
+  /// Returns the CPU's queue, or a new queue on the device.
   [[nodiscard]] SharedQueue NewQueue() const {
     return on_host() ? HostQueue() : std::make_shared<const Queue>(kind(), 0);
   }
-  /// Returns what `run` returns with the scalar kernels, which all others are held against.
+  /// Returns the result of run() with the scalar kernels. The other backends are compared with it.
   template <class Run>
   auto OnScalar(Run run) const {
     ForceKernels("scalar");
@@ -168,11 +171,11 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
   std::optional<OnBackendOrGpu> device_;
 };
 
-/// A test of what all of Backends() must give alike.
+/// A test of results that must be the same on all of Backends().
 class SameOnDevices : public OnDevice {
  protected:
-  /// Expects that `run`, called with tensors' places, returns the same on the device as with the
-  /// scalar kernels: a vector's bits, or equal values.
+  /// Expects the same result from `run` on the device as with the scalar kernels: equal bits for
+  /// vectors, equal values otherwise. `run` gets an object that makes tensors on the device.
   template <class Run>
   void ExpectSame(Run run, const std::string& about) const {
     const auto expected = OnScalar([&] { return run(Copies(nullptr)); });
@@ -185,7 +188,7 @@ class SameOnDevices : public OnDevice {
   }
 };
 
-/// The name of a test's parameter.
+/// Returns the name of a test's parameter.
 inline std::string NameOf(const ::testing::TestParamInfo<const char*>& test) { return test.param; }
 
 }  // namespace cpd::testing

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats at which a plan takes another route (numeric/*_plan.h), what they round wrongly if
-// the route cannot hold them, and every operation in them against the oracle.
+// The formats at which a plan switches to another computation path (numeric/*_plan.h). Every
+// operation in these formats is compared with the oracle, on values that a wrong path would round
+// wrongly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@
 
 namespace cpd::testing {
 
-/// All of a format but its bias.
+/// All fields of a format except its bias.
 struct Family {
   int exp, man;
   Encoding encoding;
@@ -40,7 +41,8 @@ struct Family {
 
 inline constexpr std::array kRandomBits = {1, 7, 8, 23, 24};
 
-/// The routes that the plans choose for a format, whatever is done in it.
+/// Returns the computation paths that the plans choose for a format, in any operation, as a list of
+/// numbers.
 inline std::vector<int> routes_of(const Format& format) {
   std::vector<int> routes;
   const auto push = [&](const RoundingOptions& o) {
@@ -67,8 +69,8 @@ inline std::vector<int> routes_of(const Format& format) {
   return routes;
 }
 
-/// The family's formats of the least and the greatest bias, and those on either side of a bias
-/// where a route changes.
+/// Returns the family's formats with the least and the greatest bias, and those at which a
+/// computation path changes from one bias to the next.
 inline std::vector<Format> edge_formats(const Family& f) {
   std::vector<Format> all;
   for (int bias = -255; bias <= 255; ++bias) {
@@ -88,7 +90,7 @@ inline std::vector<Format> edge_formats(const Family& f) {
   return edges;
 }
 
-/// Every family of these widths of mantissas.
+/// Returns every family with these widths of mantissa.
 inline std::vector<Family> families(std::span<const int> mantissas) {
   std::vector<Family> all;
   for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
@@ -106,9 +108,9 @@ inline std::vector<Family> families(std::span<const int> mantissas) {
   return thinned(std::move(all));
 }
 
-/// Zeros, infinities, NaN, the ends of binary32; the format's least and greatest values and those
-/// that overflow, the middles above each, and their neighbors in binary32, of either sign by
-/// turns.
+/// Returns zeros, infinities, NaN, the ends of binary32, the format's least and greatest values,
+/// values that overflow, and the middle above each value. Each comes with its neighbors in
+/// binary32, and signs alternate.
 inline std::vector<float> edge_values(const reference::Spec& spec) {
   std::vector<float> values;
   for (const std::uint32_t bits : {0x00000000u, 0x00000001u, 0x007FFFFFu, 0x00800000u, 0x7F7FFFFFu,
@@ -143,7 +145,7 @@ inline std::vector<float> edge_values(const reference::Spec& spec) {
   return values;
 }
 
-/// One operation in one format on every backend: what the oracle gives.
+/// Compares operations in one format on every backend with the oracle.
 class Edge {
  public:
   Edge(const Format& format, const RoundingOptions& o, std::uint32_t turn)
@@ -158,7 +160,7 @@ class Edge {
     expected_ = oracle_cast(x_, format, o, &random_);
   }
 
-  /// Cast, Encode and Decode, and the same of numbers that a power of two scales.
+  /// Checks Cast, Encode and Decode, also with values that are scaled by a power of two.
   bool Casts() const {
     const bool draws = o_.mode == Rounding::stochastic;
     bool good = true;
@@ -175,7 +177,7 @@ class Edge {
     return good;
   }
 
-  /// Sums of two products by every scheme in turn, of any mode.
+  /// Checks sums of two products, in any mode. The scheme depends on `turn`.
   bool Products(std::uint32_t turn) const {
     Accumulator accumulator{format_, static_cast<Scheme>(turn % 4), o_};
     accumulator.exact_products = turn % 3 == 0;
@@ -209,7 +211,7 @@ class Edge {
     return good;
   }
 
-  /// Sums of two and three terms, of a mode without random integers.
+  /// Checks sums of two and three terms, in a mode without random integers.
   bool Sums(std::uint32_t turn) const {
     bool good = true;
     const auto n = static_cast<std::int64_t>(x_.size());
@@ -257,7 +259,7 @@ class Edge {
     return Compare(expected_, got, backend, what);
   }
 
-  /// Of x / 2^shift, where that is a binary32 number.
+  /// Checks scaled casts of x / 2^shift, for each quotient that is exact in binary32.
   bool Scaled(const std::string& backend) const {
     bool good = true;
     for (const int shift : {-30, 5}) {

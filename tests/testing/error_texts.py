@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the texts of errors in the sources, and the tests that read each.
+"""Finds the texts of errors in the sources, and the tests that read each text.
 
-A text is a template: what its source writes, with values left open. A test reads it where one of
-the test's strings, an example in a docstring or a page, or a golden file has enough of the
-template's own words that few other templates fit. That is found by comparing texts, not by running
-tests: a test that reads only an argument's name reads no text.
+The text of an error becomes a template: the words that its source writes, with a mark for each
+value. A reader is a string of a test, an example in a docstring or a page, or a golden file. A
+reader reads a template if it contains most of the template's words and few other templates fit it.
+The module compares texts and runs no test. A test that compares only an argument's name therefore
+reads no template.
 """
 
 from __future__ import annotations
@@ -21,35 +22,38 @@ from typing import NamedTuple
 import prose
 
 OPEN = "\0"
-"""Stands for a value in a template."""
+"""The mark that stands for a value in a template."""
 LEAST_LETTERS = 12
-"""The least number of characters of a template's words, or of the words that a test reads."""
+"""The least number of characters of a template's words, and of the words that a reader must
+have."""
 FEW = 3
-"""A string that as many templates have, but no more, reads each."""
+"""A reader that fits more different templates than this reads none of them."""
 COMMON, RAREST, LONGEST = 120, 4, 400
-"""A string is compared with the templates of its rarest words, unless these are common, too; and a
-longer one with none."""
+"""Limits for readers: a reader is compared only with the templates of its RAREST rarest words. If
+more than COMMON templates have the rarest word, it is compared with none. A pattern longer than
+LONGEST characters is compared with none either."""
 CPP_THROWS = re.compile(
     r"\b(?:throw|return)\s+(?:[\w:]+::)?(\w*(?:Error|Lost|Mismatch|Corrupt|DamagedBytes|[rR]efuse\w*))"
     r"(?:\(|\{)"
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
-"""Calls and the texts of their errors, each kind read by a test of its name in REFUSED_BY."""
+"""Files of calls and the texts of their errors. The test of a kind is REFUSED_BY with the kind's
+name."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 
 
 class Template(NamedTuple):
-    """An error's text, and the source that has it."""
+    """The text of an error, with the file and line of its source."""
 
     file: str
     line: int
     text: str
-    """The text, with OPEN for each value."""
+    """The text, with OPEN in place of each value."""
 
     @property
     def shown(self) -> str:
-        """The text with … for values."""
+        """The text, with … in place of each value."""
         return prose.normal(self.text.replace(OPEN, "…"))
 
     @property
@@ -74,7 +78,7 @@ def _has_words(text: str) -> bool:
 
 
 def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[str]:
-    """Returns the templates of an expression; OPEN for parts that are not literal."""
+    """Returns the templates that an expression may give. Parts that are not literal become OPEN."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):
@@ -94,7 +98,7 @@ def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[st
 
 
 def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields the outermost functions and, last, what is outside of any."""
+    """Yields the outermost functions, and last the code outside of all functions."""
     rest: list[ast.AST] = [tree]
     outside = ast.Module([], [])
     while rest:
@@ -109,7 +113,8 @@ def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def python_templates(name: str, source: str) -> Iterator[Template]:
-    """Yields the texts that a Python source gives to exceptions and to parsers' `error`."""
+    """Yields the texts that a Python source passes to exceptions and to the `error` method of
+    parsers."""
     for scope in _scopes(ast.parse(source)):
         names: dict[str, list[str]] = defaultdict(list)
         calls = []
@@ -131,7 +136,7 @@ def python_templates(name: str, source: str) -> Iterator[Template]:
 
 
 def _call_at(source: str, begin: int) -> str:
-    """The text within the bracket that opens before `begin`."""
+    """Returns the text within the bracket that opens just before `begin`."""
     depth, at = 1, begin
     while depth and at < len(source):
         if found := LITERAL.match(source, at):
@@ -162,7 +167,8 @@ def cpp_templates(name: str, source: str) -> Iterator[Template]:
 
 
 def templates(root: Path = prose.ROOT) -> list[Template]:
-    """The texts of all errors of the package and the library, each once a file."""
+    """Returns the texts of all errors of the package and the library. A text that a file has twice
+    is included once."""
     found: dict[str, Template] = {}
     for name in prose.tracked(root, ".py", *prose.CPP):
         if name.startswith(("python/cpd/", "python/cpd_lab/")):
@@ -229,7 +235,7 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
 
 
 def _fragments(text: str, is_pattern: bool) -> list[str]:
-    """The parts of a reader's text that an error must have as they are."""
+    """Returns the parts of a reader's text that an error must contain unchanged."""
     if not is_pattern:
         return [prose.normal(text)]
     text = re.sub(r"\\([^\w\s])", lambda m: chr(0xE000 + ord(m[1])), text)
@@ -243,7 +249,7 @@ def _words(text: str) -> set[str]:
 
 
 def _read(pieces: list[str], fragments: list[str]) -> int:
-    """The number of a template's own characters that a test's fragments hold."""
+    """Returns how many of a template's own characters the fragments of a reader cover."""
     inside = sum(len(f) for f in fragments if any(f in piece for piece in pieces))
     whole = 0
     for fragment in fragments:
@@ -257,7 +263,7 @@ def _read(pieces: list[str], fragments: list[str]) -> int:
 
 
 def read_by(texts: Iterable[Template], strings: Iterable[Reader]) -> dict[str, list[str]]:
-    """The tests that read each template, by its name."""
+    """Returns the tests that read each template, by the template's name."""
     known = list(texts)
     pieces = [[p for p in map(prose.normal, t.text.split(OPEN)) if p] for t in known]
     index: dict[str, list[int]] = defaultdict(list)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks as threads, which must be that of the virtual ranks: bits, reports, bytes.
+// Checks that a reduction over ranks as threads gives the bits, reports and bytes of the virtual
+// ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ struct Outcome {
   ReduceReport report;
 };
 
-/// Layers are on the device; null: on the host.
+/// Runs an all-reduce on all ranks, with layers on the device; null: on the host. Returns each
+/// rank's result.
 inline std::vector<Outcome> all_reduce(Transports ends, const Accelerator* device,
                                        const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,
@@ -63,7 +65,7 @@ inline void expect_same_report(const std::vector<TensorReport>& expected,
   }
 }
 
-/// Returns whether some of the formats have no code for NaN.
+/// Returns whether at least one of the spec's formats has no code for NaN.
 inline bool lacks_nan(const Reduce& spec) {
   const Accumulator& a = spec.accumulator;
   if (spec.wire != nullptr && !spec.wire->has_nan()) return true;
@@ -71,7 +73,7 @@ inline bool lacks_nan(const Reduce& spec) {
            spec.result.has_nan());
 }
 
-/// The spec with all formats replaced by binary32, and without a codec that has no NaN.
+/// Returns the spec with all formats replaced by binary32. Removes the codec if it has no NaN.
 inline Reduce plain(Reduce spec) {
   if (spec.wire != nullptr && !spec.wire->has_nan()) spec.wire = nullptr;
   spec.format = spec.accumulator.format = spec.result = kFp32;
@@ -79,8 +81,8 @@ inline Reduce plain(Reduce spec) {
   return spec;
 }
 
-/// Each rank's own bytes, and the greatest number of steps. What a format has no code for travels
-/// as binary32, and with it everything else.
+/// Compares each rank's bytes, and the largest number of steps, with the cost model. If a value has
+/// no code in its format, all values are sent in binary32, so those bytes are accepted too.
 inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outcomes,
                            const std::vector<std::int64_t>& sizes, std::int64_t chunk) {
   const int world = static_cast<int>(outcomes.size());
@@ -109,7 +111,7 @@ inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outco
   EXPECT_EQ(steps, CostOf(spec, world, 0, sizes, chunk).steps);
 }
 
-/// The bytes that a device's layer of n values travels to and from the host.
+/// Returns the bytes that a device's layer of n values is copied to and from the host.
 inline std::int64_t staged_bytes(const Reduce& spec, std::size_t n) {
   const bool is_staged = spec.wire != nullptr && spec.wire->kernels() != KernelSupport::all;
   return is_staged ? static_cast<std::int64_t>(8 * n) : 0;

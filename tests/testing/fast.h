@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fast paths by name, so that a test runs without a path that paths.def does not list.
+// Finds fast paths by name. A test then compiles and runs even if paths.def does not list a path.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace cpd::testing {
 
-/// The path of a name; none, the general path, where there is no such path.
+/// Returns the fast path with this name; FastPath::none (the general path) if there is none.
 constexpr FastPath path_named(std::string_view name) {
   for (int i = 1; i < kFastPaths; ++i) {
     if (name == kFastPathNames[i]) return static_cast<FastPath>(i);

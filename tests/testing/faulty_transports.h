@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transports with faults: a bit that changes, memory that runs out, links that drop.
+// Transports with faults: a bit that changes, memory that runs out, or a link that drops.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace cpd::testing {
 
-/// Another transport, whose messages a test changes.
+/// A transport that forwards all calls to another one, for tests that change messages.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -36,7 +36,7 @@ class ForwardingTransport : public Transport {
   std::unique_ptr<Transport> inner_;
 };
 
-/// A bit of a message to change.
+/// The bit of a message that is to be changed.
 struct Flip {
   std::int64_t message = 0;  ///< among the messages that arrive with bytes, by completion
   std::int64_t bit = 0;      ///< modulo the message's
@@ -67,7 +67,7 @@ class FlippingTransfer : public Transfer {
   Flip& flip_;
 };
 
-/// Changes one bit of what one rank receives.
+/// A transport that changes one bit in the messages that its rank receives.
 class FlippingTransport : public ForwardingTransport {
  public:
   FlippingTransport(std::unique_ptr<Transport> inner, Flip& flip)
@@ -82,7 +82,7 @@ class FlippingTransport : public ForwardingTransport {
   Flip& flip_;
 };
 
-/// A hook on entering phases, while it lives.
+/// While it lives, sets a hook that is called when a rank enters a phase.
 class Hooked {
  public:
   explicit Hooked(FaultHook hook) { SetFaultHook(std::move(hook)); }
@@ -91,14 +91,13 @@ class Hooked {
   ~Hooked() { SetFaultHook({}); }
 };
 
-/// Where messages were to lie that some transports have begun.
+/// The memory of the messages that some transports have started.
 struct Begun {
   std::mutex mutex;
   std::vector<Incoming> messages;
 };
 
-/// Never moves anything, and says so; a Start after the first ones runs out of memory in the
-/// middle.
+/// A transport whose Start records the messages it is given and then throws std::bad_alloc.
 class OutOfMemory final : public ForwardingTransport {
  public:
   OutOfMemory(std::unique_ptr<Transport> inner, Begun& begun)

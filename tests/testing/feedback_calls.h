@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of a codec with a residual, and the steps that compute its values.
+// Calls of a codec with a residual, and the single steps that compute the codec's values.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace cpd::testing {
 
-/// Values of many sizes: runs of one magnitude, zeros of both signs, subnormals.
+/// Returns values of many sizes, with runs of one magnitude, zeros of both signs and subnormals.
 inline std::vector<float> sent_values(std::size_t n, std::uint32_t seed) {
   std::mt19937 bits(seed);
   std::normal_distribution<float> normal;
@@ -28,7 +28,7 @@ inline std::vector<float> sent_values(std::size_t n, std::uint32_t seed) {
   return x;
 }
 
-/// x * 2^shift + r, each operation rounded once to binary32.
+/// Returns x * 2^shift + residual, each operation rounded once to binary32.
 inline std::vector<float> with_residual(const std::vector<float>& x, int shift,
                                         const std::vector<float>& residual) {
   std::vector<float> v(x.size());
@@ -56,7 +56,7 @@ inline std::vector<float> decoded_piece(const Codec& codec, const Piece& piece,
   return y;
 }
 
-/// Pieces of a layer that grow, and cut buckets.
+/// Returns ranges of a layer that grow, and that cut buckets.
 inline std::vector<Piece> growing_pieces(const Piece& layer) {
   std::vector<Piece> pieces;
   for (std::int64_t begin = 0, n = 1; begin < layer.n; begin += n, n = n * 3 + 1) {
@@ -68,7 +68,7 @@ inline std::vector<Piece> growing_pieces(const Piece& layer) {
   return pieces;
 }
 
-/// The whole layer, for Begin and Encode.
+/// Returns the range that covers the whole layer, for Begin and Encode.
 inline Piece layer_of(const std::vector<float>& x, int shift = 0, std::uint64_t stream = 0) {
   const auto n = static_cast<std::int64_t>(x.size());
   return {.n = n, .shift = shift, .key = {.stream = stream}, .size = n};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of no products, and of fewer than a matrix unit's block.
+// Cases of sums of no products, and of fewer products than a matrix unit's block.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace cpd::testing {
 
-/// Every scheme in these formats, and matrix units whose result has another format than their sum,
-/// with and without promotion.
+/// Returns every scheme in these formats, and matrix units whose result has another format than
+/// their sum, with and without promotion.
 inline std::vector<Accumulator> few_product_sums() {
   std::vector<Accumulator> all;
   for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e8m0", "e2m1", "e5m2:nosub:unsigned"}) {
@@ -48,13 +48,14 @@ inline std::vector<Accumulator> few_product_sums() {
 inline constexpr std::array kFewModes = {Rounding::nearest_even, Rounding::down,
                                          Rounding::stochastic};
 
-/// Returns the value in b, which the unit's format holds too.
+/// Returns the value of all elements of b, which the unit's operand format can represent.
 inline float few_product_factor(const Accumulator& accumulator) {
   const bool is_short = accumulator.unit && accumulator.unit->b == ParseFormat("e2m1");
   return is_short ? -0.5f : -0.25f;
 }
 
-/// c's: values that the sums' formats lack, ties, zeros of both signs, and what is not finite.
+/// Returns the addends: values that the formats of the sums cannot represent, ties, zeros of both
+/// signs, Inf and NaN.
 inline std::vector<float> few_product_addends() {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   return {

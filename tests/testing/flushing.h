@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags of a program that treats subnormals as zeros.
+// Sets the floating-point flags of a program that treats subnormal numbers as zeros.
 #pragma once
 
 #if defined(__x86_64__)
@@ -16,8 +16,8 @@
 namespace cpd::testing {
 
 #if defined(CPD_TEST_FLUSHES)
-/// While it lives, this thread flushes subnormal operands and results to zero, and rounds toward
-/// zero if asked to.
+/// While it lives, this thread flushes subnormal operands and results to zero. `toward_zero`: it
+/// also rounds toward zero.
 class Flushing {
  public:
   explicit Flushing(bool toward_zero = false) : saved_(get()) {
@@ -27,7 +27,7 @@ class Flushing {
   Flushing(const Flushing&) = delete;
   Flushing& operator=(const Flushing&) = delete;
 
-  /// Returns whether this thread's flags say so.
+  /// Returns whether this thread flushes subnormal operands and results.
   static bool is_on() { return (get() & kFlush) == kFlush; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of formats and options that tests cover, and their translation for the oracle.
+// Sets of formats and options that tests cover, and their conversion for the oracle.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ inline constexpr std::array kDeterministicModes = {Rounding::nearest_even, Round
 inline constexpr std::array kPolicies = {Overflow::ieee, Overflow::saturate};
 inline constexpr std::array kVariants = {Variant::A, Variant::B, Variant::C};
 
-/// The random bits of tests that do not choose any; neither number fits in 32 bits.
+/// The seed and stream of tests that do not choose any. Neither number fits in 32 bits.
 inline constexpr RandomKey kKey{.seed = 0x123456789ABCDEF0U, .stream = 0x3'0000'0007U};
 
 inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::ieee) {
@@ -36,8 +36,8 @@ inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::i
   return o;
 }
 
-/// Returns whether every finite value is a binary32 value: the formats that MakeFormat must accept.
-/// Derived here from the oracle's grid.
+/// Returns whether every finite value of the format is a binary32 value. MakeFormat must accept
+/// exactly these formats. The function uses only the oracle's list of values.
 inline bool is_admissible(const reference::Spec& s) {
   if (s.encoding == Encoding::fnuz && !s.is_signed) return false;
   if (s.encoding == Encoding::p3109 && !s.is_signed && s.exp + s.man < 2) return false;
@@ -52,7 +52,8 @@ inline int default_bias(int exp, Encoding encoding) {
   return (1 << (exp - 1)) - (wide ? 0 : 1);
 }
 
-/// Every (exp, man) with the papers' encoding: 8 * 24, less those that are not admissible.
+/// Returns the formats (exp, man) with the papers' encoding: all 8 * 24, except those that are not
+/// admissible.
 inline std::vector<Format> ieee_formats() {
   std::vector<Format> formats;
   for (int exp = 1; exp <= 8; ++exp) {
@@ -61,7 +62,8 @@ inline std::vector<Format> ieee_formats() {
   return thinned(std::move(formats));
 }
 
-/// Every encoding at several widths and biases, signed and unsigned, with and without subnormals.
+/// Returns every encoding at several widths and biases, signed and unsigned, with and without
+/// subnormals.
 inline std::vector<Format> encoding_formats() {
   std::vector<Format> formats;
   const auto consider = [&](int exp, int man, Encoding encoding, int bias, bool is_signed,
@@ -104,7 +106,7 @@ inline std::vector<Format> encoding_formats() {
   return thinned(std::move(formats));
 }
 
-/// Formats with names, at most 32 bits wide.
+/// Returns the named formats of at most 32 bits.
 inline std::vector<Format> named_formats() {
   std::vector<Format> formats;
   for (const char* name :
@@ -116,7 +118,8 @@ inline std::vector<Format> named_formats() {
   return formats;
 }
 
-/// The accumulators of one format: every scheme, chunks of several lengths and two inner formats.
+/// Returns the accumulators of one format: every scheme, chunks of several lengths, and two inner
+/// formats.
 inline std::vector<Accumulator> accumulators(const Format& format,
                                              const RoundingOptions& rounding) {
   std::vector<Accumulator> all;
@@ -135,7 +138,7 @@ inline reference::Options oracle_options(const RoundingOptions& o, std::uint32_t
   return {o.mode, o.overflow, o.variant, o.random_bits, random};
 }
 
-/// For messages: format, mode, policy and, for a stochastic mode, variant and N.
+/// Returns a text for messages: format, mode and policy; for a stochastic mode also variant and N.
 inline std::string describe(const Format& f, const RoundingOptions& o) {
   std::string text = ToString(f) + ", " + ToString(o.mode) + ", overflow " + ToString(o.overflow);
   if (o.mode == Rounding::stochastic) {

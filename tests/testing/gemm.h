@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: operands in any memory layout, and what the oracle gives for them.
+// Matrix products in tests: operands in any memory layout, and the oracle's results for them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@
 
 namespace cpd::testing {
 
-/// Gemm with the arguments of GemmByBlas, for what runs either.
+/// Calls Gemm with the arguments of GemmByBlas, for functions that run either of them.
 inline constexpr auto kGemm = [](const TensorView& a, const TensorView& b,
                                  const Accumulator& accumulator, const TensorView& out,
                                  const TensorView* c) { Gemm(a, b, accumulator, out, c, kKey); };
@@ -47,7 +47,7 @@ inline Format storage_of(DType dtype) {
   return kFp32;
 }
 
-/// How a tensor lies in memory.
+/// The position of a tensor's elements in memory.
 enum class Layout : std::uint8_t {
   contiguous,
   transposed,  ///< the last two dimensions the other way round
@@ -57,10 +57,10 @@ enum class Layout : std::uint8_t {
 inline constexpr std::array kLayouts = {Layout::contiguous, Layout::transposed, Layout::reversed,
                                         Layout::gaps};
 
-/// Logical values in row-major order, and the same in memory of some layout and type.
+/// Values in row-major order, and a copy of them in memory with a certain layout and type.
 class Tensor {
  public:
-  /// Values are rounded to what the type holds.
+  /// Values are rounded to the type.
   Tensor(Shape shape, std::vector<float> values, Layout layout = Layout::contiguous,
          DType dtype = DType::f32)
       : shape_(std::move(shape)), values_(std::move(values)), dtype_(dtype) {
@@ -72,7 +72,7 @@ class Tensor {
     }
   }
 
-  /// All elements, along the dimensions of stride 0 too, are one place of memory's.
+  /// Returns a tensor whose elements all share one address (every stride is 0).
   static Tensor broadcast(Shape shape, float value) {
     Tensor t({1}, {value});
     t.values_.assign(static_cast<std::size_t>(count_of(shape)), value);
@@ -83,7 +83,7 @@ class Tensor {
 
   TensorView view() const {
     TensorView v;
-    // Gemm writes through out's view alone.
+    // Memory is writable through the view, but Gemm writes only through the view of `out`.
     v.data = const_cast<std::byte*>(memory_.data()) + SizeOf(dtype_) * origin_;
     v.dtype = dtype_;
     v.rank = static_cast<int>(shape_.size());
@@ -93,7 +93,7 @@ class Tensor {
   }
 
   const Shape& shape() const { return shape_; }
-  /// What was put in.
+  /// Returns the values that were given to the constructor, rounded to the type.
   const std::vector<float>& values() const { return values_; }
   /// Returns the present contents of the memory.
   std::vector<float> read() const {
@@ -101,7 +101,7 @@ class Tensor {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = load(offset_of(i));
     return out;
   }
-  /// Returns whether everything between the elements is as it was.
+  /// Returns whether all memory between the elements is unchanged.
   bool gaps_untouched() const {
     std::vector<bool> used(memory_.size(), false);
     for (std::size_t i = 0; i < values_.size(); ++i) {
@@ -137,7 +137,7 @@ class Tensor {
     memory_.assign(SizeOf(dtype_) * static_cast<std::size_t>(next), kFill);
   }
 
-  // In elements from the start of memory.
+  // Returns the offset of element i, in elements from the start of memory.
   std::size_t offset_of(std::size_t i) const {
     auto offset = static_cast<std::int64_t>(origin_);
     for (std::size_t d = shape_.size(); d-- > 0;) {
@@ -177,7 +177,8 @@ class Tensor {
   std::vector<std::byte> memory_;
 };
 
-/// Where element `i` of a tensor of shape `whole` is in one that broadcasts to it.
+/// Returns the index in a tensor of shape `part`, which is broadcast to `whole`, of the element
+/// with index i in `whole`.
 inline std::size_t broadcast_index(std::size_t i, const Shape& whole, const Shape& part) {
   std::size_t at = 0;
   std::size_t scale = 1;
@@ -193,7 +194,7 @@ inline std::size_t broadcast_index(std::size_t i, const Shape& whole, const Shap
   return at;
 }
 
-/// The whole product by the oracle, row-major.
+/// Returns the oracle's result of the whole product, in row-major order.
 template <class Arithmetic = WideArithmetic>
 std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulator& accumulator,
                                const Shape& out, const Tensor* c = nullptr,
@@ -219,7 +220,7 @@ std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulat
   return result;
 }
 
-/// `e4m3 sequential …`, for messages.
+/// Returns a text for messages, such as `e4m3 sequential …`.
 inline std::string describe(const Accumulator& accumulator) {
   return ToString(accumulator) + ", " + describe(accumulator.format, accumulator.rounding);
 }
@@ -231,7 +232,7 @@ inline std::string text_of(const Shape& shape) {
   return text;
 }
 
-/// Gemm on every backend against the oracle.
+/// A matrix product to compare on every backend with the oracle.
 struct GemmCase {
   const Tensor& a;
   const Tensor& b;
@@ -253,7 +254,7 @@ inline Shape out_shape(const GemmCase& g) {
   return x;
 }
 
-/// The addend and the pairs of operands of a short sum.
+/// Returns a text with the addend and the pairs of operands of a short sum.
 inline std::string inputs_of(const GemmCase& g, const Shape& out, std::size_t i) {
   const auto depth = static_cast<std::size_t>(g.a.shape().back());
   if (depth > 4) return "";
@@ -306,7 +307,7 @@ template <class Arithmetic = WideArithmetic>
 
 using Generator = std::mt19937_64;
 
-/// Which numbers a matrix holds.
+/// The kinds of values that a matrix may hold.
 enum class Values : std::uint8_t {
   on_grid,    ///< the format's own, of like size around 1 (or its middle), few bits: ties and
               ///< cancellations
@@ -319,7 +320,7 @@ enum class Values : std::uint8_t {
 inline constexpr std::array kValues = {Values::on_grid, Values::arbitrary, Values::wild,
                                        Values::mixed,   Values::small,     Values::large};
 
-/// The exponent of the value in the middle of a format's codes.
+/// Returns the exponent of the value in the middle of a format's codes.
 inline int middle_exponent(const reference::Spec& spec) {
   const reference::Exact middle =
       reference::grid_value(spec, std::max<std::uint64_t>(1, spec.max_code() / 2));
@@ -334,7 +335,7 @@ inline float binary32(bool negative, std::uint64_t significand, int exponent) {
                           reference::exact_finite(negative, significand, exponent), truncate);
 }
 
-/// n numbers of `bits` significant bits with exponents around `centre`.
+/// Returns n numbers with `bits` significant bits and exponents around `centre`.
 inline std::vector<float> numbers_around(int centre, int spread, int bits, std::size_t n,
                                          Generator& generator) {
   std::vector<float> values(n);
@@ -349,8 +350,8 @@ inline std::vector<float> numbers_around(int centre, int spread, int bits, std::
   return values;
 }
 
-/// n operands for sums in a format whose exponents are about half of it each, so that products have
-/// its size.
+/// Returns n operands for sums in a format. Each operand has about half the exponent of the
+/// format's values, so the products have their size.
 inline std::vector<float> operands(Values kind, const Format& format, std::size_t n,
                                    std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);

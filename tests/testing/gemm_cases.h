@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: the accumulators, formats and roundings that tests go through.
+// Matrix products in tests: the accumulators, formats and roundings that tests go through.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace cpd::testing {
 
-/// Selects one case in N; half of these in the quick tier, few under a sanitizer.
+/// Selects one case in N; in the quick tier about half of these, and few under a sanitizer.
 class Turns {
  public:
   bool one_of(std::uint64_t cases) {
@@ -45,8 +45,8 @@ inline Accumulator exact_products(Accumulator a) {
   return a;
 }
 
-/// The ordered schemes of `base`, its products rounded and exact, and of `other`; chunks and their
-/// format only where a scheme has them.
+/// Returns every ordered scheme with `base` (products rounded, and exact) and with `other`. Only
+/// chunked schemes have a chunk and an inner format.
 inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
   std::vector<Accumulator> all;
   for (const Scheme scheme :
@@ -63,7 +63,8 @@ inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const A
   return all;
 }
 
-/// Every scheme on a format, products rounded into it, into another format, and exact.
+/// Returns every scheme on a format: products rounded into this format, rounded into another
+/// format, and exact.
 inline std::vector<Accumulator> schemes(const Format& format) {
   Accumulator base;
   base.format = format;
@@ -83,7 +84,7 @@ inline std::vector<Accumulator> schemes(const Format& format) {
   return all;
 }
 
-/// Returns the schemes for the GPU's tiles: their steps of k end within chunks and with them.
+/// Returns schemes for the GPU's tiles, whose chunks end within a step of k or together with it.
 inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
   Accumulator base;
   base.format = format;
@@ -118,7 +119,7 @@ inline std::vector<Format> gemm_formats() {
   return thinned(std::move(all));
 }
 
-/// Every mode and policy, deterministic ones and one stochastic each.
+/// Returns every deterministic mode with each overflow policy, and one stochastic mode with each.
 inline std::vector<RoundingOptions> gemm_roundings() {
   std::vector<RoundingOptions> all;
   for (const Overflow overflow : kPolicies) {
@@ -136,7 +137,7 @@ inline std::vector<RoundingOptions> gemm_roundings() {
   return all;
 }
 
-/// The values of all codes of an 8-bit format, NaN and infinities among them.
+/// Returns the values of all codes of an 8-bit format, including NaN and infinities.
 inline std::vector<float> all_values(const Format& format) {
   std::vector<float> values;
   values.reserve(std::size_t{1} << format.bits());
@@ -146,7 +147,7 @@ inline std::vector<float> all_values(const Format& format) {
   return values;
 }
 
-/// A test with operands made from one seed after another.
+/// A test whose operands are made from consecutive seeds.
 template <class Test>
 class WithTensors : public Test {
  protected:
@@ -155,7 +156,7 @@ class WithTensors : public Test {
     const auto n = static_cast<std::size_t>(count_of(shape));
     return {shape, operands(kind, format, n, ++seed_), layout, type};
   }
-  /// Values of the format alone.
+  /// Returns a tensor whose values are all rounded to the format.
   Tensor MakeRounded(const Shape& shape, Values kind, const Format& format,
                      Layout layout = Layout::contiguous) {
     std::vector<float> values =
@@ -168,9 +169,9 @@ class WithTensors : public Test {
   std::uint64_t seed_ = 0;
 };
 
-/// Operands of 8 significant bits and addends, most of them zero or with exponents that make
-/// products and addends of at most one binade from `least` and `most` in turn, or far below; now
-/// and then Inf, NaN or a subnormal.
+/// Makes operands of 8 significant bits and addends near the limits of exponents, `least` and
+/// `most`. Most products and addends are at most one binade from one of the limits. Others are far
+/// below or zero, and a few operands are Inf, NaN or subnormal.
 class LimitCases {
  public:
   struct Case {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products on every device against the CPU's, and against the oracle's.
+// Compares matrix products on every device with the CPU's, and with the oracle's.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using Product = std::function<void(const TensorView&, const TensorView&, const A
 
 class GemmDevices : public WithTensors<OverDevices> {
  protected:
-  /// out by `product` on a device.
+  /// Computes `product` on a device, and copies the result to `out`.
   static void Run(const OnBackendOrGpu& device, const Product& product, const GemmCase& g,
                   const Accumulator& accumulator, const Tensor& out) {
     Copies there = device.There();
@@ -33,7 +33,7 @@ class GemmDevices : public WithTensors<OverDevices> {
     there.Read(out.view());
   }
 
-  /// Compares the product of each device with `expected`; fails where one wrote between its
+  /// Compares the product of each device with `expected`. Fails also if a device writes between the
   /// elements.
   static ::testing::AssertionResult Match(const GemmCase& g, const Accumulator& accumulator,
                                           const std::vector<float>& expected) {
@@ -54,7 +54,7 @@ class GemmDevices : public WithTensors<OverDevices> {
     }
     return ::testing::AssertionSuccess();
   }
-  /// All devices have the product of this CPU's widest kernels.
+  /// Succeeds if all devices give the product of this CPU's widest kernels.
   static ::testing::AssertionResult SameEverywhere(const GemmCase& g,
                                                    const Accumulator& accumulator) {
     const Shape shape = out_shape(g);
@@ -66,7 +66,7 @@ class GemmDevices : public WithTensors<OverDevices> {
          kKey);
     return Match(g, accumulator, expected.read());
   }
-  /// All devices have the oracle's product.
+  /// Succeeds if all devices give the oracle's product.
   template <class Arithmetic = WideArithmetic>
   static ::testing::AssertionResult OracleMatches(const GemmCase& g,
                                                   const Accumulator& accumulator) {

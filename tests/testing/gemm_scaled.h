@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of scaled operands: GemmScaled on every device against the oracle.
+// Products of scaled operands in tests: GemmScaled on every device is compared with the oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace cpd::testing {
 
-/// One operand: its elements and their multipliers.
+/// One operand: its elements, the scales of its blocks, and the factors of its rows or columns.
 struct ScaledTensor {
   Tensor elements;
   std::optional<Tensor> scales{};
@@ -37,7 +37,8 @@ inline Shape out_shape(const ScaledCase& s) {
   return out_shape({s.a.elements, s.b.elements, nullptr, Layout::contiguous, DType::f32});
 }
 
-/// Element (lines, k) of matrix number `batch` of a tensor whose last two dimensions these are.
+/// Returns the element (row, column) of matrix `number` of a batch. The tensor is broadcast to the
+/// batch, and a dimension of size 1 to any row or column.
 inline float at_of(const Tensor& x, const Shape& batch, std::size_t number, std::size_t row,
                    std::size_t column) {
   const Shape own(x.shape().begin(), x.shape().end() - 2);
@@ -48,7 +49,7 @@ inline float at_of(const Tensor& x, const Shape& batch, std::size_t number, std:
       .values()[(matrix * rows + (rows == 1 ? 0 : row)) * columns + (columns == 1 ? 0 : column)];
 }
 
-/// The scales of line `line` of an operand, one for each k.
+/// Returns the scales of one line of an operand, one for each k.
 inline std::vector<float> scales_of(const ScaledTensor& x, bool is_a, const Shape& batch,
                                     std::size_t number, std::size_t line, std::size_t depth) {
   std::vector<float> scales;
@@ -97,7 +98,7 @@ inline std::vector<float> oracle_gemm_scaled(const ScaledCase& s, const Accumula
   return result;
 }
 
-/// Views of what an operand has.
+/// Views of an operand's scales and factors.
 struct ScaleViews {
   explicit ScaleViews(const ScaledTensor& x) {
     if (x.scales) scales = x.scales->view();
@@ -114,7 +115,7 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// The product where `there` has tensors.
+/// Returns the product, computed on the device of `there`.
 inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
                                      Copies there = Copies(nullptr)) {
   const Shape shape = out_shape(s);
@@ -143,7 +144,8 @@ inline ::testing::AssertionResult scaled_equal(const ScaledCase& s, const Accumu
   return bits_equal(std::span<const float>(expected), std::span<const float>(got), about);
 }
 
-/// All devices have the oracle's product; those other than the CPU take about one case in `rare`.
+/// Succeeds if all devices give the oracle's product. Devices other than the CPU run about one case
+/// in `rare`.
 inline ::testing::AssertionResult gemm_scaled_matches(const ScaledCase& s,
                                                       const Accumulator& accumulator,
                                                       unsigned rare = 3) {
@@ -160,7 +162,8 @@ inline ::testing::AssertionResult gemm_scaled_matches(const ScaledCase& s,
   return ::testing::AssertionSuccess();
 }
 
-/// Scales of a format's own values: around 1, or of all sizes and NaN too.
+/// Returns n scales that are values of the format: near 1, or with `all` of every size, including
+/// NaN.
 inline std::vector<float> scale_values(const Format& format, bool all, std::size_t n,
                                        std::uint64_t seed) {
   Generator generator(seed);
@@ -184,19 +187,20 @@ inline std::int64_t parts(std::int64_t n, std::int64_t part) {
   return part == 0 ? 1 : (n + part - 1) / part;
 }
 
-/// Where an operand's scales lie.
+/// The shape of the block that one scale of an operand covers: `block` values of k and `lines`
+/// lines.
 struct ScaleTile {
   std::int64_t block = 32, lines = 1;
 };
 
-/// The values, each rounded into a format.
+/// Rounds each value into a format.
 inline void round_into(const Format& format, Tensor& x) {
   std::vector<float> values = x.values();
   for (float& value : values) value = reference::cast(reference::spec_of(format), value);
   x = Tensor(x.shape(), values);
 }
 
-/// Makes cases, each with other values.
+/// Makes cases. Each case has other random values.
 class ScaledCases {
  public:
   explicit ScaledCases(const Format& elements, Values kind = Values::on_grid)

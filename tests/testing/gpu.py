@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of `./dev gpu`: in this tree, or from an archive on a machine with a GPU and torch,
-but without a compiler, CMake or a package index.
+"""Runs the stages of `./dev gpu`, in this tree or from an archive.
 
-    gpu.py run [STAGE…]     cpp, python, memcheck, racecheck, bench; default: all
-    gpu.py pack ARCHIVE     what they need: libraries, test programs, tests, pytest's packages
-    gpu.py from ARCHIVE [STAGE…]    unpacks it into build/gpu and runs them there
+An archive serves a machine that has a GPU and torch, but no compiler, CMake or package index.
 
-A stage that takes longer than 8 minutes is ended. out/gpu/<device>.json has a line for each stage
-and the rows of the benchmarks; logs lie beside it ($OUT names another folder). CPD_GPU_TRIAL=1 goes
-through the stages where there is no GPU: GPU tests are skipped, and the benchmarks run on the CPU.
+    gpu.py run [STAGE…]     runs the stages cpp, python, memcheck, racecheck, bench; default: all
+    gpu.py pack ARCHIVE     packs libraries, test programs, tests and the packages of pytest
+    gpu.py from ARCHIVE [STAGE…]    unpacks the archive into build/gpu and runs the stages there
+
+A stage is ended after 8 minutes. out/gpu/<device>.json gets a line for each stage and the rows of
+the benchmarks. Logs are written to the same folder; $OUT names another folder for both. With
+CPD_GPU_TRIAL=1 the stages run without a GPU: GPU tests are skipped, and the benchmarks run on the
+CPU.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "build/release"
 LIMIT = 480
-"""Seconds of a stage."""
+"""Limit of a stage in seconds."""
 AT_ONCE = min(8, os.cpu_count() or 1)
-"""Programs, and processes of Python tests."""
+"""The number of programs that run at the same time, and of processes for the Python tests."""
 STAGES = ("cpp", "python", "memcheck", "racecheck", "bench")
 TRIAL = os.environ.get("CPD_GPU_TRIAL") == "1"
 
-# What pytest and the tests import, besides numpy and torch, which the other machine has.
+# The packages that pytest and the tests import, except numpy and torch, which the other machine
+# has.
 WHEELS = (
     "execnet", "gmpy2", "hypothesis", "iniconfig", "joblib", "ml_dtypes", "packaging", "pluggy",
     "psutil", "pygments", "pytest", "pytest-timeout", "pytest-xdist", "rich", "markdown-it-py",
@@ -57,7 +60,7 @@ def environment() -> dict[str, str]:
 
 
 def names() -> list[str]:
-    """The programs whose tests run on every device."""
+    """Returns the names of the programs whose tests run on every device."""
     header = '#include "tests/testing/devices.h"'
     return [
         f"test_{source.parent.name}_{source.stem.removeprefix('test_')}"
@@ -67,7 +70,8 @@ def names() -> list[str]:
 
 
 def programs() -> list[Path]:
-    """Returns the existing test programs; in an archive, which has no sources, all programs."""
+    """Returns the existing test programs. An archive has no sources, so there it returns all
+    programs."""
     tests = RELEASE / "tests"
     there = [tests / name for name in names()] or sorted(tests.glob("test_*"))
     return [program for program in there if program.exists()]
@@ -79,13 +83,13 @@ def python() -> str:
 
 
 def sanitizer(tool: str) -> list[str] | None:
-    """compute-sanitizer as a command, or nothing where it is not installed."""
+    """Returns the command of compute-sanitizer with this tool; None if it is not installed."""
     found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     return [found, "--tool", tool, "--error-exitcode", "9"] if Path(found).exists() else None
 
 
 def commands(stage: str, folder: Path) -> list[list[str]] | str:
-    """Returns what a stage runs, or why it does not."""
+    """Returns the commands that a stage runs, or the reason why it runs none."""
     if stage == "cpp":
         return [[str(program)] for program in programs()] or "no test program was built"
     if stage == "python":
@@ -134,7 +138,8 @@ def run_stage(stage: str, folder: Path) -> dict[str, object]:
 
 
 def run_command(command: list[str], log: Path, begin: float) -> str:
-    """Returns "passed", or the outcome."""
+    """Runs a command with the rest of the stage's time limit. Returns "passed", or why it did not
+    pass."""
     left = LIMIT - (time.monotonic() - begin)
     with log.open("w") as to:
         try:
@@ -149,7 +154,7 @@ def run_command(command: list[str], log: Path, begin: float) -> str:
 
 
 def device() -> str:
-    """Returns the name of the device, in the form of a file name."""
+    """Returns the name of the GPU, in a form that can be a file name."""
     code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, env=environment())
     name = done.stdout.strip()
@@ -185,7 +190,8 @@ def run(stages: list[str]) -> int:
 
 
 def libraries() -> Iterator[Path]:
-    """Yields what the test programs load, but for the C and C++ libraries."""
+    """Yields the libraries that the test programs load, except the C and C++ libraries of the
+    system."""
     lines = "".join(
         subprocess.run(["ldd", p], capture_output=True, text=True, check=True).stdout
         for p in programs()
@@ -197,7 +203,7 @@ def libraries() -> Iterator[Path]:
 
 
 def contents() -> Iterator[tuple[Path, str]]:
-    """Files and their names in the archive."""
+    """Yields the files of the archive, each with its name in the archive."""
     for program in programs():
         yield program, f"build/release/tests/{program.name}"
     for library in libraries():

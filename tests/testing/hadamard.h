@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms as their contract has them, step by step, one value at a time.
+// Computes Hadamard transforms as their contract describes them: step by step, one value at a time.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@
 
 namespace cpd::testing {
 
-/// Every size, without signs and with some, in binary32 and into bf16.
+/// Returns transforms of every size, with and without random signs, in binary32 and in bf16.
 inline std::vector<Hadamard> all_transforms() {
   std::vector<Hadamard> all;
   std::mt19937 bits(5);
@@ -36,7 +36,7 @@ inline std::vector<Hadamard> all_transforms() {
   return all;
 }
 
-/// 1 / sqrt size, to nearest.
+/// Returns 1 / sqrt size, rounded to nearest.
 template <class T>
 T hadamard_scale(int size) {
   const auto log2 = std::countr_zero(static_cast<unsigned>(size));
@@ -87,7 +87,7 @@ inline std::vector<float> oracle_transform(const std::vector<float>& group, cons
   return y;
 }
 
-/// Groups in blocks of h.size rows of `inner` values.
+/// Transforms groups that run along h.size rows, where a row has `inner` values.
 inline std::vector<float> oracle_transform(const std::vector<float>& x, const Hadamard& h,
                                            bool inverse, std::size_t inner) {
   const auto size = static_cast<std::size_t>(h.size);
@@ -103,8 +103,8 @@ inline std::vector<float> oracle_transform(const std::vector<float>& x, const Ha
   return y;
 }
 
-/// Moderate values, most of them; the others zeros, subnormal, huge, Inf and NaN in groups of their
-/// own, so that most results are numbers.
+/// Returns values of moderate size in most groups. Other groups contain zeros, subnormals, huge
+/// values, Inf or NaN, so most results are finite.
 inline std::vector<float> hadamard_values(std::size_t n, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   std::vector<float> x(n);

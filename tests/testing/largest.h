@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude by their definition: a sort of all.
+// Finds the values of largest magnitude by the definition, which sorts all values.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace cpd::testing {
 
-/// The places of the k largest values by magnitude, of equal ones the first, and of all that are
-/// not finite; ascending.
+/// Returns the indices of the k largest values by magnitude in ascending order. Of equal values,
+/// the first ones are taken. Further NaN and infinities are included even if k is exceeded.
 inline std::vector<std::int64_t> places_of_largest(std::span<const float> v, std::int64_t k) {
   std::vector<std::int64_t> order(v.size());
   std::iota(order.begin(), order.end(), 0);

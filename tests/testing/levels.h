@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels below norms in whole numbers, value by value: what numeric/scaled/levels.h says, another
-// way.
+// Computes the levels of values below a norm in exact integers, value by value. This is the rule of
+// numeric/scaled/levels.h, written independently.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using Quad = long double;
 __extension__ using Quad = __float128;
 #endif
 
-/// |x| = significand * 2^exponent, significand in [2^23, 2^24) or 0.
+/// |x| = significand * 2^exponent. The significand is in [2^23, 2^24), or 0.
 struct Parts {
   std::int64_t significand = 0;
   int exponent = 0;
@@ -44,7 +44,8 @@ inline Int128 floor_ratio(Int128 a, Int128 b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-/// The level of v: floor(|u| + R / 2^N), or floor((u + s) / 2 + R / 2^N), u = v s / norm.
+/// Returns the level of v: floor(|u| + R / 2^N), or for intervals floor((u + s) / 2 + R / 2^N),
+/// where u = v s / norm.
 inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm,
                                       std::uint32_t random) {
   const Parts a = parts_of(v);
@@ -53,7 +54,8 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
-  // u 2^N = significand * steps * 2^(N + apart) / norm's, both times 2^60.
+  // Computes u 2^N as a fraction of integers: significand * steps * 2^(N + apart), divided by the
+  // norm's significand. Both are multiplied by 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
@@ -82,7 +84,7 @@ inline std::uint32_t code_by_integers(const LevelPlan& plan, float v, float norm
   return static_cast<std::uint32_t>(code) & ((1U << plan.bits) - 1);
 }
 
-/// A code's value: a quotient of 113 bits, rounded.
+/// Returns the value of a code: a quotient with 113 bits, rounded to binary32.
 inline float value_by_quad(const LevelPlan& plan, std::uint32_t code, float norm) {
   std::int64_t level = code;
   if (plan.intervals) {
@@ -107,7 +109,8 @@ inline std::vector<std::uint8_t> packed(const std::vector<std::uint32_t>& codes,
   return bytes;
 }
 
-/// Random values of many magnitudes, some zero, some subnormal, some on levels of their largest.
+/// Returns random values of many magnitudes. Some are zero, some subnormal, and some lie on a level
+/// below the largest value.
 inline std::vector<float> gradient_like(std::size_t n, std::uint64_t seed, int steps = 7) {
   std::mt19937_64 generator(seed);
   std::vector<float> x(n);
@@ -147,14 +150,14 @@ inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t
           .bucket = bucket};
 }
 
-/// As QSGD has it of s signed levels above zero.
+/// Returns QSGD's plan for s levels above zero with signs.
 inline LevelPlan plan_of_levels(int s, int random_bits, std::int64_t bucket = 512) {
   int bits = 1;
   while ((1 << bits) < 2 * s + 1) ++bits;
   return {.bits = bits, .steps = s, .most = s, .random_bits = random_bits, .bucket = bucket};
 }
-/// Plans of codes of 1 … 16 bits: of a sign and 2^(bits - 1) - 1 levels, of intervals, and of other
-/// numbers of levels.
+/// Returns plans for codes of 1 … 16 bits: with a sign and 2^(bits - 1) - 1 levels, with intervals,
+/// and with other numbers of levels.
 inline std::vector<LevelPlan> plans_of(int random_bits, std::int64_t bucket = 512) {
   std::vector<LevelPlan> plans{plan_of(1, true, random_bits, bucket)};
   for (const int bits : {2, 3, 4, 8, 9, 12, 16}) {
@@ -179,7 +182,7 @@ inline double folded(std::vector<double> sums) {
   return sums[0];
 }
 
-/// Of each bucket; the 2-norm by sixteen sums.
+/// Returns the norm of each bucket. The 2-norm is summed in 16 partial sums.
 inline std::vector<float> norms_of(const std::vector<float>& x, std::int64_t bucket,
                                    bool euclidean) {
   std::vector<float> norms;
@@ -205,7 +208,7 @@ inline std::vector<float> norms_of(const std::vector<float>& x, std::int64_t buc
   return norms;
 }
 
-/// Bytes and values of a piece of the layer x.
+/// Encodes a range of the layer x, and returns its bytes.
 inline std::vector<std::uint8_t> encode_piece(const Codec& codec, Piece piece,
                                               const std::vector<float>& x) {
   piece.size = static_cast<std::int64_t>(x.size());

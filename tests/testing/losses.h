@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts the losses of a rounding on a device.
+// Counts the values that a rounding on a device loses to overflow or underflow.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class Losses {
     queue_->Clear(counts_.get(), sizeof(SegmentCounts));
   }
   [[nodiscard]] SegmentCounts* get() const { return counts_.get(); }
-  /// Expects those of values x that became y.
+  /// Expects the counts for values x that were rounded to y.
   void Expect(std::span<const float> x, std::span<const float> y) const {
     SegmentCounts counted;
     queue_->Copy(&counted, counts_.get(), sizeof(counted));

@@ -11,13 +11,14 @@
 
 namespace cpd::testing {
 
-/// This process's end of MPI_COMM_WORLD; it stays until the process ends.
+/// Returns this process's transport over MPI_COMM_WORLD. It exists until the process ends.
 inline TransportEnd mpi_end() {
   static Transport* const transport = MpiTransport().release();
   return {*transport};
 }
 
-/// Returns the number of processes that mpirun has started, by its variables; one without it.
+/// Returns the number of processes that mpirun has started, from its environment variables; 1
+/// without mpirun.
 inline int mpi_size() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   return size == nullptr ? 1 : std::atoi(size);

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixed list of mutants: faults planted in the code, one at a time, that tests must catch.
+"""Runs the fixed list of mutants: faults planted in the code, one at a time, that tests must catch.
 
     mutants.py [TEXT ...] [--python | --compiled] [--new] [--open] [--expected] [--exhaustive]
                [--report]
 
-Runs the mutants whose file begins with, or whose name or test contains, one of the TEXTs; all
-without one. --new: only those without a stored result; --open: only those that no test caught, and
-that give no reason; --expected: only in the test that each entry names; --report: none, only the
-table of stored results. Exits with 1 where a mutant survives without a reason.
+Runs the mutants whose file begins with one of the TEXTs, or whose name or test contains one;
+without a TEXT, all of them. --new runs only mutants without a stored result. --open runs only those
+that no test caught and that give no reason. --expected runs only the test that each entry names.
+--report runs none and prints the table of stored results. Exits with 1 if a mutant survives without
+a reason.
 
-Every table of planted/*.toml is a mutant: `file`, the text `before` as the file has it (once), the
-faulty text `after`, the `test` that is expected to fail, and `why`: the fault that a person makes.
-Optional are `kind`, `tier` ("exhaustive" where only an exhaustive test can catch the mutant),
-`survives` (why no test can or need catch it) and `name`.
-Results are stored by name in planted/results, one file for each file of planted.
+Every table of planted/*.toml is a mutant. `file` is the file, `before` a text that the file has
+exactly once, and `after` the faulty text. `test` is the test that is expected to fail, and `why`
+describes the mistake that a person might make. Optional keys are `kind`, `tier` ("exhaustive" if
+only an exhaustive test can catch the mutant), `survives` (why no test can or need catch it) and
+`name`. Results are stored by name in planted/results, one file for each file of planted.
 """
 
 from __future__ import annotations
@@ -48,40 +49,43 @@ class Mutant(NamedTuple):
     test: str
     why: str
     list: str = ""
-    """Stem of the list's file."""
+    """The name of the list's file without its suffix."""
     kind: str = ""
     tier: str = "quick"
     survives: str = ""
     own_name: str = ""
     form: str = ""
-    """"expression" or "statement": how a compiled mutant is wrapped, where the text misleads."""
+    """The form in which a compiled mutant is wrapped, "expression" or "statement". Empty if the
+    text of the mutant shows the form."""
 
     @property
     def name(self) -> str:
-        """The key of its result: the file and a hash of the change, unless the entry has a name."""
+        """The key of the mutant's result: the file and a hash of the change, unless the entry has a
+        name."""
         change = hashlib.sha256(f"{self.before}\0{self.after}".encode()).hexdigest()
         return self.own_name or f"{self.file}#{change[:8]}"
 
     @property
     def is_compiled(self) -> bool:
-        """Returns whether only a build shows it."""
+        """Returns whether the mutant takes effect only in a build."""
         return Path(self.file).suffix in COMPILED
 
     @property
     def folder(self) -> str:
-        """The row of the report: cpd/numeric, kernels/cpu, python/cpd/nn, or a single folder."""
+        """The mutant's row in the report: cpd/numeric, kernels/cpu, python/cpd/nn, or a single
+        folder."""
         parts = Path(self.file).parent.parts
         depth = {"cpd": 2, "kernels": 2, "python": 3, "tests": 2}.get(parts[0] if parts else "", 1)
         return "/".join(parts[:depth]) or "."
 
     @property
     def line(self) -> int:
-        """The line of the file that the changed text begins in."""
+        """The number of the line in which the changed text begins."""
         text = (ROOT / self.file).read_text()
         return text[: text.find(self.before)].count("\n") + 1
 
     def check(self) -> str:
-        """Returns what is wrong with the entry, or an empty text."""
+        """Returns what is wrong with the entry; an empty text if it is valid."""
         path = ROOT / self.file
         if not path.is_file():
             return f"{self.file} does not exist"
@@ -103,7 +107,7 @@ class Mutant(NamedTuple):
 
 
 def mutants() -> Iterator[Mutant]:
-    """All mutants, in the order of the lists."""
+    """Yields all mutants, in the order of the lists."""
     for path in sorted(LISTS.glob("*.toml")):
         for table in tomllib.loads(path.read_text())["mutant"]:
             own_name = table.pop("name", "")
@@ -111,7 +115,8 @@ def mutants() -> Iterator[Mutant]:
 
 
 def selected(texts: Iterable[str]) -> list[Mutant]:
-    """Returns the mutants whose file begins with a text, or whose name, list or test holds it."""
+    """Returns the mutants whose file begins with one of the texts, or whose name, list or test
+    contains one."""
     texts = list(texts)
 
     def is_selected(mutant: Mutant) -> bool:
@@ -125,15 +130,17 @@ class Result(NamedTuple):
     """The result of one mutant."""
 
     caught: str
-    """The tier that caught it, "quick" or "exhaustive"; empty if it survived."""
+    """The tier of the test that caught the mutant, "quick" or "exhaustive"; empty if it
+    survived."""
     by: str
     """The test that failed, written as in the entries; empty if the mutant survived."""
     how: str = "fails"
-    """"fails"; "time limit" if the test did not end; for a survivor, the tests that were tried."""
+    """The outcome: "fails", or "time limit" if the test did not end. For a survivor, the tests that
+    were tried."""
 
 
 def results(list_: str) -> dict[str, Result]:
-    """The stored results of one list, by the mutants' names."""
+    """Returns the stored results of one list, by the names of the mutants."""
     path = RESULTS / f"{list_}.json"
     if not path.is_file():
         return {}
@@ -141,7 +148,7 @@ def results(list_: str) -> dict[str, Result]:
 
 
 def reported(mutant: Mutant, result: Result) -> str:
-    """One line about a mutant that has run."""
+    """Returns one line about a mutant that has run."""
     if result.caught:
         text = f"caught    {mutant.name}  {result.by}"
         text += f" ({result.how})" if result.how != "fails" else ""
@@ -152,7 +159,8 @@ def reported(mutant: Mutant, result: Result) -> str:
 
 
 def table(wanted: Sequence[Mutant]) -> list[str]:
-    """The stored results by folder, a line each, and below them the open mutants by name."""
+    """Returns the lines of the report: the number of stored results for each folder, then the open
+    mutants by name."""
     known = {list_: results(list_) for list_ in {m.list for m in wanted}}
     counts: dict[str, Counter[str]] = {}
     open_: list[str] = []

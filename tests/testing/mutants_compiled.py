@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds all compiled mutants at once and says which tests catch them.
+"""Builds all compiled mutants at once, and finds which tests catch them.
 
-A copy of the sources with the mutants wrapped (`schemata.py`) is compiled in build/mutants; the
-variable CPD_MUTANT chooses one. Each test first runs without a mutant: it must pass, and says how
-long it takes and which mutants it reaches. A mutant then runs in the tests that reach it until one
-fails: first in the expected one, for which only the expected programs are compiled. For those that
-survive it without a reason, all programs are: tests of the mutant's folder run first, and quick
-ones before others.
+A copy of the sources is compiled in build/mutants. It contains all mutants (`schemata.py`), and the
+environment variable CPD_MUTANT selects one. Each test first runs without a mutant. It must pass,
+and records how long it takes and which mutants it reaches. A mutant then runs in the tests that
+reach it until one fails. The expected test runs first, so at first only the programs of expected
+tests are compiled. If mutants survive that without a reason, all programs are compiled. Tests of
+the mutant's folder then run before others, and quick tests before exhaustive ones.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ PYTHON_PARTS = ("cpd_core", "cpd_torch")
 CUDA_PARTS = ("cpd_cuda_on_cpu", "cpd_cublas_on_cpu", "cpd_sim")
 OTHER_PROGRAMS = re.compile("comm/(mpi|nccl)/|cuda_on_cpu/test_(devices|library)|package/|fuzz/")
 UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)|.*\.(?!sim)\w+\.sim$")
-"""Tests of the build itself, and of parts that this build is without."""
+"""Matches tests that this build leaves out: tests of the build itself, and of parts that it does
+not contain."""
 FIXED, FACTOR = 20.0, 10.0
-"""A mutant's time limit is FIXED seconds and FACTOR times what the test takes without one."""
+"""A mutant's time limit is FIXED seconds plus FACTOR times the time of the test without a
+mutant."""
 MEMORY = 6 << 30
-"""Bytes of data that one test may have: a mutant may allocate without end."""
+"""Limit in bytes for the data of one test, because a mutant may allocate without end."""
 ALL_LIMIT = 3600.0
 SAY_AFTER = 60.0
-"""Seconds between two lines about a build."""
+"""Seconds between two lines of output during a build."""
 
 
 class Test(NamedTuple):
@@ -70,17 +72,15 @@ class Test(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The result of a test without a mutant."""
+    """The result of a test without a mutant: its time, and the mutants that it reaches."""
 
     seconds: float
     numbers: frozenset[int]
 
 
 def build(mutants: Sequence[Mutant], jobs: int, programs: Sequence[str], python: bool) -> None:
-    """Makes the tree and builds the library, test programs, and for Python tests the extension.
-
-    Raises RuntimeError with the compiler's words if it fails.
-    """
+    """Makes the tree, and builds the library, the test programs, and the extension if `python`.
+    Raises RuntimeError with the compiler's output if the build fails."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     make_tree(mutants)
     options = os.environ.get("CMAKE_ARGS", "").split()
@@ -96,7 +96,7 @@ def build(mutants: Sequence[Mutant], jobs: int, programs: Sequence[str], python:
 
 
 def all_programs(exhaustive: bool) -> list[str]:
-    """The C++ test programs that can run here."""
+    """Returns the names of the C++ test programs that can run in this build."""
     sources = [name for name in changed.tests()[0] if not OTHER_PROGRAMS.search(name)]
     if not exhaustive:
         sources = [name for name in sources if "exhaustive" not in name]
@@ -132,7 +132,8 @@ def _call(name: str, command: list[str]) -> None:
 
 
 def make_tree(mutants: Sequence[Mutant]) -> None:
-    """Writes only the files that differ from the present tree, so that little is compiled again."""
+    """Makes the mutated tree. Writes only files that differ from the present tree, so few are
+    compiled again."""
     texts = schemata.files(mutants)
     header = f'#include "{TREE}/cpd/base/cpd_mutant.h"\n'
     wanted = {"cpd/base/cpd_mutant.h": schemata.HEADER,
@@ -161,7 +162,7 @@ def make_tree(mutants: Sequence[Mutant]) -> None:
 
 
 def cpp_tests(exhaustive: bool) -> list[Test]:
-    """The tests of the mutated tree that can run here."""
+    """Returns the C++ tests of the mutated tree that can run here."""
     listing = subprocess.run(
         ["ctest", "--test-dir", str(BUILD), "--show-only=json-v1"], capture_output=True, check=True
     ).stdout
@@ -181,14 +182,16 @@ def cpp_tests(exhaustive: bool) -> list[Test]:
 
 
 def python_test(file: str) -> Test:
-    """A file of Python tests, or one test, with the extension of the mutated tree."""
+    """Returns the test of a file of Python tests, or of one test in it, with the extension of the
+    mutated tree."""
     command = [f"{ROOT}/build/venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p",
                "no:cacheprovider", "-m", "not exhaustive", file]  # fmt: skip
     return Test(file, command, {"PYTHONPATH": str(package())}, "quick")
 
 
 def package() -> Path:
-    """A folder for PYTHONPATH that makes `cpd` load the compiled module of the mutated tree."""
+    """Returns a folder for PYTHONPATH that makes `cpd` load the compiled module of the mutated
+    tree."""
     folder = FOLDER / "package"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(f"""\
@@ -203,7 +206,8 @@ sys.meta_path.insert(0, Mutated())
 
 
 def _core(folder: Path) -> Path:
-    """The module beside its libraries, as an installation has them."""
+    """Links the compiled module beside its libraries, as in an installation, and returns its
+    path."""
     installed = folder / "installed"
     installed.mkdir(exist_ok=True)
     for path in [*(BUILD / "lib").iterdir(), *(BUILD / "bindings").glob("_core*.so")]:
@@ -215,7 +219,8 @@ def _core(folder: Path) -> Path:
 
 
 def run_test(test: Test, number: int, limit: float, case: str = "", record: str = "") -> str | None:
-    """Runs a test with a mutant. Returns the case that failed or "time limit", or None."""
+    """Runs a test with a mutant. Returns the name of the failed case, "time limit", or None if it
+    passes."""
     environment = {**os.environ, **test.environment, "CPD_MUTANT": str(number)}
     if record:
         environment["CPD_MUTANT_REACHED"] = record
@@ -249,8 +254,8 @@ def _limit() -> None:
 
 
 def _failed(text: str, status: int, test: Test) -> str:
-    """The case that failed, or the one that was running when the program ended; of Python's tests
-    the name without the case."""
+    """Returns the case that failed, or the case that was running when the program ended. For Python
+    tests, returns the test's name without the case."""
     if "pytest" in test.command:
         found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", text, re.M)
         return found[1] if found else f"{test.name} (status {status})"
@@ -263,7 +268,7 @@ def _failed(text: str, status: int, test: Test) -> str:
 
 
 class Bench:
-    """The tests of a build, the code that they reach, and the runs of mutants."""
+    """The tests of a build, the mutants that each test reaches, and the runs of mutants."""
 
     def __init__(self, exhaustive: bool) -> None:
         self.tests = cpp_tests(exhaustive)
@@ -272,7 +277,8 @@ class Bench:
         self.guard = threading.Lock()
 
     def reached(self, test: Test) -> Reach | None:
-        """Returns what a test reaches, or None if it fails without a mutant. Each is asked once."""
+        """Returns what a test reaches; None if it fails without a mutant. Each test runs only once
+        for this."""
         with self.guard:
             lock = self.locks.setdefault(test.name, threading.Lock())
         with lock:
@@ -302,7 +308,7 @@ class Bench:
         return Result("", "", "survives the expected test")
 
     def others(self, mutant: Mutant) -> Result:
-        """Runs all other tests that reach the mutant until one fails."""
+        """Runs all other tests that reach the mutant, until one fails."""
         for test in self._others(mutant, self._expected(mutant)):
             if found := self._tried(test, schemata.number_of(mutant), ""):
                 return found
@@ -343,7 +349,7 @@ class Bench:
 
 
 def _selected_python(file: str) -> list[str]:
-    """The files of Python tests that `changed.py` selects."""
+    """Returns the files of Python tests that `changed.py` selects for a file."""
     edges = {**changed.cpp_edges(), **changed.python_edges()}
     reached = changed.leading_to([file], edges)
     return [name for name in changed.tests()[1] if name in reached]
@@ -352,7 +358,8 @@ def _selected_python(file: str) -> list[str]:
 def run(
     mutants: Sequence[Mutant], jobs: int, exhaustive: bool, only_expected: bool
 ) -> Iterator[tuple[Mutant, Result]]:
-    """Yields each mutant with its result as it is done. All that are listed are in the build."""
+    """Runs the mutants, and yields each with its result when it is known. The build contains all
+    mutants of the list."""
     everything = [m for m in listed() if m.is_compiled]
     names = all_programs(exhaustive)
     wanted = {m.test.partition(" ")[0] for m in mutants}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs mutants of files that need no build. The tree is never changed, so mutants run in parallel.
+"""Runs mutants of files that need no build.
 
-A mutant of the package's modules and data is loaded in the file's place
-(mutant_hook/sitecustomize.py); other files, and the tests' own, are changed in a copy of the tree.
-The expected test runs first, then the tests that changed.py selects for the file, those of the same
-folder before others.
+The tree is never changed, so mutants run in parallel. If the mutant changes a module or a data file
+of the package, the faulty text is loaded in its place (mutant_hook/sitecustomize.py). Other files,
+and files of the tests, are changed in a copy of the tree. The expected test runs first. Then run
+the tests that changed.py selects for the file, the tests of its own folder first.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from mutants import ROOT, Mutant, Result
 HOOK = Path(__file__).with_name("mutant_hook")
 MARKERS = {"quick": "not exhaustive and not gpu", "exhaustive": "exhaustive and not gpu"}
 NO_TESTS = 5
-"""pytest's status where none of the tests is in the tier."""
+"""pytest's exit status if none of the tests belongs to the tier."""
 LONGEST = 3600.0
-"""Seconds for tests whose usual time is unknown."""
+"""Time limit in seconds for tests whose usual time is unknown."""
 START = 60.0
-"""Seconds in which pytest starts on a busy machine."""
+"""Seconds that pytest may take to start on a busy machine."""
 SLOWER = 10.0
-"""Times longer than usual that a test may take on a busy machine."""
+"""The factor by which a test may take longer than usual on a busy machine."""
 
 
 class Ended(NamedTuple):
-    """The end of a run of pytest."""
+    """The outcome of a run of pytest."""
 
     status: int | None
-    """None where the time limit ended it."""
+    """The exit status; None if the time limit ended the run."""
     output: str
 
     @property
@@ -57,7 +57,7 @@ def run(mutants: list[Mutant], jobs: int, exhaustive: bool) -> Iterator[tuple[Mu
     """Runs mutants, up to `jobs` at a time; yields each with its result as it is done.
 
     Mutants of the exhaustive tier run only with `exhaustive`, which also runs the exhaustive tests
-    of those that survive the quick tier.
+    of the mutants that survive the quick tier.
 
     Raises:
         RuntimeError: after all others are done, if mutants could not be run: the entry is wrong,
@@ -85,8 +85,9 @@ def run(mutants: list[Mutant], jobs: int, exhaustive: bool) -> Iterator[tuple[Mu
 
 
 def usual_seconds(tests: Sequence[str], tiers: Sequence[str]) -> dict[str, float | None]:
-    """Runs the tests without a mutant: the seconds that each takes, None for one that fails.
-    A test that is missing ends pytest before it runs any; those are run alone."""
+    """Runs the tests without a mutant. Returns the seconds that each test takes; None for a test
+    that fails. If a test is missing, pytest ends before it runs any, so each test then runs
+    alone."""
     if not tests:
         return {}
     marker = " or ".join(f"({MARKERS[tier]})" for tier in tiers)
@@ -149,8 +150,8 @@ def result(mutant: Mutant, usual: float, tiers: Sequence[str]) -> Result:
 
 
 def choices(mutant: Mutant, limit: float) -> Iterator[tuple[list[str], float]]:
-    """The tests to run one after the other, and the seconds that they may take. Where the entry
-    says why the mutant survives, only the expected test runs."""
+    """Yields lists of tests to run one after the other, each with its time limit in seconds. If the
+    entry says why the mutant survives, only the expected test runs."""
     if mutant.test:
         yield [mutant.test], limit
     if not mutant.survives and (others := selected(mutant.file)):
@@ -159,8 +160,8 @@ def choices(mutant: Mutant, limit: float) -> Iterator[tuple[list[str], float]]:
 
 @functools.cache
 def selected(file: str) -> list[str]:
-    """The files of Python tests that changed.py selects, those of the same folder first, small
-    ones before large ones."""
+    """Returns the files of Python tests that changed.py selects for a file. Tests of the file's own
+    folder come first, and small files before large ones."""
     lines = changed.plan([file])
     if lines and lines[0].startswith("everything"):
         files = [
@@ -180,7 +181,8 @@ def selected(file: str) -> list[str]:
 
 @contextlib.contextmanager
 def planted(mutant: Mutant) -> Iterator[tuple[Path, dict[str, str], Callable[[], bool]]]:
-    """The tree in which the mutant's tests run, their environment, and whether it was loaded."""
+    """Plants a mutant. Yields the tree in which its tests run, their environment, and a function
+    that returns whether the faulty file was loaded."""
     text = (ROOT / mutant.file).read_text().replace(mutant.before, mutant.after)
     with tempfile.TemporaryDirectory(prefix="cpd-mutant-") as name:
         folder = Path(name)
@@ -195,7 +197,7 @@ def planted(mutant: Mutant) -> Iterator[tuple[Path, dict[str, str], Callable[[],
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the tree's files, with the build and the data that belong to it."""
+    """Copies the tree's files, with links to the build and its data, and returns the copy."""
     tree = folder / ROOT.name
     names = changed.git("ls-files", "--cached", "--others", "--exclude-standard")
     for name in names:
@@ -220,7 +222,8 @@ def pytest(
     tree: Path = ROOT,
     environment: dict[str, str] | None = None,
 ) -> Ended:
-    """Runs pytest in one process group, and ends the group at the limit."""
+    """Runs pytest in a process group of its own, and ends the group when the time limit is
+    reached."""
     options = ["-q", "-rfE", "-p", "no:xdist", "-p", "no:cacheprovider", *(["-x"] if stop else [])]
     paths = [str(HOOK), os.environ.get("PYTHONPATH", "")]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_WAIT_POLICY": "passive"}

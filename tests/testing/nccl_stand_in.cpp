@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An emulation of libnccl that moves host memory over sockets of this host: the few functions that
-// CPD's transport calls, with NCCL's rules. Communicators are nonblocking; while one is in
-// progress, a new group is refused. Differences: a group that is no longer in progress has arrived
-// (there is no stream), a message's length is checked, and a peer's end shows at once
-// (ncclRemoteError).
+// An emulation of libnccl that moves host memory over sockets of this host. It has the few
+// functions that CPD's transport calls, with NCCL's rules. Communicators are nonblocking; a new
+// group is refused while one is in progress. Three things differ from NCCL. When a group is no
+// longer in progress, its data have arrived, since there is no stream. The length of a message is
+// checked. The end of a peer is reported at once (ncclRemoteError).
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -76,7 +76,7 @@ Socket listen_anywhere(std::uint16_t* port) {
   return listener;
 }
 
-/// Waits until the socket can be read or written; throws where `stop` is set.
+/// Waits until the socket can be read or written. Throws if `stop` is set.
 void wait_for(int number, short what, const std::atomic<bool>& stop) {
   pollfd wanted{number, what, 0};
   while (poll(&wanted, 1, 5) == 0) {
@@ -122,20 +122,21 @@ void get(const Socket& from, T* data, std::size_t count, const std::atomic<bool>
   }
 }
 
-/// The message of a rank to the maker of the id.
+/// The message in which a rank introduces itself to the process that made the id.
 struct Hello {
   std::int32_t rank, size;
   std::uint16_t port;
 };
 
-/// What an id holds.
+/// The contents of a unique id.
 struct Id {
   std::uint64_t magic;
   std::uint16_t port;
 };
 constexpr std::uint64_t kMagic = 0x43504449444e4343U;
 
-/// Collects the ports of all ranks and gives them to all; in the process that made the id.
+/// Collects the ports of all ranks and sends the list to every rank. Runs in the process that made
+/// the id.
 void introduce(const Socket& listener) {
   const std::atomic<bool> stop{false};
   std::vector<Socket> ranks(1);
@@ -160,7 +161,7 @@ struct Message {
 };
 constexpr std::uint64_t kLength = sizeof(std::uint64_t);
 
-/// Messages to or from one peer, in order.
+/// The messages to or from one peer, in order.
 struct Line {
   std::deque<Message> messages;
 };
@@ -174,7 +175,8 @@ ssize_t move_some(int number, void* data, std::size_t bytes, bool outwards) {
                   : recv(number, data, bytes, MSG_DONTWAIT);
 }
 
-/// Moves the first message on as far as the socket lets it; true once it is through.
+/// Sends or receives as much of the message as the socket allows. Returns true when the message is
+/// complete.
 bool move_message(int number, Message& message, bool outwards) {
   if (outwards) message.length = message.bytes;
   while (message.moved < kLength + message.bytes) {
@@ -289,7 +291,7 @@ struct ncclComm {
     }
   }
 
-  /// True while messages are left.
+  /// Advances the messages to or from one peer. Returns true while messages are left.
   static bool Advance(Line& line, int number, bool outwards) {
     while (!line.messages.empty() && move_message(number, line.messages.front(), outwards)) {
       line.messages.pop_front();
@@ -309,7 +311,7 @@ struct ncclComm {
 
 namespace {
 
-/// This thread's group, between ncclGroupStart and ncclGroupEnd.
+/// This thread's open group, between ncclGroupStart and ncclGroupEnd.
 struct OpenGroup {
   bool is_open = false;
   ncclComm* comm = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The processes that spawn.py has started, for tests of NCCL's transport.
+// The processes that spawn.py has started, for tests of the NCCL transport.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,8 @@ inline int from_environment(const char* name, int otherwise) {
 inline int nccl_rank() { return from_environment("CPD_TEST_RANK", 0); }
 inline int nccl_size() { return from_environment("CPD_TEST_SIZE", 1); }
 
-/// The id that rank 0 makes under this name and the others read; every name once.
+/// Returns the id that rank 0 makes under this name, and that the other ranks read from a file.
+/// Each name may be used only once.
 inline NcclId share_nccl_id(const std::string& name) {
   const char* folder = std::getenv("CPD_TEST_FOLDER");
   if (folder == nullptr) return MakeNcclId();
@@ -41,7 +42,8 @@ inline NcclId share_nccl_id(const std::string& name) {
   return id;
 }
 
-/// A transport among all processes; device_index as NcclTransport takes it.
+/// Returns a transport among all processes. device_index has the meaning that NcclTransport gives
+/// it.
 inline std::unique_ptr<Transport> open_nccl(const std::string& name, int device_index = -1) {
   return NcclTransport(share_nccl_id(name), nccl_rank(), nccl_size(), device_index, nullptr, 60);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fused multiply-adds whose exact result lies next to a tie of a format.
+// Makes fused multiply-adds whose exact result lies next to a tie of a format.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,16 @@
 
 namespace cpd::testing {
 
-/// rows x columns problems a[row] * b[row][column] + c[row][column].
+/// rows x columns problems of the form a[row] * b[row][column] + c[row][column].
 struct FmaProblems {
   std::size_t rows = 0, columns = 0;
   std::vector<float> a, b, c;
   std::size_t near_ties = 0;  ///< of them lie within 2^-30 (relative to the tie), ties included
 };
 
-/// Problems for a format of at most 12 significant bits: c is a value of the format; a and b are
-/// binary32 numbers of any 24 bits. In five of eight a * b + c lies within 2^-30 of a tie, as
-/// far as some hundred tries find one; the others are random.
+/// Makes problems for a format of at most 12 significant bits. c is a value of the format; a and b
+/// are binary32 numbers with up to 24 significant bits. In five columns of eight, a * b + c lies
+/// within 2^-30 of a tie, if 300 random tries find such a problem. The other columns are random.
 class NearTies {
  public:
   NearTies(const reference::Spec& spec, std::uint64_t seed) : spec_(spec), generator_(seed) {}
@@ -86,7 +86,7 @@ class NearTies {
     const double c = grid(of_c) * static_cast<double>(sign());
     const double target = tie - c;  // exact: few bits of like size
     if (target == 0 || tie == 0) return {};
-    // b = target / a in 24 bits.
+    // Computes b = target / a, rounded to 24 bits.
     const double quotient = target / static_cast<double>(a);
     const int exponent = std::ilogb(quotient) - 23;
     if (exponent < -149 || exponent > 104) return {};

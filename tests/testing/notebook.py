@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs notebooks as their readers do, without Jupyter, and keeps what they give.
+"""Runs notebooks as their readers do, without Jupyter, and returns or stores their outputs.
 
 python tests/testing/notebook.py examples/14_model.ipynb    stores the outputs in the file
 """
@@ -19,7 +19,8 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def run(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The notebook with the outputs of this run, and what its cells have defined."""
+    """Runs a notebook. Returns it with the outputs of this run, and the names that its cells have
+    defined."""
     notebook = json.loads(path.read_text())
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -30,7 +31,8 @@ def run(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Returns the output of a cell, and the value of its last line if that is an expression."""
+    """Runs a cell. Returns its printed output, and the value of its last line if that is an
+    expression."""
     body = ast.parse(source).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None
@@ -55,12 +57,12 @@ def _lines(text: str) -> list[str]:
 
 
 def words(notebook: dict[str, Any]) -> list[str]:
-    """Each output without its numbers, and with one space where there are several."""
+    """Returns each output with its numbers replaced by # and with single spaces."""
     return [" ".join(NUMBER.sub("#", text).split()) for text in texts(notebook)]
 
 
 def numbers(notebook: dict[str, Any]) -> list[float]:
-    """The numbers in the outputs."""
+    """Returns all numbers in the outputs."""
     return [float(number) for text in texts(notebook) for number in NUMBER.findall(text)]
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inputs on which roundings go wrong.
+// Inputs for which rounding is difficult.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace cpd::testing {
 
-/// Zeros, infinities, NaNs of all kinds, and the ends of binary32.
+/// Returns zeros, infinities, NaNs of all kinds, and the ends of binary32.
 inline std::vector<float> special_values() {
   std::vector<float> values;
   for (const std::uint32_t bits :
@@ -27,7 +27,7 @@ inline std::vector<float> special_values() {
   return values;
 }
 
-/// Appends +-x and its neighbors in binary32.
+/// Appends x and its neighbors in binary32, with both signs.
 inline void push_around(float x, std::vector<float>& values) {
   const std::uint32_t bits = bits_of(x) & 0x7FFFFFFFu;
   for (const std::uint32_t near : {bits == 0 ? 0 : bits - 1, bits, bits + 1}) {
@@ -36,9 +36,9 @@ inline void push_around(float x, std::vector<float>& values) {
   }
 }
 
-/// Magnitude codes that matter: all if they are few for the number of random ones; else the ends,
-/// the least normals, the powers of two's neighbors and random ones. They run past the largest
-/// finite code.
+/// Returns codes of magnitudes to test: all of them if there are few. Otherwise the codes at the
+/// ends, around the least normal number and next to powers of two, and `random` random codes. Some
+/// codes exceed the largest finite one.
 inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec, int random,
                                                     std::mt19937_64& generator) {
   std::vector<std::uint64_t> codes;
@@ -60,8 +60,8 @@ inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec,
   return codes;
 }
 
-/// Specials; values of the format, halves, quarters and eighths of its gaps, with their neighbors
-/// in binary32; and random bits.
+/// Returns special values, random bit patterns, and values around the format's values: each value
+/// and points at eighths of the gap above it, with their neighbors in binary32.
 inline std::vector<float> boundary_patterns(const reference::Spec& spec, int random_codes = 40,
                                             int random_bits = 400, std::uint64_t seed = 1) {
   std::mt19937_64 generator(seed);
@@ -92,7 +92,8 @@ inline std::vector<float> boundary_patterns(const reference::Spec& spec, int ran
   return values;
 }
 
-/// n random values: bit patterns, values of the format's range, and specials, mixed.
+/// Returns n random values from a mixture of bit patterns, values of the format's range, and
+/// special values.
 inline std::vector<float> mixed_values(const reference::Spec& spec, std::size_t n,
                                        std::uint64_t seed) {
   std::mt19937_64 generator(seed);
@@ -102,8 +103,8 @@ inline std::vector<float> mixed_values(const reference::Spec& spec, std::size_t 
   return values;
 }
 
-/// n random values of like size near the middle of the format's range, so that sums neither
-/// overflow nor lose all of a term: where roundings, ties and cancellations happen.
+/// Returns n random values of similar size near the middle of the format's range. Their sums do not
+/// overflow, and no term vanishes completely, so roundings, ties and cancellations occur.
 inline std::vector<float> moderate_values(const reference::Spec& spec, std::size_t n,
                                           std::uint64_t seed) {
   std::mt19937_64 generator(seed);
@@ -114,7 +115,7 @@ inline std::vector<float> moderate_values(const reference::Spec& spec, std::size
     const int spread = static_cast<int>(generator() % 5) - 2;
     const int exponent = std::clamp(centre + spread, -148, 126);
     std::uint64_t significand = (generator() & 0x7FFFFF) | 0x800000;
-    // Often few bits, so that exact ties occur.
+    // Half of the values have few bits, so exact ties occur.
     if (generator() % 2 == 0) significand &= ~std::uint64_t{0} << (24 - std::min(23, spec.man + 3));
     reference::Options truncate;
     truncate.rounding = Rounding::toward_zero;

@@ -1,27 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The map of promises: what pages, errors and the list of fixed faults promise, and their tests.
+"""Checks the map of promises: the statements of pages and errors, and the tests that check them.
 
-    promises.py                  checks the map, writes out/promises.json
-    promises.py --new PAGE       the tables that the map lacks for a page, to be filled in
-    promises.py --test TEXT      what the tests whose name contains TEXT hold
-    promises.py --store          writes the two lists again
+    promises.py                  checks the map, and writes out/promises.json
+    promises.py --new PAGE       prints the tables that the map lacks for a page, to be filled in
+    promises.py --test TEXT      prints the promises of tests whose name contains TEXT
+    promises.py --store          writes the two lists below again
 
-Every sentence of a page is a claim, unless it ends with a colon or a question mark; so is every
-table, by its first row. promises/*.toml has a file for each page. A table `[[claim]]` has the
-sentence's `text` and the `tests` that read it: `FILE::test_name` under tests/python, or `FILE
-Suite.Name` of a C++ test. A table `[[measured]]` has the `text` of a figure, the `machine` that it
-was measured on, a file of benchmarks/results, and the `rows` there, as patterns. A table `[[said]]`
-has the `text` of a sentence that no test reads, and `why`. Of CHANGELOG.md the entries of the first
-release under the headings FIXED are claims; further faults are the tables `[[fault]]` of
-promises/faults.toml, with the same keys.
+Every sentence of a page is a claim, unless it ends with a colon or a question mark. Each table of a
+page is a claim too, and its first row stands for it. promises/*.toml has a file for each page, with
+these tables:
 
-The text of an error is a promise, too, held by the tests that read it (error_texts.py). Errors that
-no test reads are the tables `[[error]]` of promises/unread_errors.toml, with their `name` and
-`why`; pages without a file are listed in unmapped_pages.txt. Both lists may only shrink.
+- `[[claim]]`: the sentence's `text`, and the `tests` that check it. A test is `FILE::test_name`
+under
+  tests/python, or `FILE Suite.Name` for C++.
+- `[[measured]]`: the `text` of a figure, the `machine` on which it was measured (a file of
+  benchmarks/results), and patterns of the `rows` in that file.
+- `[[said]]`: the `text` of a sentence that no test checks, and the reason `why`.
 
-The map fails where a page has a sentence that is not in it, where it has one that the page has not,
-or names a test that does not exist; it then says which promises that test held.
+In CHANGELOG.md, the entries of the first release under the headings FIXED are claims. Other fixed
+faults are the tables `[[fault]]` of promises/faults.toml, with the same keys.
+
+The text of an error is a promise too. The tests that read it (error_texts.py) check it. Errors that
+no test reads are the tables `[[error]]` of promises/unread_errors.toml, with `name` and `why`.
+Pages without a file are listed in unmapped_pages.txt. These two lists may only shrink.
+
+The check fails if a page has a sentence that the map lacks, if the map has a sentence that the page
+lacks, or if it names a test that does not exist. It then prints the promises of that test.
 """
 
 from __future__ import annotations
@@ -50,12 +55,12 @@ FIXED = ("Results that change", "Fixed")
 FAULTS = "faults.toml"
 UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.toml"
 KINDS = {"claim": ("tests",), "measured": ("machine", "rows"), "said": ("why",)}
-"""The keys of each kind of table, in addition to its text."""
+"""The keys of each kind of table, in addition to `text`."""
 RESULTS = Path("benchmarks/results")
 
 
 class Promise(NamedTuple):
-    """A claim of a page, a fixed fault or an error's text, and its tests."""
+    """A claim of a page, a fixed fault or the text of an error, and the tests that check it."""
 
     kind: str
     where: str
@@ -64,7 +69,7 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map: with tests, with the rows that measure it, or with the reason for having
+    """A table of the map. It has tests, or the rows that measured it, or the reason for having
     neither."""
 
     text: str
@@ -78,7 +83,7 @@ class Entry(NamedTuple):
 
 
 def claims(page: str, text: str) -> list[str]:
-    """Returns the sentences and tables of a page that the map must have, in their order."""
+    """Returns the sentences and tables of a page that the map must have, in the page's order."""
     if page == CHANGELOG:
         text = fixed(text)
         return [part.text for part in prose.page_texts(page, text)]
@@ -93,14 +98,15 @@ def claims(page: str, text: str) -> list[str]:
 
 
 def fixed(changelog: str) -> str:
-    """The parts of the first release whose headings are FIXED."""
+    """Returns the parts of the first release whose headings are in FIXED."""
     release = re.split(r"^## ", changelog, flags=re.M)[1]
     parts = [part.partition("\n") for part in re.split(r"^### ", release, flags=re.M)]
     return "\n".join(body for head, _, body in parts if head.strip() in FIXED)
 
 
 def entries(root: Path, page: str) -> list[Entry] | None:
-    """The tables of a page; None if it has no file. Raises ValueError for one that is malformed."""
+    """Returns the tables of a page; None if the page has no file. Raises ValueError for a malformed
+    table."""
     file = root / FOLDER / f"{page.replace('/', '.').removesuffix('.md')}.toml"
     if not file.is_file():
         return None
@@ -119,7 +125,7 @@ def entries(root: Path, page: str) -> list[Entry] | None:
 
 
 def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
-    """The rows of results that tables name and no stored run has."""
+    """Returns a line for each row of results that a table names but no stored run has."""
     wrong = []
     for entry in found:
         if not entry.machine:
@@ -139,31 +145,31 @@ def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
 
 @cache
 def row_names(file: Path) -> tuple[str, ...]:
-    """The names of a run's rows, or the keys of a file without rows."""
+    """Returns the names of a run's rows; for a file without rows, its keys."""
     run = json.loads(file.read_text())
     rows = run.get("rows") if isinstance(run, dict) else run
     return tuple(row["name"] for row in rows) if rows else tuple(run)
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages under version control."""
+    """Returns the pages under version control."""
     return prose.tracked(root, ".md")
 
 
 def lines(root: Path, name: str) -> list[str]:
-    """The lines of a list of the map, without comments."""
+    """Returns the lines of one of the map's lists, without comments."""
     text = (root / FOLDER / name).read_text()
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def reasons(root: Path = ROOT) -> dict[str, str]:
-    """The errors that no test reads, by name, and why."""
+    """Returns the errors that no test reads, each with the reason, by name."""
     tables = tomllib.loads((root / FOLDER / UNREAD).read_text()).get("error", [])
     return {table["name"]: table.get("why", "") for table in tables}
 
 
 def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
-    """Returns what is wrong between a page and its tables."""
+    """Returns the differences between a page and its tables."""
     wanted, known = claims(page, text), [entry.text for entry in found]
     wrong = [f"{page}: twice in the map: {t}" for t in dict.fromkeys(known) if known.count(t) > 1]
     for claim in wanted:
@@ -183,20 +189,20 @@ def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
 
 @cache
 def functions(file: Path) -> frozenset[str]:
-    """The names of a Python file's tests."""
+    """Returns the names of the tests in a Python file."""
     tree = ast.parse(file.read_text())
     return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
 
 
 @cache
 def suites(file: Path) -> frozenset[str]:
-    """The names of a C++ file's tests."""
+    """Returns the names of the tests in a C++ file."""
     found = re.findall(r"^(?:TYPED_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", file.read_text(), re.M)
     return frozenset(f"{suite}.{name}" for suite, name in found)
 
 
 def exists(root: Path, test: str) -> bool:
-    """Returns whether a test of that name is in the tree."""
+    """Returns whether the tree has a test of that name."""
     if "::" in test:
         name, _, function = test.partition("::")
         file = root / name
@@ -212,7 +218,7 @@ def exists(root: Path, test: str) -> bool:
 
 
 def promises(root: Path = ROOT) -> Iterator[Promise]:
-    """Yields all promises that a test holds."""
+    """Yields all promises that have a test."""
     for page in pages(root):
         kind = "fixed fault" if page == CHANGELOG else "claim"
         for entry in entries(root, page) or ():
@@ -223,7 +229,8 @@ def promises(root: Path = ROOT) -> Iterator[Promise]:
 
 
 def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
-    """The errors' texts that a test reads, and the names of those that none reads."""
+    """Returns the texts of errors that tests read, and the names of the errors that no test
+    reads."""
     templates = error_texts.templates(root)
     read = error_texts.read_by(templates, error_texts.readers(root))
     found = [
@@ -245,13 +252,13 @@ def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -
 
 
 def unmapped(root: Path = ROOT) -> list[str]:
-    """The pages that claim something and have no file."""
+    """Returns the pages that make claims but have no file."""
     known = [page for page in pages(root) if entries(root, page) is None]
     return [page for page in known if claims(page, (root / page).read_text())]
 
 
 def store(root: Path = ROOT) -> None:
-    """Writes the two lists again, each with the comment that it begins with."""
+    """Writes the two lists again, each below its opening comment."""
     _, unread = errors(root)
     known = reasons(root)
     whys = {name: known.get(name, "") for name in unread}
@@ -316,7 +323,7 @@ def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> lis
 
 
 def new_tables(page: str) -> str:
-    """The tables that the map lacks for a page, without tests."""
+    """Returns the tables that the map lacks for a page, without tests."""
     known = [entry.text for entry in entries(ROOT, page) or ()]
     missing = [c for c in claims(page, (ROOT / page).read_text()) if c not in known]
     return "".join(f'[[claim]]\ntext = {quoted(text)}\ntests = [""]\n\n' for text in missing)

@@ -18,24 +18,24 @@ END = re.compile(
     r"(?<!\bal\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bEq\.)(?<!\bNo\.)(?<!\b[A-Z]\.)"
     r"(?:(?<=[.!?])|(?<=[.!?][*)\"'’])|(?<=[.!?]\*\*))\s+(?=[A-Z0-9Ø`*(\[\"…∞])"
 )
-"""The place at which one sentence ends and another begins."""
+"""Matches the gap between two sentences."""
 HEAD = re.compile(r"\*\*[^*]+[.?!]\*\*")
-"""A heading within a paragraph."""
+"""Matches a heading within a paragraph."""
 
 
 class Text(NamedTuple):
-    """A paragraph, a table's heading, a comment or a docstring."""
+    """A paragraph, the first row of a table, a comment or a docstring."""
 
     file: str
     line: int
     text: str
     kind: str
-    """"paragraph", "table", "comment" or "docstring"."""
+    """The kind of text: "paragraph", "table", "comment" or "docstring"."""
 
 
 def tracked(root: Path = ROOT, *suffixes: str) -> list[str]:
-    """The files that end in one of the suffixes: those under version control, new ones included,
-    or without git all but build, out and hidden folders."""
+    """Returns the files whose names end with one of the suffixes. These are the files under version
+    control and new files. Without git, they are all files outside build, out and hidden folders."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -52,7 +52,7 @@ def _is_made(path: Path) -> bool:
 
 
 def normal(text: str) -> str:
-    """The text with one blank between words."""
+    """Returns the text with a single blank between words."""
     return " ".join(text.split())
 
 
@@ -72,8 +72,8 @@ def sentences(text: str) -> list[str]:
 
 
 def page_texts(name: str, page: str) -> Iterator[Text]:
-    """Yields a page's paragraphs and list items, and the first row of each table. Code, also
-    indented by four blanks, headings and HTML comments are left out."""
+    """Yields a page's paragraphs, list items, and the first row of each table. Leaves out code (in
+    fences or indented by four blanks), headings and HTML comments."""
     page = re.sub(r"<!--.*?-->", lambda m: "\n" * m[0].count("\n"), page, flags=re.DOTALL)
     part: list[str] = []
     begin, fence, kind = 0, "", "paragraph"
@@ -120,7 +120,7 @@ def page_rows(page: str) -> Iterator[str]:
 
 
 def cpp_comments(name: str, source: str) -> Iterator[Text]:
-    """Yields the comments of a C++ or CUDA source; lines that follow one another are one."""
+    """Yields the comments of a C++ or CUDA source. Consecutive lines form one comment."""
     part: list[str] = []
     begin = 0
     for number, line in enumerate([*source.splitlines(), ""], 1):
@@ -134,7 +134,7 @@ def cpp_comments(name: str, source: str) -> Iterator[Text]:
 
 
 def python_texts(name: str, source: str) -> Iterator[Text]:
-    """Yields a Python source's docstrings, those of attributes included, and its comments."""
+    """Yields the docstrings of a Python source, including those of attributes, and its comments."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for child in body if isinstance(body, list) else []:
@@ -160,7 +160,7 @@ def python_texts(name: str, source: str) -> Iterator[Text]:
 
 
 def texts(root: Path = ROOT) -> Iterator[Text]:
-    """Yields all prose of the tree, in the order of its files and lines."""
+    """Yields all prose of the tree, ordered by file and line."""
     for name in tracked(root, ".md", ".py", *CPP):
         source = (root / name).read_text()
         if name.endswith(".md"):

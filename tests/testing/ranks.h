@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as threads: work on each of them, and how it ended.
+// Runs work on ranks that are threads, and records how each rank's work ended.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ inline CommOptions options_of(std::int64_t chunk, double timeout = 60) {
   return options;
 }
 
-/// How one rank's work ended.
+/// The outcome of one rank's work.
 struct Fate {
   enum class Kind : std::uint8_t { well, mismatch, lost, corrupt, error, other };
   Kind kind = Kind::well;
@@ -63,7 +63,7 @@ inline Fate fate_of(const std::function<void()>& work) {
   }
 }
 
-/// Runs work(rank's communicator) on one thread a rank.
+/// Runs work(communicator) on one thread for each rank.
 inline std::vector<Fate> on_ranks(Transports transports, const CommOptions& options,
                                   const std::function<void(Communicator&)>& work) {
   std::vector<Fate> fates(transports.size());
@@ -98,7 +98,7 @@ inline std::vector<TensorView> views_of(const Layers& layers) {
   return views;
 }
 
-/// The same where `there` has them.
+/// Returns views of the layers on the device of `there`.
 inline std::vector<TensorView> views_of(const Layers& layers, Copies& there) {
   std::vector<TensorView> views = views_of(layers);
   for (TensorView& view : views) view = there(view);
@@ -109,7 +109,7 @@ inline void read_back(const Layers& layers, const Copies& there) {
   for (const auto& layer : layers) there.Read(layer.data());
 }
 
-/// Layers of such sizes whose values no sum gives.
+/// Returns layers of these sizes, filled with a value that no sum gives.
 inline Layers blank(const std::vector<std::int64_t>& sizes) {
   Layers layers;
   for (const std::int64_t n : sizes) layers.emplace_back(static_cast<std::size_t>(n), -12345.0F);

@@ -5,11 +5,11 @@
     reading.py SEED N [--of TEXT]
     reading.py SEED N --answers FILE
 
-Every text of the tree has the same chance: comments of C++, CUDA and Python, docstrings, and
-paragraphs of pages, long ones shortened. The same seed draws the same texts from the same tree. A
-reader notes of each text whether it was understood at first reading: in FILE one line a text, its
-number and `y` or `n`. With --answers the share of `y` is printed, in all and by kind, with its 95 %
-confidence interval (Wilson), and the places of the texts that were not understood.
+The texts are comments of C++, CUDA and Python, docstrings, and paragraphs of pages. Each has the
+same chance, and long texts are shortened. The same seed draws the same texts from the same tree.
+The reader notes for each text whether it was understood at first reading. FILE has one line for
+each text: its number, and `y` or `n`. --answers prints the share of `y` in all and by kind, with
+its 95 % confidence interval (Wilson), and the locations of the texts that were not understood.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from pathlib import Path
 import prose
 
 LEAST, MOST = 4, 90
-"""Words of a text: shorter ones are not drawn, longer ones are cut at a sentence's end."""
+"""The least and the greatest number of words of a text. Shorter texts are not drawn. Longer texts
+are cut at the end of a sentence."""
 Z = 1.959964
-"""The normal distribution's quantile of 97.5 %."""
+"""The 97.5 % quantile of the normal distribution."""
 
 
 def draw(seed: int, count: int, texts: Sequence[prose.Text]) -> list[prose.Text]:
@@ -41,13 +42,15 @@ def draw(seed: int, count: int, texts: Sequence[prose.Text]) -> list[prose.Text]
 
 
 def is_read(text: prose.Text) -> bool:
-    """Returns whether a text is prose: at least LEAST words, more letters than signs."""
+    """Returns whether a text is prose: it has at least LEAST words, and more letters than other
+    characters."""
     words = re.findall(r"[A-Za-z]{2,}", text.text)
     return text.kind != "table" and len(words) >= LEAST and len("".join(words)) > len(text.text) / 2
 
 
 def shortened(text: str) -> str:
-    """The first sentences of a long text, at least one, together at most MOST words."""
+    """Returns the first sentences of a text: at least one, and together at most MOST words if
+    possible."""
     parts = prose.sentences(text)
     kept = parts[:1]
     for part in parts[1:]:
@@ -58,8 +61,8 @@ def shortened(text: str) -> str:
 
 
 def answers(file: Path, count: int) -> list[bool]:
-    """Reads a reader's verdicts on texts 1…count. Raises ValueError if one is missing, given twice
-    or neither `y` nor `n`."""
+    """Reads a reader's answers for texts 1…count. Raises ValueError if an answer is missing, given
+    twice, or neither `y` nor `n`."""
     found: dict[int, bool] = {}
     for line in file.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
@@ -75,7 +78,7 @@ def answers(file: Path, count: int) -> list[bool]:
 
 
 def interval(hits: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % confidence interval of a share."""
+    """Returns Wilson's 95 % confidence interval of a share, given `hits` of `count`."""
     share, square = hits / count, Z * Z / count
     middle = (share + square / 2) / (1 + square)
     half = Z / (1 + square) * sqrt(share * (1 - share) / count + square / count / 4)
@@ -83,14 +86,14 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def line_of(name: str, verdicts: Sequence[bool]) -> str:
-    """A share with its interval."""
+    """Returns a line with a share and its confidence interval."""
     hits, count = sum(verdicts), len(verdicts)
     low, high = interval(hits, count)
     return f"{name}: {hits} of {count}, {hits / count:.0%} ({low:.0%} to {high:.0%})"
 
 
 def verdict(drawn: Sequence[prose.Text], verdicts: Sequence[bool]) -> list[str]:
-    """The lines to print of a reader's verdicts."""
+    """Returns the lines to print about a reader's answers."""
     by_kind = defaultdict(list)
     for text, understood in zip(drawn, verdicts, strict=True):
         by_kind[f"{Path(text.file).suffix[1:]} {text.kind}s"].append(understood)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over virtual ranks, as what other ways of reducing are compared with.
+// Reductions over virtual ranks, with which other ways of reducing are compared.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace cpd::testing {
 using Layers = std::vector<std::vector<float>>;
 using Ranks = std::vector<Layers>;
 
-/// The seed and the step of calls that are compared.
+/// The seed and the step of the calls that are compared.
 inline constexpr TensorOptions kCall{.seed = 0x123456789ABCDEF0U, .step = 0x654321};
 
 inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
@@ -26,7 +26,8 @@ inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
   return sizes;
 }
 
-/// The all-reduce of virtual ranks; `stays`: as of VirtualReduce::Contribute.
+/// Returns the all-reduce over virtual ranks. `stays` is the argument of VirtualReduce::Contribute:
+/// the layers remain unchanged until the result.
 inline Layers virtual_reduce(const Reduce& spec, const Ranks& ranks,
                              std::vector<TensorReport>* reports = nullptr,
                              const TensorOptions& options = {}, bool stays = false) {
@@ -56,7 +57,7 @@ inline Layers virtual_reduce(const Reduce& spec, const Ranks& ranks,
   return out;
 }
 
-/// Values in the middle of e5m2's range, per rank and layer.
+/// Returns a layer for each rank and size. The values lie in the middle of e5m2's range.
 inline Ranks random_ranks(std::size_t world, const std::vector<std::size_t>& sizes,
                           std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(ParseFormat("e5m2"));

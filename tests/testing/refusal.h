@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The text of an error, for tests that read it whole.
+// Returns the text of an error, for tests that compare the whole text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace cpd::testing {
 
-/// The text of the exception that a call throws; empty if it throws none.
+/// Returns the text of the exception that a call throws; empty if it throws none.
 template <class Call>
 std::string refusal_of(const Call& call) {
   try {
@@ -23,6 +23,6 @@ std::string refusal_of(const Call& call) {
 
 }  // namespace cpd::testing
 
-/// Expects that an expression throws an exception of this text.
+/// Expects that an expression throws an exception with exactly this text.
 #define EXPECT_REFUSAL(text, ...) \
   EXPECT_EQ(::cpd::testing::refusal_of([&] { static_cast<void>(__VA_ARGS__); }), text)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library's operations on vectors, and what the oracle gives for them.
+// Runs the library's operations on vectors, and computes the oracle's results for them.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ inline std::vector<float> run_decode(const std::vector<std::uint8_t>& packed, co
   return x;
 }
 
-/// The oracle's cast of each element; `random` gives the integers of a stochastic mode.
+/// Returns the oracle's cast of each element. `random`: the integers of a stochastic mode.
 template <class T>
 std::vector<T> oracle_cast(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
                            const std::vector<std::uint32_t>* random = nullptr) {

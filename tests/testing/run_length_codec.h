@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec whose sizes vary, for tests: values are cast to a format, as packed ones are, and equal
-// neighbors become one run of a count and a binary32. So the sums are those of packed values.
+// A codec for tests whose messages vary in size. It casts values to a format as the packed codec
+// does, and stores each run of equal values as a count and a binary32 value. Its sums are therefore
+// those that packed values give.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,7 @@ class RunLength : public Codec {
                      bool feeds_back = false)
       : cast_(std::make_shared<Packed>(format, rounding)), feeds_back_(feeds_back) {}
 
-  /// Pieces whose bytes no decoder takes.
+  /// Returns whether the bytes of a range are to be written so that no decoder accepts them.
   std::function<bool(const Piece&)> damages = [](const Piece&) { return false; };
 
   [[nodiscard]] std::string name() const override { return "run_length"; }
@@ -87,7 +88,7 @@ class RunLength : public Codec {
   }
 
  private:
-  /// What earlier calls lost is sent with the next.
+  /// Stores what each call loses by rounding. The next call adds it to its values.
   struct Feedback : CodecState {
     Feedback(SharedCodec codec, std::int64_t size)
         : cast(std::move(codec)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many cases of a kind a run of tests has. All of them in the exhaustive tier; in the quick one
-// some that are spread over them; fewer still under a sanitizer, which looks for faults of memory,
-// threads and undefined behavior: these do not hide in one format of many.
+// Decides how many cases of a kind a run of tests has. The exhaustive tier has all cases, and the
+// quick tier has some that are spread over them. A run with a sanitizer has still fewer, because
+// faults of memory, threads or undefined behavior do not depend on one format of many.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ void __tsan_init() __attribute__((weak));  // NOLINT
 
 namespace cpd::testing {
 
-/// True if a sanitizer watches this program, or the library that it calls.
+/// True if a sanitizer watches this program or the library that it calls.
 inline const bool kSanitized = &__asan_init != nullptr || &__tsan_init != nullptr;
 
 /// True if this run is of the exhaustive tier (CPD_TEST_EVERYTHING, set by `./dev test --all`).
 inline const bool kEverything = std::getenv("CPD_TEST_EVERYTHING") != nullptr;
 
-/// All of them; the first and every `of`th after it under a sanitizer.
+/// Returns all cases; under a sanitizer, the first case and every `of`th case after it.
 template <class T>
 std::vector<T> thinned(std::vector<T> all, std::size_t of = 7) {
   if (!kSanitized) return all;
@@ -32,15 +32,15 @@ std::vector<T> thinned(std::vector<T> all, std::size_t of = 7) {
   return some;
 }
 
-/// Returns whether case number i is among those, about one in `of`, that the quick tier has. They
-/// follow no period of i, which may count through formats, modes and signs.
+/// Returns whether case number i is one of those that the quick tier runs, about one in `of`. The
+/// choice has no period in i, because i may count through formats, modes and signs.
 inline bool is_chosen(std::size_t i, unsigned of) {
   const std::uint64_t mixed = (std::uint64_t{i} + 1) * 0x9E3779B97F4A7C15U;
   return kEverything || of <= 1 || (mixed >> 40) % of == 0;
 }
 
-/// All of them in the exhaustive tier, the first and about one in `of` others in the quick one,
-/// half of these under a sanitizer.
+/// Returns all cases in the exhaustive tier. In the quick tier, returns the first case and about
+/// one in `of` others; under a sanitizer, half as many others.
 template <class T>
 std::vector<T> few(std::vector<T> all, unsigned of) {
   std::vector<T> some;

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps compiled mutants, so that one build holds all of them and a number chooses one.
+"""Wraps compiled mutants, so that one build holds all of them and a number selects one.
 
-An expression becomes `(::cpd_mutant::on(N) ? (after) : (before))`, a statement `if (on(N)) {after}
-else {before}`. What is wrapped is the smallest whole expression or statement around the change;
-changes inside one another, or at one place, form one chain. Constant expressions keep the original.
+An expression becomes `(::cpd_mutant::on(N) ? (after) : (before))`, and a statement becomes
+`if (on(N)) {after} else {before}`. The smallest whole expression or statement around the change is
+wrapped. Changes that overlap, or that are at one place, form one chain. Constant expressions keep
+the original.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _NOISE = re.compile(
 
 
 def number_of(mutant: Mutant) -> int:
-    """Returns the value of CPD_MUTANT that chooses the mutant: 24 bits that other entries do not
-    change."""
+    """Returns the number of a mutant, to which CPD_MUTANT is set. It has 24 bits and does not
+    depend on the list's other entries."""
     return int(hashlib.sha256(mutant.name.encode()).hexdigest()[:6], 16) or 1
 
 
@@ -72,7 +73,7 @@ class Region(NamedTuple):
 
 
 def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
-    """The text of a file with its mutants."""
+    """Returns the text of a file with its mutants."""
     masked = _masked(text)
     changes = [(m, *_change(text, m)) for m in mutants]
     regions = [region(masked, begin, end, after, m.form) for m, begin, end, after in changes]
@@ -88,7 +89,8 @@ def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
 
 
 def _change(text: str, mutant: Mutant) -> tuple[int, int, str]:
-    """Returns what differs: its range in the text, and what stands there instead."""
+    """Returns the part that a mutant changes: its range in the text, and the text that replaces
+    it."""
     before, after = mutant.before, mutant.after
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
@@ -119,7 +121,7 @@ def _chain(form: str, versions: Iterable[tuple[int, str]], original: str) -> str
 
 
 def _masked(text: str) -> str:
-    """The text with blanks for comments, and letters for what is in quotes."""
+    """Returns the text with comments replaced by blanks, and quoted text by letters."""
 
     def blank(found: re.Match[str]) -> str:
         letter = " " if found[0].startswith("/") else "x"
@@ -129,7 +131,7 @@ def _masked(text: str) -> str:
 
 
 def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Region:
-    """The smallest expression or statement around the range [begin, end)."""
+    """Returns the smallest whole expression or statement around the range [begin, end)."""
     while begin > 0 and _is_word(masked[begin - 1 : begin + 1]):
         begin -= 1
     while _is_word(masked[end - 1 : end + 1]):
@@ -160,19 +162,20 @@ def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Reg
 
 
 def _is_word(pair: str) -> bool:
-    """Returns whether two characters are of one word."""
+    """Returns whether two characters belong to one word."""
     return re.fullmatch(r"\w\w", pair) is not None
 
 
 def _is_token(masked: str, at: int) -> bool:
-    """Returns whether a character is of a word or an operator; a colon by itself separates."""
+    """Returns whether a character belongs to a word or an operator. A single colon does not."""
     if masked[at] == ":":
         return masked[at - 1] == ":" or masked[at + 1] == ":"
     return re.match(r"[\w+\-*/%<>=!&|^~.]", masked[at]) is not None
 
 
 def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[int, int]:
-    """The range with the other ends of its brackets; where it `splits` at a comma, around it."""
+    """Extends the range until its brackets match. `splits`: if the range contains a comma outside
+    brackets, extends it to the surrounding brackets."""
     while True:
         depth = 0
         for i in range(begin, end):
@@ -195,7 +198,7 @@ def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[i
 
 
 def _around(masked: str, at: int) -> int:
-    """The bracket that is open at `at`."""
+    """Returns the index of the innermost bracket that is open at `at`."""
     depth = 0
     for i in range(at - 1, -1, -1):
         if masked[i] in _BRACKETS:
@@ -208,7 +211,7 @@ def _around(masked: str, at: int) -> int:
 
 
 def _partner(masked: str, at: int) -> int:
-    """Returns the place of the bracket that belongs to the one at `at`."""
+    """Returns the index of the bracket that matches the bracket at `at`."""
     step = 1 if masked[at] in _CLOSING else -1
     depth = 0
     for i in range(at, len(masked) if step > 0 else -1, step):
@@ -226,7 +229,7 @@ def _is_block_end(masked: str, at: int) -> bool:
 
 
 def _left(masked: str, at: int, is_choice: bool) -> int:
-    """Returns where the expression around `at` begins."""
+    """Returns the index at which the expression around `at` begins."""
     while at > 0:
         c = masked[at - 1]
         if c in ";,{([" or (c == "?" and not is_choice) or _is_block_end(masked, at - 1):
@@ -250,7 +253,7 @@ def _left(masked: str, at: int, is_choice: bool) -> int:
 
 
 def _right(masked: str, at: int, is_choice: bool) -> int:
-    """Returns where the expression around `at` ends."""
+    """Returns the index at which the expression around `at` ends."""
     while at < len(masked):
         c = masked[at]
         if c in ";,)]}":
@@ -266,7 +269,7 @@ def _right(masked: str, at: int, is_choice: bool) -> int:
 
 
 def _statement(masked: str, begin: int, end: int) -> Region:
-    """The statements that the range is part of."""
+    """Returns the range of whole statements that contains the given range."""
     while masked[begin].isspace() and begin < end:
         begin += 1
     while masked[end - 1].isspace() and begin < end:
@@ -287,7 +290,8 @@ def _statement(masked: str, begin: int, end: int) -> Region:
 
 
 def files(mutants: Iterable[Mutant]) -> dict[str, str]:
-    """The texts of all files that mutants change. Raises ValueError where two have one number."""
+    """Returns the texts of all files that mutants change. Raises ValueError if two mutants have the
+    same number."""
     by_file: dict[str, list[Mutant]] = {}
     numbers: dict[int, str] = {}
     for mutant in mutants:

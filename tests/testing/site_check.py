@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
-is fetched from elsewhere, every public name of the package has its place, and the schema of recipes
-equals the package's. `./dev docs` runs it in the process that has made the site."""
+"""Checks the documentation site in a folder.
+
+Links within the site must lead somewhere, and nothing may be fetched from elsewhere. Every public
+name of the package must have an entry in the reference. The JSON schema of recipes must equal the
+package's. `./dev docs` runs these checks in the process that builds the site.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ sys.path.append(str(Path(__file__).parent))
 import surface
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-"""Of which elements a browser fetches what; of `link` only styles and pictures."""
+"""The attribute of each element from which a browser loads a file. For `link`, only some kinds
+count (FETCHED_LINKS)."""
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch"}
 PUBLIC = (
     *("cpd", "cpd.comm", "cpd.compress", "cpd.functional", "cpd.hardware", "cpd.nn", "cpd.optim"),
@@ -73,7 +77,7 @@ def read(path: Path) -> Page:
 
 
 def pages_of(root: Path) -> dict[Path, Page]:
-    """The folder's pages, read by as many processes as there are processors."""
+    """Reads the pages of a folder, with one process for each processor."""
     paths = sorted(root.rglob("*.html"))
     with multiprocessing.get_context("fork").Pool() as processes:
         return dict(zip(paths, processes.map(read, paths), strict=True))
@@ -84,7 +88,8 @@ def is_elsewhere(target: str) -> bool:
 
 
 def broken(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
-    """Links, pictures, scripts and styles that lead to no file or to no place in it."""
+    """Yields links, pictures, scripts and styles that lead to no file, or to an anchor that the
+    file lacks."""
     if not pages:
         yield f"{root} has no pages"
     for path, page in pages.items():
@@ -105,7 +110,7 @@ def _ids(page: Page | None) -> set[str]:
 
 
 def fetched(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
-    """Yields what a browser would fetch from elsewhere to show a page."""
+    """Yields the addresses elsewhere from which a browser would fetch something to show a page."""
     for path, page in pages.items():
         for target in filter(is_elsewhere, page.loaded):
             yield f"{path.relative_to(root)}: fetches {target}"
@@ -117,14 +122,15 @@ def fetched(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
 
 
 def inventory(root: Path) -> set[str]:
-    """Names of Python objects that have a place: the lines of Sphinx's objects.inv, version 2."""
+    """Returns the names of Python objects that the reference documents, from Sphinx's objects.inv
+    (version 2)."""
     content = (root / "objects.inv").read_bytes().split(b"\n", 4)[4]
     lines = zlib.decompress(content).decode().splitlines()
     return {name for name, kind, *_ in map(str.split, lines) if kind.startswith("py:")}
 
 
 def public_names() -> list[set[str]]:
-    """Of each public function and class the names that it has."""
+    """Returns the set of names of each public function and class."""
     from cpd._lazy import later
 
     names: dict[int, set[str]] = {}
@@ -138,7 +144,8 @@ def public_names() -> list[set[str]]:
 
 
 def missing(root: Path) -> Iterator[str]:
-    """Public names, attributes, members and returned types without a place in the reference."""
+    """Yields public names, attributes, members and returned types that the reference does not
+    document."""
     known = inventory(root)
     for names in public_names():
         if not names & known:
@@ -148,7 +155,7 @@ def missing(root: Path) -> Iterator[str]:
 
 
 def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
-    """Yields what the reference lacks of a public function or class."""
+    """Yields what the reference lacks about a public function or class."""
     is_class = inspect.isclass(it) and surface.is_ours(it)
     members = surface.members(it) if is_class else {}
     attributes = surface.attributes(it) if is_class else set()
@@ -163,7 +170,8 @@ def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
 
 
 def returned(it: Any) -> Iterator[str]:
-    """The package's classes in what a function or property returns, or a class annotates."""
+    """Yields the package's classes that a function or property returns, or that a class has in its
+    annotations."""
     it = getattr(it, "fget", None) or getattr(it, "func", None) or getattr(it, "__func__", it)
     annotations = inspect.get_annotations(it) if callable(it) else {}
     public = [text for name, text in annotations.items() if name[0] != "_"]
@@ -175,11 +183,11 @@ def returned(it: Any) -> Iterator[str]:
 
 
 INSIDE = {"ElementRule", "StepTraffic", "SumRule"}
-"""Classes that the attributes which hold them describe."""
+"""Classes without an entry of their own. The attributes that hold them describe them."""
 
 
 def stale_schema(root: Path) -> Iterator[str]:
-    """Says where the site's JSON schema of recipes is not what the package has."""
+    """Yields a line if the site's JSON schema of recipes differs from the package's."""
     from cpd.nn.recipe_schema import schema
 
     path = root / "python/docs/api/recipe.schema.json"
@@ -188,7 +196,7 @@ def stale_schema(root: Path) -> Iterator[str]:
 
 
 def complaints(root: Path) -> list[str]:
-    """Returns what is wrong with the site in a folder, a line each."""
+    """Returns the faults of the site in a folder, one line for each."""
     root = root.resolve()
     pages = pages_of(root)
     return [*broken(root, pages), *fetched(root, pages), *missing(root), *stale_schema(root)]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program as several processes, each of which finds its rank in the environment.
+"""Runs a program as several processes. Each process finds its rank in the environment.
 
     spawn.py RANKS PROGRAM [ARGS...]
 
-Sets CPD_TEST_RANK, CPD_TEST_SIZE, CPD_TEST_FOLDER (a folder of theirs, to tell one another things)
-and NCCL_HOSTID (each its own, so that NCCL lets several ranks use one GPU); in GTEST_OUTPUT the
-word {rank} becomes the rank. Fails where one of them fails or takes longer than four minutes; then
-it ends them all.
+Sets these variables: CPD_TEST_RANK, CPD_TEST_SIZE, CPD_TEST_FOLDER (a folder through which the
+processes exchange files) and NCCL_HOSTID (different for each process, because NCCL then lets
+several ranks use one GPU). In GTEST_OUTPUT, the word {rank} is replaced by the rank. Fails if a
+process fails or takes longer than four minutes, and then ends all processes.
 """
 
 import os

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of `./dev test` did, from the JUnit files of ctest, GoogleTest and pytest.
+"""Summarizes a run of `./dev test` from the JUnit files of ctest, GoogleTest and pytest.
 
     summary.py [--quick] FILE.xml...
 
-Prints each skipped test with its reason and the number of times, the slowest tests, then how many
-ran. With --quick, tests that took more than QUICK seconds and have no reason
-(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++) are named; they fail no
-run, since how long a test takes depends on what else the machine does.
+Prints each skipped test with its reason and the number of times, the slowest tests, and the number
+of tests that ran. --quick also names tests that took more than QUICK seconds and give no reason
+(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++). Such tests do not fail the
+run, because their time depends on the other load of the machine.
 """
 
 import re
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python/ranks"))
 import patience
 
 QUICK = 20.0
-"""Seconds of a machine that is idle (patience.py)."""
+"""Limit for a quick test, in seconds of an idle machine (patience.py)."""
 LISTED = 10
 
 
@@ -34,7 +34,7 @@ class Summary:
     programs: int = 0  # of ctest
     python: Counter[str] = field(default_factory=Counter)
     times: list[tuple[float, str, str]] = field(default_factory=list)
-    """Of each test: its seconds, its name and why they are so many."""
+    """The seconds and the name of each test, and the reason why it is slow."""
 
     def read(self, path: Path) -> None:
         root = ElementTree.parse(path).getroot()
@@ -105,7 +105,8 @@ def _cases(suite: Element) -> Iterator[tuple[Element, Element | None]]:
 
 
 def _first_line(skip: Element) -> str:
-    """The reason, without the place in the source that GoogleTest puts before it."""
+    """Returns the reason of a skipped test, without the source position that GoogleTest puts before
+    it."""
     text = re.sub(r"^[^\n]*:\d+\n", "", skip.get("message", ""))
     return (text.strip().splitlines() or ["no reason"])[0]
 

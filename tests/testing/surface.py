@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what a user of the package has to know: names, methods, parameters, options, keys.
+"""Counts what a user of the package has to know: names, methods, parameters, options and keys.
 
     surface.py [--json FILE] [--store]
 
 A module is public if the reference, the guides or the examples name it, and no part of its name
-begins with an underscore. Its public names are those in `__all__`, those that it imports when they
-are first used, and those that the same pages take from it. A name that two public modules export
-counts twice, because a reader meets it twice. A module within a module is counted as a module, not
-as a name. `cpd.compat`, `cpd_lab.train`, and the functions of `cpd.functional` that torch has by
-the same name are counted apart and enter no other count.
+begins with an underscore. Its public names are those in `__all__`, those that it imports at first
+use, and those that the same pages take from it. A name that two public modules export counts twice,
+because a reader meets it twice. A module within a module counts as a module, and not as a name.
+Three parts are counted separately and do not enter the other counts: `cpd.compat`, `cpd_lab.train`,
+and the functions of `cpd.functional` that torch has under the same name.
 
---json writes the counts and the names (`-`: to standard output, in place of the table). --store
-writes them to the file of the ratchet test, `tests/python/project/surface.json`.
+--json writes the counts and the names to a file; `-` prints them instead of the table. --store
+writes them to `tests/python/project/surface.json`, the file of the test that lets no count grow.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ GUIDES = ("README.md", "python/*.md", "python/docs/*.md", "python/docs/tasks/*.m
 EXAMPLES = ("examples/**/*.py", "examples/**/*.ipynb")
 REFERENCE = ("python/docs/api/*.md",)
 APART = ("cpd.compat", "cpd_lab.train")
-"""The modules whose names are counted apart."""
+"""The modules whose names are counted separately."""
 
 SPECS = {
     *("Accumulator", "Cast", "Codec", "Format"),
     *("Recipe", "Reduce", "Scaled", "Schedule"),
 }
-"""The public classes that say how to compute. Their keys are their constructors' keywords."""
+"""The public classes that describe a computation. Their keys are the keywords of their
+constructors."""
 GRAMMARS = {
     "format": "cpd.numeric.formats.format",
     "scaled format": "cpd.numeric.scaled.scaled",
@@ -61,15 +62,15 @@ GRAMMARS = {
     "schedule of a rate": "cpd_lab.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
 }
-"""The little languages in which a user writes, each with the function that reads it. Options of the
-command line with a reader of their own are found without this table."""
+"""The grammars of texts that a user writes, each with the function that parses it. Options of the
+command line with a parser of their own are found without this table."""
 PLAIN = {int, float, str, Path, None}
-"""The types of options that have no grammar."""
+"""The types of command line options that have no grammar."""
 
 
 def found_at(name: str) -> Any:
-    """Returns what a dotted name of the package names, as a program finds it: an attribute wins
-    over a module. Returns None if there is nothing of that name."""
+    """Returns the object that a dotted name of the package means. An attribute wins over a module
+    of the same name, as in a program. Returns None if there is no such object."""
     path, _, rest = name.partition(".")
     it: Any = importlib.import_module(path)
     for part in rest.split(".") if rest else ():
@@ -82,7 +83,7 @@ def found_at(name: str) -> Any:
 
 
 def documented(text: str) -> Iterator[str]:
-    """The dotted names that a page of the reference documents."""
+    """Yields the dotted names that a page of the reference documents."""
     current = "cpd"
     for line in text.splitlines():
         directive, _, name = line.strip().removeprefix(".. ").partition(":: ")
@@ -95,7 +96,8 @@ def documented(text: str) -> Iterator[str]:
 
 
 def members_of(module: str) -> list[str]:
-    """The names that the reference shows of a module without `__all__`, as Sphinx finds them."""
+    """Returns the names that the reference shows for a module without `__all__`. Sphinx finds the
+    same names."""
     it = found_at(module)
     own = {name: one for name, one in vars(it).items() if not hasattr(it, "__all__")}
     kept = [name for name, one in own.items() if getattr(one, "__module__", "") == it.__name__]
@@ -103,7 +105,7 @@ def members_of(module: str) -> list[str]:
 
 
 def used(text: str) -> Iterator[str]:
-    """The dotted names that a guide or an example takes from the package."""
+    """Yields the dotted names that a guide or an example uses of the package."""
     text = re.sub(r"(?m)^\s*\.\.\. ?", "", text)  # the prompt of a statement's further lines
     yield from re.findall(r"\bcpd(?:_lab)?(?:\.[A-Za-z]\w*)+", text)
     imports = r"from (cpd(?:_lab)?(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)"
@@ -112,8 +114,8 @@ def used(text: str) -> Iterator[str]:
 
 
 def mentioned(root: Path = ROOT) -> set[str]:
-    """All dotted names without a leading underscore by which pages and examples name the package's
-    modules and what is in them."""
+    """Returns all dotted names of the package, without a leading underscore, that pages and
+    examples contain."""
     names = {"cpd"}
     for patterns, read in ((REFERENCE, documented), ((*GUIDES, *EXAMPLES), used)):
         for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
@@ -122,7 +124,8 @@ def mentioned(root: Path = ROOT) -> set[str]:
 
 
 def public_modules(names: set[str]) -> dict[str, set[str]]:
-    """The public modules by their shortest names, each with the names that pages take from it."""
+    """Returns the public modules by their shortest names, each with the names that pages take from
+    it."""
     modules: dict[ModuleType, tuple[str, set[str]]] = {}
     for name in sorted(names, key=lambda name: (name.count("."), name)):
         parts = name.split(".")
@@ -134,7 +137,7 @@ def public_modules(names: set[str]) -> dict[str, set[str]]:
 
 
 def names_of(path: str, taken: set[str]) -> dict[str, Any]:
-    """The public names of a public module, with what they name; modules are left out."""
+    """Returns the public names of a public module, each with its object. Modules are left out."""
     from cpd._lazy import later
 
     module = found_at(path)
@@ -144,7 +147,7 @@ def names_of(path: str, taken: set[str]) -> dict[str, Any]:
 
 
 def is_mirror(name: str, it: Any) -> bool:
-    """Returns whether a name is a function of `cpd.functional` that torch has, too."""
+    """Returns whether a name is a function of `cpd.functional` that torch also has."""
     path, _, last = name.rpartition(".")
     if path != "cpd.functional" or not inspect.isfunction(it):
         return False
@@ -155,12 +158,12 @@ def is_mirror(name: str, it: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Returns whether a class is defined in these packages."""
+    """Returns whether a class is defined in `cpd` or `cpd_lab`."""
     return cls.__module__.split(".")[0] in ("cpd", "cpd_lab")
 
 
 def members(cls: type) -> dict[str, Any]:
-    """The public methods and properties of a class, as far as this package defines them."""
+    """Returns the public methods and properties of a class that this package defines, by name."""
     named: dict[str, Any] = {}
     for base in filter(is_ours, reversed(cls.__mro__)):
         named.update(vars(base))
@@ -169,15 +172,16 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def attributes(cls: type) -> set[str]:
-    """The public fields of a class that it annotates, such as those of a dataclass."""
+    """Returns the names of the public fields that a class annotates, such as those of a
+    dataclass."""
     named = {n for base in cls.__mro__ if is_ours(base) for n in inspect.get_annotations(base)}
     return {name for name in named if name[0] != "_"} - members(cls).keys()
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's or a constructor's parameters, except `self` and those of type
-    Never. Fields of a generated constructor are attributes; protocols' constructors and C++
-    functions have none."""
+    """Returns the names of a function's or a constructor's parameters, except `self` and parameters
+    of type Never. The list is empty for generated constructors (their fields count as attributes),
+    for constructors of protocols, and for C++ functions."""
     if inspect.isclass(function):
         inits = [vars(base).get("__init__") for base in function.__mro__ if is_ours(base)]
         made = next(filter(None, inits), None)
@@ -192,13 +196,14 @@ def parameters(function: Any) -> list[str]:
 
 
 def parameters_of(it: Any) -> int:
-    """The number of parameters of a function, or of a class's constructor and methods."""
+    """Returns the number of parameters of a function, or of a class's constructor and methods
+    together."""
     methods = [getattr(it, name) for name in members(it)] if inspect.isclass(it) else []
     return sum(len(parameters(one)) for one in (it, *methods))
 
 
 def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options and arguments of a command and of its subcommands; `--help` is left out."""
+    """Yields the options and arguments of a command and of its subcommands, except `--help`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in dict.fromkeys(action.choices.values()):
@@ -208,7 +213,7 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by name."""
+    """Returns the parser of each command, by the command's name."""
     from cpd.cli import build_parser
 
     subparsers = argparse._SubParsersAction
@@ -217,7 +222,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
-    """The keys of each public spec, and the options of each compressor."""
+    """Returns the keys of each public class in SPECS, and the options of each compressor."""
     last = {name.rpartition(".")[2]: it for name, it in names.items()}
     keys = {name: parameters(last[name]) for name in sorted(SPECS & last.keys())}
     from cpd.compress.table import compressors
@@ -228,7 +233,8 @@ def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def grammars() -> list[str]:
-    """The grammars whose readers exist, and those of options of the command line."""
+    """Returns the names of all grammars: those in GRAMMARS whose parser exists, and those of
+    command line options."""
     found = [name for name, reader in GRAMMARS.items() if found_at(reader) is not None]
     types = {action.type for one in commands().values() for action in actions(one)}
     kinds = [kind for kind in types - PLAIN if inspect.isfunction(kind)]
@@ -236,7 +242,8 @@ def grammars() -> list[str]:
 
 
 def surface() -> dict[str, Any]:
-    """Counts the package's surface: `counts`, what is counted `apart`, and the `names`."""
+    """Counts the package's surface. Returns a dictionary with `counts`, the separate counts
+    `apart`, and `names`."""
     modules = {path: names_of(path, taken) for path, taken in public_modules(mentioned()).items()}
     own = {path: it for path, it in modules.items() if it and not path.startswith(APART)}
     every = {f"{path}.{name}": it for path, names in own.items() for name, it in names.items()}
@@ -266,14 +273,15 @@ def surface() -> dict[str, Any]:
 
 
 def ambiguous(names: dict[str, Any]) -> set[str]:
-    """The last parts of names that mean different things in different public modules."""
+    """Returns the last parts of names that mean different objects in different public modules."""
     meant: dict[str, int] = {}
     pairs = [(name.rpartition(".")[2], id(it)) for name, it in names.items()]
     return {last for last, it in pairs if meant.setdefault(last, it) != it}
 
 
 def hiding(names: dict[str, Any]) -> list[str]:
-    """The names of functions and classes that a module of the package has, too."""
+    """Returns the names of functions and classes that are also the name of a module of the
+    package."""
     package = Path(importlib.import_module("cpd").__file__ or "").parent.parent
     paths = {name: package.joinpath(*name.split(".")) for name in names}
     return [n for n, path in paths.items() if path.is_dir() or path.with_suffix(".py").is_file()]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All 2^32 binary32 patterns against a step function, block by block, on all cores.
+// Compares the results for all 2^32 binary32 patterns with a step function, block by block, on all
+// cores.
 #pragma once
 
 #include <algorithm>
@@ -20,23 +21,26 @@
 
 namespace cpd::testing {
 
-/// Patterns checked at a time by one thread: input, output and expectation stay in its cache.
+/// The number of patterns that a thread checks at a time. Inputs, outputs and expected results fit
+/// in its cache.
 constexpr std::uint64_t kSweepBlock = std::uint64_t{1} << 17;
 constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32;
 
-/// The library runs in one thread here: the sweep brings its own. Constructed before any operation.
+/// Limits the library to one thread, because the sweep runs threads of its own. Must be constructed
+/// before any operation.
 struct OneLibraryThread {
   OneLibraryThread() { setenv("CPD_NUM_THREADS", "1", 1); }
 };
 
-/// Every how many blocks one is checked: 1, or CPD_EXHAUSTIVE_STRIDE for a quick look.
+/// Returns the distance between the blocks that are checked: 1 (all blocks), or
+/// CPD_EXHAUSTIVE_STRIDE for a faster run.
 inline std::uint64_t sweep_stride() {
   const char* text = std::getenv("CPD_EXHAUSTIVE_STRIDE");
   const std::uint64_t stride = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
   return stride == 0 ? 1 : stride;
 }
 
-/// The expected result of each of a block's patterns, from steps in which T is a value or a code.
+/// The expected results of a block's patterns, from a list of steps. T is a value or a code.
 template <class T>
 class Expectation {
  public:
@@ -49,7 +53,7 @@ class Expectation {
     steps_.push_back({0xFF800001u, of_nan});
   }
 
-  /// out[i] = what pattern `first + i` should give, for kSweepBlock patterns.
+  /// Sets out[i] to the expected result for pattern first + i, for kSweepBlock patterns.
   void fill(std::uint32_t first, T* out) const {
     const auto begins_after = [](std::uint64_t bits, const Step& step) {
       return bits < step.first;
@@ -64,7 +68,7 @@ class Expectation {
       at = until;
       if (at < end) step = next;
     }
-    // Patterns of positive NaNs lie between the last positive and the first negative step.
+    // The patterns of positive NaNs lie between the last positive and the first negative step.
     const std::uint64_t from = std::max<std::uint64_t>(first, 0x7F800001u);
     const std::uint64_t until = std::min<std::uint64_t>(end, 0x80000000u);
     if (from < until) std::fill(out + (from - first), out + (until - first), of_nan_);
@@ -83,7 +87,7 @@ inline Expectation<float> expect_cast(const reference::Spec& spec, const referen
   return {std::move(steps), from_bits(reference::kNanBits)};
 }
 
-/// Each pattern itself, NaN as the one quiet NaN.
+/// Sets out[i] to pattern first + i, and to the quiet NaN if the pattern is any NaN.
 inline void fill_patterns(std::uint32_t first, float* out) {
   for (std::uint32_t i = 0; i < kSweepBlock; ++i) {
     const bool is_nan = ((first + i) & 0x7FFFFFFF) > 0x7F800000;
@@ -97,8 +101,8 @@ struct SweepResult {
   std::string first;  // a mismatch, described
 };
 
-/// Calls operation(input, output, n) on blocks of all patterns and compares its outputs, bit for
-/// bit, with fill(first, expected).
+/// Calls operation(input, output, n) on blocks of all patterns, and compares each output bit for
+/// bit with the block that fill(first, expected) writes.
 template <class T, class Fill, class Operation>
 SweepResult sweep(const Fill& fill, const Operation& operation) {
   SweepResult result;
@@ -139,7 +143,7 @@ SweepResult sweep(const Fill& fill, const Operation& operation) {
   return result;
 }
 
-/// Counts sweeps and prints what was covered.
+/// Counts the sweeps, and prints how many inputs were covered.
 class SweepReport {
  public:
   void add(const SweepResult& result) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The number of the library's threads.
+// Sets the number of the library's threads.
 #pragma once
 
 #include <cstdlib>
 
 namespace cpd::testing {
 
-/// Sets CPD_NUM_THREADS while alive.
+/// While it lives, sets CPD_NUM_THREADS to `count`.
 class WithThreads {
  public:
   explicit WithThreads(const char* count) { setenv("CPD_NUM_THREADS", count, 1); }

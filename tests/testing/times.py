@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the steps of `./dev` took, from the file that they are written to.
+"""Prints how long the steps of `./dev` took, from the file to which `./dev` writes the times.
 
     times.py TIMES.tsv [RESULT.json]
 
-Prints a line a step, with what was downloaded and installed apart; with a second file, also keeps
-them there, beside the machine that they were measured on.
+Prints one line for each step, and separately what was downloaded and installed. With RESULT.json,
+also stores the times there, with a description of the machine.
 """
 
 import json
@@ -21,7 +21,8 @@ INSTALLS = ("system packages", "Python packages", "NCCL's package")
 
 
 def steps(path: Path) -> dict[str, float]:
-    """Seconds of each step, those of one name together, in the order in which they began."""
+    """Returns the seconds of each step, in the order in which steps began. Steps of the same name
+    are added."""
     seconds: dict[str, float] = {}
     for line in path.read_text().splitlines():
         name, _, taken = line.partition("\t")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which functions of the kernels' table a call uses, and which paths the tiles of a product take.
+// Records which functions of the kernel table a call uses, and which paths the tiles of a product
+// take.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,8 @@
 
 namespace cpd {
 #ifdef CPD_ISA_AVX2
-/// AVX2's products, which report the paths of their tiles (tests/CMakeLists.txt).
+/// AVX2's product kernels, compiled so that they report the paths of their tiles
+/// (tests/CMakeLists.txt).
 namespace traced {
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 GemmPath gemm_path(const GemmPlan& plan, bool given);
@@ -26,7 +28,7 @@ GemmPath gemm_path(const GemmPlan& plan, bool given);
 
 namespace testing {
 
-/// The kernels' names, in the list's order.
+/// The names of the kernels, in the order of operations.def.
 constexpr std::array kKernelNames = {
 #define CPD_CPU(Result, name, ...) #name,
 #include "cpd/backend/operations.def"
@@ -35,7 +37,7 @@ constexpr std::size_t kernel_number(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(kKernelNames, name) - kKernelNames.begin());
 }
 
-/// The kernels that an explanation names; others prepare their operands.
+/// The kernels that an explanation names. Other kernels only prepare their operands.
 constexpr std::array kExplained = {"cast",
                                    "encode",
                                    "decode",
@@ -51,7 +53,7 @@ constexpr std::array kExplained = {"cast",
                                    "cast_power_blocks",
                                    "hadamard"};
 
-/// While it lives, Kernels() is a table that counts the calls of `real` by function.
+/// While it lives, Kernels() returns a table that counts the calls of each function of `real`.
 class TracedKernels {
  public:
   explicit TracedKernels(const KernelTable& real) : table_(real) {
@@ -69,7 +71,7 @@ class TracedKernels {
   static void forget() {
     for (auto& count : counts_) count = 0;
   }
-  /// The names of the explained kernels that were called since.
+  /// Returns the names of the explained kernels that were called since the last call of forget().
   static std::set<std::string> called() {
     std::set<std::string> names;
     for (const char* name : kExplained) {
@@ -95,7 +97,7 @@ class TracedKernels {
   KernelTable table_;
 };
 
-/// The paths that tiles of products of traced::gemm took, by FastPath's numbers.
+/// The number of tiles that took each path in traced::gemm, indexed by FastPath.
 inline std::array<std::atomic<int>, 16> tiles_of_path{};
 
 }  // namespace testing

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every transport must do, written once: all ranks of a group call the same check at once,
-// each with its own end. A message that does not come within a minute fails the check.
+// Checks that every transport must pass. All ranks of a group call the same check at the same time,
+// each with its own end. A message that does not arrive within a minute fails the check.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@
 
 namespace cpd::testing {
 
-/// Where messages lie: the host's memory, unless a test says how to have the GPU's.
+/// The memory that holds messages: the host's, unless a test provides functions for a GPU's memory.
 struct MessageMemory {
   std::function<std::shared_ptr<void>(std::int64_t)> allocate = [](std::int64_t bytes) {
     return std::shared_ptr<void>(new std::uint8_t[static_cast<std::size_t>(bytes) + 1],
@@ -36,13 +36,14 @@ struct MessageMemory {
   std::function<void(void*, const void*, std::size_t)> read = std::memcpy;   ///< to the host
 };
 
-/// One end of a group, for the checks.
+/// One rank's end of a group, for the checks.
 struct TransportEnd {
   Transport& transport;
   MessageMemory memory{};
 };
 
-/// Returns what rank `from` sends to rank `to` as message `number`: other bytes for each.
+/// Returns the bytes of message `number` from rank `from` to rank `to`. They differ for each
+/// message.
 inline std::vector<std::uint8_t> message_bytes(int from, int to, int number, std::int64_t bytes) {
   std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
   std::uint64_t state = static_cast<std::uint64_t>(from) << 40 |
@@ -61,7 +62,7 @@ inline std::string to_text(const std::vector<int>& ranks) {
   return text.empty() ? " none" : text;
 }
 
-/// Polls until `done`; throws where it is not in time.
+/// Polls until done() is true. Throws if that takes longer than `patience`.
 template <class Function>
 void await(const std::string& what, Function done,
            std::chrono::seconds patience = std::chrono::seconds(60)) {
@@ -72,7 +73,8 @@ void await(const std::string& what, Function done,
   }
 }
 
-/// Messages of one Start, with their memory, checked when they have come.
+/// The messages of one Start, with their memory. Finish waits for them and checks the received
+/// bytes.
 class Exchange {
  public:
   Exchange(const TransportEnd& end, int number) : end_(end), number_(number) {}
@@ -104,7 +106,7 @@ class Exchange {
           << " to rank " << end_.transport.rank();
     }
   }
-  /// Leaves the messages; their memory stays for ever.
+  /// Gives up the messages. Their memory is never freed.
   void Abandon() {
     static std::mutex mutex;
     static auto& for_ever = *new std::vector<std::shared_ptr<void>>();
@@ -122,7 +124,8 @@ class Exchange {
   std::unique_ptr<Transfer> transfer_;
 };
 
-/// A message to and from every other rank, of `bytes` and a few more by the pair.
+/// Adds a message to and from every other rank. Its length is `bytes`, plus the sender's rank if
+/// `varied`.
 inline void exchange_with_all(Exchange& exchange, const Transport& transport, std::int64_t bytes,
                               bool varied = true) {
   for (int peer = 0; peer < transport.size(); ++peer) {
@@ -140,7 +143,7 @@ inline void check_ends(const TransportEnd& end, const std::string& name, int siz
   EXPECT_EQ(end.transport.ranks_on_host(), size);
 }
 
-/// All pairs at once, empty messages, odd sizes, short and long ones.
+/// Checks messages between all pairs at once, with lengths from empty to long.
 inline void check_sizes(const TransportEnd& end) {
   int number = 0;
   for (const std::int64_t bytes : {0, 1, 3, 4093, 65536, 5000000}) {
@@ -156,7 +159,8 @@ inline void check_sizes(const TransportEnd& end) {
   nothing.Finish();
 }
 
-/// To the next rank and from the one before, then between two ranks alone, in one direction.
+/// Checks messages to the next rank and from the previous one, then a message between two ranks in
+/// one direction.
 inline void check_some_peers(const TransportEnd& end) {
   const int size = end.transport.size();
   const int rank = end.transport.rank();
@@ -173,7 +177,7 @@ inline void check_some_peers(const TransportEnd& end) {
   pair.Finish();
 }
 
-/// Many tags under way; the first is waited for last.
+/// Starts messages with many tags, and waits for the first one last.
 inline void check_many_tags(const TransportEnd& end) {
   constexpr int count = 64;
   std::vector<std::unique_ptr<Exchange>> exchanges;
@@ -185,7 +189,7 @@ inline void check_many_tags(const TransportEnd& end) {
   for (int i = count - 1; i >= 0; --i) exchanges[static_cast<std::size_t>(i)]->Finish();
 }
 
-/// Messages of equal tags arrive in the order in which they were started.
+/// Checks that messages with equal tags arrive in the order in which they were started.
 inline void check_equal_tags(const TransportEnd& end) {
   constexpr int count = 12;
   std::vector<std::unique_ptr<Exchange>> exchanges;
@@ -197,8 +201,8 @@ inline void check_equal_tags(const TransportEnd& end) {
   for (auto& exchange : exchanges) exchange->Finish();
 }
 
-/// Waiting() names the last rank, which is silent until rank 0 tells it to speak. Not for
-/// transports that only know of a transfer as a whole.
+/// Checks that Waiting() names the last rank, which sends nothing until rank 0 tells it to. Not for
+/// transports that know only whether a transfer as a whole is complete.
 inline void check_waiting(const TransportEnd& end) {
   const int last = end.transport.size() - 1;
   const int rank = end.transport.rank();
@@ -227,7 +231,7 @@ inline void check_waiting(const TransportEnd& end) {
   gather.Finish();
 }
 
-/// Wrong arguments are refused, and nothing is under way afterwards.
+/// Checks that wrong arguments are refused, and that no transfer is in progress afterwards.
 inline void check_refusals(const TransportEnd& end) {
   Transport& transport = end.transport;
   const int size = transport.size();
@@ -246,8 +250,8 @@ inline void check_refusals(const TransportEnd& end) {
   }
 }
 
-/// Rank 0 gives up on a message that nobody sends and says so; all hear of it. Then a group of all
-/// works, and another of the odd or even ranks.
+/// Rank 0 gives up on a message that nobody sends and raises the alarm; all ranks must see it. Then
+/// checks a new group of all ranks, and one of the odd or even ranks.
 inline void check_alarm(const TransportEnd& end) {
   Transport& transport = end.transport;
   const int size = transport.size();
@@ -284,7 +288,7 @@ inline void check_alarm(const TransportEnd& end) {
   check_waiting(all_end);  // the groups do not disturb each other
 }
 
-/// Lists that name no group, and a member that does not come.
+/// Checks lists of ranks that are not a valid group, and a member that does not join.
 inline void check_subgroup_refusals(const TransportEnd& end) {
   Transport& transport = end.transport;
   const int size = transport.size();
@@ -301,9 +305,9 @@ inline void check_subgroup_refusals(const TransportEnd& end) {
   EXPECT_EQ(alone->ranks_on_host(), 1);
 }
 
-/// A message of another length than was due is an error that names both and the sender, here rank
-/// 0's to rank 1. Not for transports whose ranks have no lengths of their own. What follows is
-/// well.
+/// Checks that a message of unexpected length is an error that names both lengths and the sender
+/// (here from rank 0 to rank 1). Later messages must arrive. Not for transports that do not
+/// transmit a message's length.
 inline void check_other_length(const TransportEnd& end) {
   if (end.transport.size() < 2) return;
   for (const std::int64_t sent : {5, 900, 200000}) {
@@ -334,7 +338,7 @@ inline void check_other_length(const TransportEnd& end) {
   }
 }
 
-/// More bytes than an int counts, from rank 0 to rank 1.
+/// Checks a message from rank 0 to rank 1 with more bytes than an int can count.
 inline void check_huge(const TransportEnd& end) {
   constexpr std::int64_t bytes = (std::int64_t{1} << 31) + 12345;
   if (end.transport.rank() > 1 || end.transport.size() < 2) return;

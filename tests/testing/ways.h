@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many specs of a reduction: orders, messages and groups, and for each formats, sums, roundings and
-// scales.
+// Makes many specs of a reduction: orders, exchanges and groups, and for each of them formats,
+// sums, roundings and scales.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline std::string describe(const Reduce& spec, std::size_t world) {
          ToString(spec.result) + ", " + ToString(spec.rounding.mode);
 }
 
-/// An order, its messages, its groups.
+/// An order of summation, an exchange, and a group size.
 struct Way {
   Order order;
   Exchange exchange;
@@ -50,7 +50,7 @@ inline const std::vector<Format>& formats() {
   return all;
 }
 
-/// The sums that a way can have, in a format.
+/// Returns the accumulators in this format that the order permits.
 inline std::vector<Accumulator> accumulators(const Way& way, const Format& format) {
   std::vector<Accumulator> all(1);
   if (way.order != Order::tree) {
@@ -69,7 +69,8 @@ inline std::vector<Accumulator> accumulators(const Way& way, const Format& forma
   return all;
 }
 
-/// One of many specs of a way: number `pick` runs through formats, sums, roundings and scales.
+/// Returns one of many specs with this order, exchange and group size. `pick` selects formats,
+/// sums, roundings and scales.
 inline Reduce spec_of(const Way& way, std::size_t pick) {
   Reduce spec;
   spec.order = way.order;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A second oracle, some twenty times faster than reference.h and independent of it and of the
-// kernels: exact sums and products of binary32 numbers in 128-bit integers, what lies farther below
-// kept as one sticky bit, rounded by integer arithmetic. For dot in reference_gemm.h, and for the
-// millions of cases that reference.h is too slow for. Signed formats with a zero only.
+// A second oracle, about 20 times faster than reference.h and independent of it and of the kernels.
+// Sums and products of binary32 numbers are exact in 128-bit integers. Bits farther below are
+// combined into one sticky bit. Rounding is integer arithmetic. It serves as the arithmetic of dot
+// in reference_gemm.h, and for millions of cases for which reference.h is too slow. It supports
+// only signed formats with a zero.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,9 @@ inline int bit_length(U128 x) {
   return 64 - std::countl_zero(static_cast<std::uint64_t>(x));
 }
 
-// (significand + something in (0, 1) if sticky) * 2^exponent. A sticky number has a significand of
-// at least 60 bits, so that every place that a rounding looks at is above the sticky bit.
+// A number (significand + f) * 2^exponent, where f = 0, or f is in (0, 1) if sticky. A sticky
+// number has a significand of at least 60 bits, so all bits that decide a rounding are above the
+// sticky bit.
 struct Wide {
   enum class Kind : std::uint8_t { finite, infinite, nan };
   Kind kind = Kind::finite;
@@ -99,7 +101,7 @@ struct WideArithmetic {
 
   static bool is_finite(const Wide& x) { return x.kind == Wide::Kind::finite; }
 
-  // x is a binary32 value.
+  // Converts x to float. x must be a binary32 value.
   static float to_float(const Wide& x) {
     const std::uint32_t sign = x.negative ? 0x80000000u : 0;
     if (x.kind == Wide::Kind::nan) return std::bit_cast<float>(reference::kNanBits);
@@ -116,7 +118,8 @@ struct WideArithmetic {
     if (bit_length(x.significand) + x.exponent < bit_length(y.significand) + y.exponent) {
       std::swap(x, y);
     }
-    // x is the larger or as large: give it all the places there are, less one for a carry.
+    // x has the same leading exponent as y or a larger one. Shifts x left as far as possible, but
+    // leaves one bit for a carry.
     const int room = 126 - bit_length(x.significand);
     const int places = std::min(room, std::max(0, x.exponent - y.exponent));
     x.significand <<= places;
@@ -186,7 +189,8 @@ struct WideArithmetic {
 
   static bool stochastic_up(const Options& o, U128 rest, int shift, bool sticky) {
     const int n = o.random_bits;
-    // floor(nu 2^(n + 1)) and whether anything is below it.
+    // `twice` is floor(nu 2^(n + 1)), where nu is the fraction of the gap. `below` is whether any
+    // bits lie below it.
     const int down = shift - (n + 1);
     const U128 twice = down >= 0 ? rest >> down : rest << -down;
     const bool below = sticky || (down > 0 && (twice << down) != rest);
@@ -205,13 +209,15 @@ struct WideArithmetic {
     throw std::logic_error("unknown variant");
   }
 
-  // The magnitude code that |x| rounds to, codes being continued without an upper bound.
+  // Returns the code of the magnitude to which |x| rounds. Codes continue beyond the largest finite
+  // code.
   static std::uint64_t round_to_code(const Spec& spec, const Wide& x, const Options& o) {
     if (x.is_zero()) return 0;
     const int top = bit_length(x.significand) + x.exponent - 1;
     const bool gap = !spec.subnormals && top < spec.emin();
     const int exponent = std::max(top, spec.emin());
-    // The spacing of the grid; below the least normal of a format without subnormals, that normal.
+    // The spacing of values at x. Below the least normal number of a format without subnormals, the
+    // spacing is that number.
     const int quantum = gap ? spec.emin() : exponent - spec.man;
     U128 significand = x.significand;
     bool sticky = x.sticky;
@@ -228,7 +234,7 @@ struct WideArithmetic {
     }
     const auto whole = static_cast<std::uint64_t>(significand >> shift);
     const U128 rest = significand - (U128{whole} << shift);
-    // Ties go to the even code, whose parity for man = 0 is the exponent's.
+    // Ties go to the even code. With no mantissa bits, an even code has an even exponent field.
     const bool odd = !gap && code_of(spec, exponent, whole) % 2 != 0;
     const bool up = goes_up(o, x.negative, odd, rest, shift, sticky);
     if (gap) return up ? std::uint64_t{1} << spec.man : 0;

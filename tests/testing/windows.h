@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Windows on images by their definition, element by element.
+// Computes windows on images by their definition, element by element.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,13 @@
 
 namespace cpd::testing {
 
-/// One of low … high.
+/// Returns a random integer from low to high, both included.
 inline std::int64_t one_of(std::mt19937& draw, std::int64_t low, std::int64_t high) {
   return low + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(high - low + 1));
 }
 
-/// Windows along `rank` axes; those that are spread have step 1.
+/// Returns random windows along `rank` axes. `spread`: zeros may lie between elements, and all
+/// steps are 1.
 inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   Windows windows;
   windows.rank = rank;
@@ -34,7 +35,7 @@ inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   return windows;
 }
 
-/// The axes' fields as a shape, after what comes before them.
+/// Returns `shape`, extended by one field of each axis.
 inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Shape shape) {
   for (int d = 0; d < windows.rank; ++d) {
     shape.push_back(windows.axes[static_cast<std::size_t>(d)].*field);
@@ -42,7 +43,8 @@ inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Sha
   return shape;
 }
 
-/// The element of an image's channel under a tap of a window; +0 beside and between its elements.
+/// Returns the element of an image's channel that a tap of a window meets; +0 outside the image and
+/// between its elements.
 inline float under(const Tensor& image, const Windows& windows, std::int64_t number,
                    std::int64_t channel, std::int64_t tap, std::int64_t place) {
   std::int64_t at = 0;
@@ -62,7 +64,7 @@ inline float under(const Tensor& image, const Windows& windows, std::int64_t num
   return image.values()[static_cast<std::size_t>(at)];
 }
 
-/// images x groups x terms x windows.
+/// Returns the unfolded image, with the shape images x groups x terms x windows.
 inline Tensor unfolded(const Tensor& image, std::int64_t groups, const Windows& windows) {
   const std::int64_t images = image.shape()[0];
   const std::int64_t channels = image.shape()[1] / groups;

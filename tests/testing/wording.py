@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the wording of pages, comments and docstrings: American spelling, and no banned phrase.
 
-    wording.py            prints the faults; status 1 if there are any
-    wording.py --list     prints also the phrases that may remain
-    wording.py --store    writes again how many remain; none may grow
+    wording.py                   prints the faults; exits with 1 if there are any
+    wording.py --list            also prints the phrases that may remain
+    wording.py --store           stores how many phrases remain; no number may grow
 
-codespell reads the spelling. wording.toml has the banned phrases and the words that codespell does
-not know, each with its reason, and how often each file may still have each phrase or misspelled
-word. Text in fences, in backticks and in double quotation marks is not read.
+codespell checks the spelling. wording.toml has the banned phrases and the words that codespell does
+not know, each with its reason. It also has the number of times that each file may still have each
+phrase or misspelled word. Text in fences, in backticks and in double quotation marks is not read.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ FILE = Path(__file__).with_suffix(".toml")
 MARK = "# ---- written by wording.py --store "
 DICTIONARIES = "clear,rare,en-GB_to_en-US"
 HASH = (".cmake", ".sh", ".toml", ".yaml", ".yml", "CMakeLists.txt", "/run", "dev")
-"""Files whose comments begin with a number sign."""
+"""The ends of names of files whose comments begin with a number sign."""
 SLASHES = (".sv", ".svh")
-"""Further files whose comments begin with two slashes."""
+"""The ends of names of further files whose comments begin with two slashes."""
 MADE = ("requirements.lock", "tests/testing/wording.toml")
-"""Files that are not read."""
+"""Files that are not checked."""
 QUOTED = re.compile(r"``.+?``|`[^`]+`|\"[^\"]*\"|“[^”]*”|<[^ >][^>]*>|\]\([^)]*\)|https?://\S+")
-"""Code, quotations, tags, and the targets of links."""
+"""Matches code, quotations, tags, and the targets of links."""
 NAME = re.compile(r"\b\w*(?:_\w*|\w[A-Z]\w*|\d\w*)\b|\b\w+(?=\()|\b[\w/]+\.(?:\w+)\b")
-"""Names of code and of files that are not in backticks."""
+"""Matches names of code and of files that are not in backticks."""
 
 
 class Phrase(NamedTuple):
@@ -51,7 +51,8 @@ class Phrase(NamedTuple):
     """True if only the first word of a comment or docstring is banned."""
 
     def count(self, text: prose.Text) -> int:
-        """Returns how often a text has the phrase. Its quotations and its code must be masked."""
+        """Returns how many times a text has the phrase. Quotations and code in the text must be
+        masked."""
         if not self.opening:
             return len(self.pattern.findall(text.text))
         return int(text.kind in ("comment", "docstring") and bool(self.pattern.match(text.text)))
@@ -63,11 +64,11 @@ class Rules(NamedTuple):
     phrases: tuple[Phrase, ...]
     words: tuple[str, ...]
     left: dict[str, dict[str, int]]
-    """The number of each phrase in each file, by file and by phrase."""
+    """The number of times that each phrase occurs in each file, by file and by phrase."""
 
 
 def read_rules(text: str) -> Rules:
-    """Reads wording.toml. Raises ValueError for a rule without its reason, or a phrase that is
+    """Reads wording.toml. Raises ValueError for a rule without a reason, or for a phrase that is
     listed twice."""
     data = tomllib.loads(text)
     phrases = []
@@ -87,12 +88,12 @@ def read_rules(text: str) -> Rules:
 
 
 def masked(text: str) -> str:
-    """Returns the text with a sign in place of each quotation and each piece of code."""
+    """Returns the text with each quotation and each piece of code replaced by a backtick."""
     return QUOTED.sub("`", text)
 
 
 def trailing(name: str, source: str) -> Iterator[prose.Text]:
-    """Yields the comments behind code on the same line, of Python and of C++."""
+    """Yields the comments that follow code on the same line, in Python and C++."""
     if name.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT and not token.line.lstrip().startswith("#"):
@@ -111,14 +112,15 @@ def hash_comments(name: str, source: str) -> Iterator[prose.Text]:
 
 
 def texts(root: Path = prose.ROOT) -> Iterator[prose.Text]:
-    """Yields all that is read; quotations and code are masked."""
+    """Yields all texts that are checked, with quotations and code masked."""
     for text in (*prose.texts(root), *further(root)):
         if text.file not in MADE:
             yield text._replace(text=masked(text.text))
 
 
 def further(root: Path) -> Iterator[prose.Text]:
-    """Yields the comments behind code, and those of languages that prose.texts does not read."""
+    """Yields comments that follow code on the same line, and comments of languages that prose.texts
+    does not read."""
     for name in prose.tracked(root, ".py", *prose.CPP, *SLASHES, *HASH):
         source = (root / name).read_text()
         if name.endswith(SLASHES):
@@ -129,11 +131,13 @@ def further(root: Path) -> Iterator[prose.Text]:
 # ---- the checks ----------------------------------------------------------------------------------
 
 Lines = dict[str, dict[str, list[int]]]
-"""Lines, by file and by the banned phrase or the misspelled word that they have."""
+"""The numbers of the lines that contain a phrase or a misspelled word, by file and by phrase or
+word."""
 
 
 def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields what codespell objects to, apart from `words`: a text's index and the correction."""
+    """Yields codespell's objections except to `words`: the index of the text, and the
+    correction."""
     lines = [NAME.sub("_", text.text) for text in read]
     command = [sys.executable, "-m", "codespell_lib", f"--builtin={DICTIONARIES}"]
     command += ["--regex=[A-Za-z']+", f"--ignore-words-list={','.join(words)}", "-"]
@@ -145,7 +149,8 @@ def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tup
 
 
 def lines_of(read: Sequence[prose.Text], rules: Rules) -> Lines:
-    """Returns the lines of banned phrases and misspelled words, twice if one text has two."""
+    """Returns the lines of banned phrases and misspelled words. A line occurs once for each of its
+    faults."""
     found: Lines = {}
     for text in read:
         for phrase in rules.phrases:
@@ -159,7 +164,7 @@ def lines_of(read: Sequence[prose.Text], rules: Rules) -> Lines:
 
 
 def grown(found: Lines, rules: Rules) -> list[str]:
-    """Returns a line for each phrase or word that a file has more often than it may."""
+    """Returns a line for each phrase or word that a file has more times than it may."""
     whys = {phrase.name: f": {phrase.why}" for phrase in rules.phrases}
     faults = []
     for file, by_name in sorted(found.items()):
@@ -173,7 +178,7 @@ def grown(found: Lines, rules: Rules) -> list[str]:
 
 
 def stored(text: str, found: Lines) -> str:
-    """Returns wording.toml with other numbers of phrases."""
+    """Returns the text of wording.toml with new numbers of phrases."""
     head = text.partition(MARK)[0]
     rows = [f"{MARK}{'-' * (100 - len(MARK))}", "# Each number may only shrink.", "[left]"]
     for file, by_name in sorted(found.items()):

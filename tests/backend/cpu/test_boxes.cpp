@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Merged dimensions, strips and boxes against counting one element at a time; the random integers
-// of boxes against those of single elements.
+// Tests merged dimensions, strips and boxes: the ranges in which kernels visit the elements of a
+// strided tensor. They must visit the elements that a loop over single elements visits, in the same
+// order. The random integers of a box must be the integers of its single elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace cpd {
 namespace {
 
-/// A view of that shape whose dimension order[0] is the outermost in memory.
+/// Returns a view of a tensor with this shape. Dimension order[0] is the outermost in memory.
 TensorView InMemory(const std::vector<std::int64_t>& shape, const std::vector<int>& order) {
   TensorView x = View(nullptr, DType::f32, shape);
   std::int64_t stride = 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts of transposed tensors, element by element against the oracle: shapes around those of boxes,
-// every order of x, out and the caller's integers in memory, types, in place, threads.
+// Tests that a cast of a transposed tensor gives the oracle's value for each element. The cases
+// vary the shape (around the size of a box), the memory order of x, of `out` and of the caller's
+// random integers, the types, casts in place, and the number of threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ class BoxesOn : public testing::OnBackend {};
 INSTANTIATE_TEST_SUITE_P(Backends, BoxesOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 
-/// Strides of a tensor whose dimension order[0] is the outermost in memory; `gap` is left after
-/// each of its innermost rows.
+/// Sets the strides of x for a tensor whose dimension order[0] is the outermost in memory. `gap`
+/// elements stay unused after each innermost row.
 void Order(TensorView& x, const std::vector<int>& order, std::int64_t gap = 0) {
   std::int64_t stride = 1;
   for (auto d = order.rbegin(); d != order.rend(); ++d) {
@@ -39,7 +40,7 @@ void Order(TensorView& x, const std::vector<int>& order, std::int64_t gap = 0) {
   }
 }
 
-/// Where element number `index` of a tensor is in memory.
+/// Returns the offset in memory of the element with the row-major number `index`.
 std::size_t PlaceOf(const TensorView& x, std::int64_t index) {
   std::int64_t offset = 0;
   for (int d = x.rank - 1; d >= 0; --d) {
@@ -49,7 +50,8 @@ std::size_t PlaceOf(const TensorView& x, std::int64_t index) {
   return static_cast<std::size_t>(offset);
 }
 
-/// Elements in row-major order, put where the view has them; those between are `rest`.
+/// Returns memory that holds `values`, which are in row-major order, where the view x expects its
+/// elements. All elements between them are `rest`.
 template <class T>
 std::vector<T> Placed(const std::vector<T>& values, const TensorView& x, T rest) {
   std::vector<T> memory(PlaceOf(x, x.size() - 1) + 1, rest);
@@ -81,7 +83,7 @@ const std::vector<Case> kCases = {
     {{2, 5, 9, 7}, {{0, 1, 2, 3}, {0, 2, 3, 1}, {3, 2, 1, 0}}},
     {{0, 5}, kPlane}};
 
-/// The oracle's results and the integers that it took.
+/// The inputs, the oracle's results, and the random integers that the oracle used.
 struct Expected {
   Floats x, y;
   Integers random;
@@ -204,8 +206,8 @@ TEST_P(BoxesOn, OfEveryType) {
   ExpectOfType<double>(DType::f64, DType::f64, kFp32, e4m3);
 }
 
-/// Large enough for several threads, boxes and stores that bypass the caches; whole boxes and
-/// parts.
+/// Tests shapes that are large enough for several threads, for boxes, and for stores that bypass
+/// the caches. One shape divides into whole boxes, the other does not.
 TEST(BoxesOnThreads, ChangeNothing) {
   const Format format = ParseFormat("e4m3");
   for (const Shape& shape : {Shape{1100, 2064}, Shape{1280, 2048}}) {
@@ -232,8 +234,9 @@ TEST(BoxesOnThreads, ChangeNothing) {
   }
 }
 
-/// Compares scaled casts of transposed tensors with casts of contiguous ones, which the tests of
-/// scaled formats compare with the definition. Threads begin within strips and blocks.
+/// Compares scaled casts of transposed tensors with scaled casts of contiguous tensors. The tests
+/// of scaled formats compare the contiguous casts with the definition. Some threads begin within a
+/// strip or a block.
 TEST(BoxesOnThreads, OfScaledFormats) {
   for (const Shape& shape : {Shape{300, 1100}, Shape{1100, 300}}) {
     const std::int64_t n = shape[0] * shape[1];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Images as operands: every part of every matrix is what the definition of windows says.
+// Tests the operands of a product that are read from images: every part of every matrix holds the
+// values that the definition of windows gives.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -125,7 +126,7 @@ TEST(ImageOperand, PutsResultsInPlace) {
       to.Write(group, 0, channels, 0, cut, data, columns, other);
       to.Write(group, 0, channels, cut, columns - cut, data + cut, columns, other);
     }
-    // Values of e4m3 are values of every type.
+    // e4m3 is used because every tensor type holds its values exactly.
     ASSERT_TRUE(testing::bits_equal<float>(image.values(), result.read())) << seed;
     ASSERT_TRUE(result.gaps_untouched());
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProductOfBf16: the documented sums, bit for bit, and integers' exact ones, for every layout,
-// both types, edges of tiles and panels, batches and threads; where it declines; errors.
+// Tests that ProductOfBf16 gives the bits of the documented sums, and the exact sums of integers.
+// The cases cover every layout, both element types, the edges of tiles and panels, batches and
+// threads. Tests also the operands that ProductOfBf16 declines, and its errors.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,10 +26,10 @@ namespace {
 using Floats = std::vector<float>;
 constexpr float kUntouched = 7.5F;
 
-/// The nearest bf16 number toward zero.
+/// Returns the nearest bf16 number toward zero.
 float cut(float x) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000U); }
 
-/// N matrices of R x C values in one of two types, rows or columns without gaps.
+/// N matrices of R x C values, stored in one of two types, by rows or by columns, without gaps.
 class Matrices {
  public:
   Matrices(std::array<std::int64_t, 3> shape, const Floats& values, DType dtype, bool by_columns)
@@ -62,7 +63,8 @@ struct Case {
   std::int64_t n, m, k, l;
 };
 
-/// Calls check(element, exact sum, sum as documented) for each element of a product.
+/// Calls check(element, exact, sum) for each element of the product. `exact` is the exact sum, and
+/// `sum` is the sum in the documented order.
 template <class Check>
 void for_elements(const Case& c, const Floats& a, const Floats& b, Check check) {
   for (std::int64_t n = 0; n < c.n; ++n) {
@@ -184,7 +186,8 @@ TEST(ProductOfBf16, EmptySums) {
   EXPECT_EQ(out, Floats(4));
 }
 
-/// The nearest bf16 number, ties to even, by comparing both neighbors in binary64.
+/// Returns the pattern of the bf16 number nearest to y, ties to even. Compares both neighbors of y
+/// in binary64.
 std::uint16_t nearest_half(float y) {
   const std::uint32_t low = std::bit_cast<std::uint32_t>(y) >> 16;
   const auto value = [](std::uint32_t half) {
@@ -196,7 +199,8 @@ std::uint16_t nearest_half(float y) {
   return static_cast<std::uint16_t>(low + (up ? 1 : 0));
 }
 
-/// A view of scales: of rows, of columns, or one of all.
+/// Returns a view of scales: one scale for each row (`of` is 'r'), for each column ('c'), or one
+/// scale for all elements.
 TensorView scales_of(const Floats& values, const Case& c, char of) {
   TensorView view = View(values.data(), DType::f32, std::array<std::int64_t, 2>{c.m, c.l});
   view.stride = {of == 'r' ? 1 : 0, of == 'c' ? 1 : 0};

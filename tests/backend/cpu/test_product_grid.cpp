@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests how a matrix product is divided into a grid of blocks for threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +17,8 @@ GemmGrid Whole(std::int64_t batch, std::int64_t rows, std::int64_t columns) {
   return {batch, {rows, 8, 1}, {columns, 32, 1}};
 }
 
-/// The blocks are whole panels, follow one another, and differ by a panel at most.
+/// Expects that the blocks consist of whole panels, follow one another without gaps, and differ by
+/// at most one panel.
 void ExpectEven(const GridLines& x) {
   std::int64_t least = x.lines;
   for (std::int64_t i = 0; i < x.blocks; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU's reductions of messages, where the tests of all-reduces do not reach.
+// Tests the CPU's reductions of messages in cases that the tests of all-reduces do not reach.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace cpd {
 namespace {
 
-/// A call that converts values to codes of a format.
+/// The arguments and buffers of a reduction call that converts values to codes of a format.
 struct Transcoding {
   ReduceSegment segment;
   ReduceCall call;
@@ -51,7 +51,7 @@ TEST(CpuReduce, RefusesNanWithoutACode) {
   }
 }
 
-/// The host polls the transport between batches of blocks, not after the last.
+/// The CPU polls the transport between batches of blocks, and does not poll after the last batch.
 TEST(CpuReduce, CallsTheHostBetweenBatches) {
   for (const std::int64_t batches : {1, 2, 3}) {
     const std::vector<float> values(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A part's blocks in a message, of fixed sizes and of others.
+// Tests how the blocks of a part are stored in a message, for codecs whose blocks have a fixed size
+// and for codecs whose blocks vary in size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,14 +34,15 @@ float value_at(int plane, std::int64_t position) {
   return static_cast<float>((position / 3 + plane) % 8);
 }
 
-/// Codecs of planes, each for all layers.
+/// Returns the codecs of these planes (the parts of a running sum). Every layer uses the same codec
+/// in a plane.
 Codecs of(const std::vector<SharedCodec>& planes) {
   Codecs codecs(std::span<const SharedCodec>(planes).first(1));
   for (const SharedCodec& plane : planes) codecs.Add({&plane, 1});
   return codecs;
 }
 
-/// A message of `planes` whose values are value_at's.
+/// Returns a message with all planes of a part. The function value_at gives its values.
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));
@@ -118,7 +120,8 @@ TEST(CodedPart, AMessageThatIsNotThere) {
   EXPECT_EQ(MostBytes(Part{}, planes), 0);
 }
 
-/// Reads all of it: Corrupt with the rank's name, or values.
+/// Reads the whole message. It must give values or throw Corrupt with a text that names the sending
+/// rank; counts the throws in `corrupt`.
 void read_or_corrupt(const Part& part, const Codecs& planes, Message& message, int& corrupt) {
   message.SetSource(6);
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that disagree, and ranks that refuse: the same words on all of them, and the next call
-// works.
+// Tests ranks that disagree about a call, and a rank that refuses a call. Every rank throws an
+// error with the same text, and the next call works.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,13 +34,13 @@ using testing::views_of;
 
 // ---- disagreements
 
-/// The parts of a call besides its spec and its layers.
+/// The options of a call, apart from its spec and its layers.
 struct Call {
   CommOptions options;
   TensorOptions numbers;
 };
 
-/// The differences of the last rank from the others.
+/// A change that makes the last rank's call differ from the other ranks' calls.
 struct Otherwise {
   const char* name;
   std::function<void(Reduce&, Layers&, Call&)> change;
@@ -75,7 +75,8 @@ std::vector<Otherwise> disagreements() {
   };
 }
 
-/// All ranks have the same Mismatch, nothing is written, and the next call works.
+/// Expects that every rank throws a Mismatch with the same text, that no rank writes anything, and
+/// that the next call works.
 void expect_mismatch(int world, const char* name,
                      const std::function<void(Communicator&, Layers& out)>& disagree,
                      const std::function<CommOptions(int)>& options) {
@@ -199,7 +200,7 @@ TEST(AllReduce, OtherCallsDisagree) {
 
 // ---- refusals
 
-/// The text of the Mismatch that a call raises.
+/// Returns the text of the Mismatch that a call throws.
 std::string mismatch_of(const std::function<void()>& call) {
   try {
     call();
@@ -209,7 +210,8 @@ std::string mismatch_of(const std::function<void()>& call) {
   return "no Mismatch";
 }
 
-/// A seed or a step that differs is named, also by ranks that share a codec.
+/// The error names the seed or the step if the ranks differ in it. The error is the same if the
+/// ranks use a codec.
 TEST(AllReduce, NamesTheNumberThatDiffers) {
   for (const char* codec : {"", "qsgd bits=4 bucket=64"}) {
     for (const char* name : {"seed", "step"}) {
@@ -235,11 +237,13 @@ TEST(AllReduce, NamesTheNumberThatDiffers) {
 }
 
 bool ends_within_character(const std::string& text) {
-  // A leading byte of UTF-8 at the end, or a run of others behind nothing.
+  // Returns whether the text ends with the leading byte of a multi-byte UTF-8 character, whose
+  // further bytes are cut off.
   return !text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0xC0U;
 }
 
-/// Rank 1 of three refuses for this reason. Returns the other ranks' error; all continue.
+/// Lets rank 1 of three refuse a call for the reason `why`. Returns the error of the other two
+/// ranks. All ranks must be able to continue.
 std::string heard_of(const std::string& why) {
   std::array<std::string, 3> heard;
   expect_well(on_ranks(3, options_of(1 << 20), [&](Communicator& comm) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which values travel together.
+// Tests how a layout divides the layers of a call into parts: the values of a part travel in one
+// message.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,7 +50,8 @@ TEST(Part, SegmentsBeginAtBytes) {
   EXPECT_EQ(part.Bytes(1), 1 + 2);
 }
 
-/// Every value of every layer lies in one part, in its slice, in order.
+/// Every value of every layer belongs to exactly one part. The part belongs to the value's slice,
+/// and its values are in order.
 TEST(Layout, TakesEveryValueOnce) {
   for (const std::vector<std::int64_t>& sizes :
        {std::vector<std::int64_t>{}, {0, 0}, {1}, {1000, 3, 0, 70000}, {5, 4097, 5}}) {
@@ -84,7 +86,7 @@ TEST(Layout, TakesEveryValueOnce) {
   }
 }
 
-/// Run s takes slice s - turn of a layer, cut at buckets.
+/// For layer l, part s holds slice (s - turns[l]) mod 3. Slices are cut at the ends of buckets.
 TEST(Layout, TurnsSlicesOfALayer) {
   const std::vector<std::int64_t> sizes{7, 5, 1, 300}, buckets{1, 2, 1, 100}, turns{0, 1, 2, 5};
   Layout layout(sizes, 3, 1 << 20, buckets, turns);

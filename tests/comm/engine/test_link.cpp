@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages between ranks: changed bytes are found, and memory stays where a transport may write.
+// Tests messages between ranks: a receiver detects changed bytes, and memory is not freed while a
+// transport may still write to it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ using testing::Way;
 // ---- two ends
 // ------------------------------------------------------------------------------------
 
-/// Runs work(link) on one thread a rank, and returns the exception of each.
+/// Runs work(link) on one thread for each rank. Returns how the work ended on each rank.
 std::vector<Fate> on_links(Transports transports, const std::function<void(Link&)>& work) {
   std::vector<Fate> fates(transports.size());
   std::vector<std::thread> threads;
@@ -144,7 +145,8 @@ TEST(Link, SizesBeyondTheMostAreCorrupt) {
   }
 }
 
-/// Expects that one rank names the difference, and that the other does too or reports the first.
+/// Expects that at least one rank reports that the headers differ. The other rank must report the
+/// same, or that it has heard of the first rank's failure.
 void expect_other_header(const std::vector<Fate>& fates) {
   const auto is_corrupt = [](const Fate& fate) { return fate.kind == Fate::Kind::corrupt; };
   EXPECT_TRUE(std::ranges::any_of(fates, is_corrupt)) << fates[0] << ", " << fates[1];
@@ -169,7 +171,8 @@ TEST(Link, AnotherPhaseIsCorrupt) {
 TEST(Link, AnotherMessagesNumberIsCorrupt) {
   const auto fates = on_links(LocalTransports(2), [](Link& link) {
     const int rank = link.transport().rank();
-    // So many calls more than the other rank's that the tag is the same again.
+    // Makes kTags calls on rank 1 only. Tags repeat after kTags calls, so both ranks now use the
+    // same tag in different calls.
     for (int i = 0; rank == 1 && i < kTags; ++i) link.Start(Phase::exchange, {}, {});
     const SharedMessage in = link.Take(8);
     Pending pending =
@@ -182,8 +185,8 @@ TEST(Link, AnotherMessagesNumberIsCorrupt) {
 // ---- damage, and memory
 // --------------------------------------------------------------------------
 
-/// Expects that rank 1 receives a changed message and reports it. The others give up too, unless
-/// they were done. Returns false if there was no such message.
+/// Expects that rank 1 receives a changed message and reports it. Every other rank must give up
+/// too, unless it had already finished. Returns false if no message was changed.
 bool expect_corrupt(const Reduce& spec, const Ranks& ranks, Flip& flip) {
   Transports transports = LocalTransports(static_cast<int>(ranks.size()));
   transports[1] = std::make_unique<FlippingTransport>(std::move(transports[1]), flip);
@@ -236,8 +239,9 @@ TEST(Link, ChangedBytesAreFound) {
   }
 }
 
-/// Rank 1 of 3, whose messages fail. It knows the alarms if `answers`, after its own not at once:
-/// then rank 2's is missing.
+/// The transport of rank 1 of 3. Every message on it fails. If `answers`, Alarms() reports the
+/// alarms of ranks 0 and 1, but only at its fifth call after rank 1's own alarm, and the alarm of
+/// rank 2 is missing. Otherwise Alarms() reports none.
 class LateAlarms final : public Transport {
  public:
   explicit LateAlarms(bool answers) : answers_(answers) {}
@@ -287,7 +291,8 @@ TEST(StartedMessages, KeepTheirMemoryWhereStartingFails) {
     EXPECT_NE(comm.broken(), "");
     EXPECT_TRUE(ends[1]->Alarms()[0]) << "the other rank is told";
   }
-  // The transport may still write there: nobody else has been given the memory since.
+  // The transport may still write to the memory of the started messages. New allocations must not
+  // overlap that memory.
   ASSERT_FALSE(begun.messages.empty());
   std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
   for (int i = 0; i < 2000; ++i) {

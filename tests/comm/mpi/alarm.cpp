@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Started by mpirun. After the alarm the processes leave without MPI_Finalize, which mpirun takes
-// for a failure unless its recovery is on; the test asks for rank 0's words.
+// Tests the alarm that tells all MPI processes of a failure. mpirun starts the processes. After the
+// alarm they exit without MPI_Finalize. mpirun reports such an exit as a failure unless its
+// recovery option is on, so the test checks the line that rank 0 prints.
 #include <gtest/gtest.h>
 
 #include <cstdio>

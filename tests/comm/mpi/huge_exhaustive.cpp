@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Started by mpirun. A message longer than an int counts.
+// Tests a message over MPI that has more bytes than an int can count. mpirun starts the processes.
 #include <gtest/gtest.h>
 
 #include "tests/testing/mpi_world.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Started by mpirun, with its recovery on. The last rank ends or stops in the middle of an
-// exchange. The others detect that, agree, and continue as a new group. The first of them then
-// prints the result that the test reads: mpirun's own status is the lost rank's.
+// Tests that MPI processes continue after the last process dies or stops in the middle of an
+// exchange. mpirun starts them with its recovery option on. The other processes detect the loss,
+// agree on it, and continue as a new group. The first of them then prints the result for the
+// calling test, because mpirun returns the lost process's exit status.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@
 namespace cpd::testing {
 namespace {
 
-/// Process `rank` of all, told by messages.
+/// Returns the process id of rank `rank`, which that rank sends to all lower ranks.
 pid_t process_of(Transport& transport, int rank) {
   pid_t mine = getpid();
   pid_t theirs = mine;
@@ -33,8 +34,9 @@ pid_t process_of(Transport& transport, int rank) {
   return theirs;
 }
 
-/// Polls for two seconds, and, since others of a busy machine may be late, until the exchange waits
-/// for one rank alone; whom it then waits for.
+/// Polls an exchange for at least two seconds and at most a minute, until it waits for exactly one
+/// rank. (On a busy machine other ranks may be late.) Returns the ranks for which the exchange
+/// still waits.
 std::vector<int> silent_after_a_while(Exchange& exchange) {
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -50,7 +52,8 @@ std::vector<int> silent_after_a_while(Exchange& exchange) {
   return exchange.transfer().Waiting();
 }
 
-/// The last rank does `leave` before or after it has started its messages.
+/// Sends `signal` to the last rank, before or after that rank has started its messages
+/// (`in_the_middle`), and checks what the other ranks do.
 void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
   const TransportEnd end = mpi_end();
   Transport& transport = end.transport;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Started by mpirun: every process runs the same tests. That mpirun is content afterwards shows
-// that MPI was finalized.
+// Tests the MPI transport. mpirun starts several processes, and each runs the same tests. If mpirun
+// ends without an error, MPI was finalized correctly.
 #include <gtest/gtest.h>
 
 #include "cpd/comm/transport/libraries.h"

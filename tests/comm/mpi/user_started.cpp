@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MPI that the program itself has started, and may have ended. Started by mpirun, each test in
-// processes of its own.
+// Tests programs that call MPI_Init themselves, and may call MPI_Finalize too. mpirun starts
+// separate processes for each test.
 #include <gtest/gtest.h>
 #include <mpi.h>
 

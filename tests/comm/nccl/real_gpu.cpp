@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL's transport over NCCL itself: one process, and two that share a GPU (spawn.py gives each a
-// host of its own, as far as NCCL can tell). Started by spawn.py.
+// Tests the NCCL transport with the real NCCL library: one process, and two processes that share a
+// GPU. spawn.py starts the processes and gives each a different host id, because NCCL does not let
+// two ranks of one host share a GPU.
 #include <gtest/gtest.h>
 
 #include "tests/testing/cuda_memory.h"
@@ -24,7 +25,7 @@ class NcclOnGpu : public GpuTest {
   }
 };
 
-/// The library itself loads, and names groups, without a GPU.
+/// The NCCL library loads and creates group ids, even without a GPU.
 TEST(NcclLibrary, NamesGroups) {
   try {
     EXPECT_NE(MakeNcclId(), MakeNcclId());

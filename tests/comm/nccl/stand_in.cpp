@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL's transport over the emulation of libnccl, in host memory: started by spawn.py, every
-// process runs the same tests.
+// Tests the NCCL transport with an emulation of libnccl that uses host memory. spawn.py starts
+// several processes, and each runs the same tests.
 #include <gtest/gtest.h>
 
 #include <algorithm>

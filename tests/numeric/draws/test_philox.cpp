@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random integers: Philox4x32-10 as Random123 has it, dealt out by the documented rule.
+// Tests the random integers: the generator is Philox4x32-10 as in Random123, and the documented
+// rule assigns its output to elements.
 #include <gtest/gtest.h>
 
 #include "tests/testing/backends.h"
@@ -20,8 +21,9 @@ RoundingOptions stochastic(int random_bits) {
 
 using Block = std::array<std::uint32_t, 4>;
 
-// The integer of element i, the block function being given: s draws share a word; lane i mod 16,
-// word (i / 16) mod 4, part (i / 64) mod s of counter 16 * (i / (64 s)) + lane.
+// Returns the random integer of element i, given the block function `philox`. One 32-bit word holds
+// s integers. Element i takes lane i mod 16 of counter 16 * (i / (64 s)) + lane, word (i / 16) mod
+// 4 of that block, and part (i / 64) mod s of that word.
 template <class Philox>
 std::uint32_t integer_of_element(const Philox& philox, int random_bits, const RandomKey& key,
                                  std::uint64_t i) {
@@ -45,7 +47,7 @@ Block random123(const Block& counter, const std::array<std::uint32_t, 2>& key) {
   return {r[0], r[1], r[2], r[3]};
 }
 
-// The known-answer vectors that Random123 publishes for philox4x32, 10 rounds.
+// Compares with the known-answer vectors that Random123 publishes for philox4x32 with 10 rounds.
 TEST(Philox, Random123IsTheGeneratorThatIsMeant) {
   EXPECT_EQ(random123({0, 0, 0, 0}, {0, 0}),
             (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -78,7 +80,8 @@ TEST(Philox, EveryBackendDealsOutRandom123) {
   }
 }
 
-// The counter is 64 bits wide, and an element's integer does not depend on where a call begins.
+// The counter has 64 bits, and an element's integer does not depend on the element at which a call
+// begins.
 TEST(Philox, LargeIndices) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
@@ -110,8 +113,8 @@ TEST(Philox, EveryBackendDealsOutRandom123) {
 
 #endif
 
-// The published vector for an all-zero key and counter: word w of counter 0 belongs to element 16
-// w.
+// Compares with the vector that Random123 publishes for a zero key and a zero counter. Word w of
+// counter 0 belongs to element 16 w.
 TEST(Philox, KnownAnswer) {
   constexpr Block kZero = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
   for (const std::string& backend : testing::backends()) {
@@ -125,7 +128,7 @@ TEST(Philox, KnownAnswer) {
   }
 }
 
-// A stochastic cast uses exactly these integers.
+// A stochastic cast uses exactly the integers that random_integers returns.
 TEST(Philox, CastUsesThem) {
   const Format format = ParseFormat("e4m3");
   for (const std::string& backend : testing::backends()) {

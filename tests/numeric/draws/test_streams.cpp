@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of random streams, against its numbers as the contract has them.
+// Tests that each purpose of random numbers has the stream number that the contract gives.
 #include <gtest/gtest.h>
 
 #include <cstdint>

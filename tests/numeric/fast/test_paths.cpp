@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every sum has the same bits with all fast paths, with each of them switched off, and with none,
-// on every device.
+// Tests on every device that each sum has the same bits with all fast paths, with each single path
+// switched off, and with no fast path.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,9 +29,10 @@ namespace {
 
 using testing::view_of;
 
-/// Every scheme, with each of the traits on which a path depends: rounded and exact products, fp32,
-/// formats with and without mantissa, of few and many bits, saturation, a stochastic rounding with
-/// random bits that binary32 holds and that it does not.
+/// The accumulators of the tests: every summation scheme, with every property on which a fast path
+/// depends. These are rounded and exact products, fp32, formats with no mantissa and with few or
+/// many mantissa bits, saturation, and stochastic rounding whose random bits fit in binary32 or do
+/// not.
 constexpr std::array kProducts = {
     "fp32 sequential",
     "fp32 sequential product=exact",
@@ -73,7 +74,7 @@ constexpr std::array kTerms = {
     "e4m3 sequential rounding=stochastic",
     "e5m2 chunked chunk=4 rounding=stochastic random_bits=16",
 };
-/// The format of ranks' contributions, and the accumulator.
+/// The format of the ranks' contributions, and the accumulator that sums them.
 struct OfRanks {
   const char* format;
   const char* accumulator;
@@ -84,7 +85,7 @@ constexpr OfRanks kRanks[] = {
     {"e5m2", "e5m2 pairwise"},   {"e2m1", "e3m0 kahan"}, {"e4m3", "e4m3 rounding=stochastic"},
 };
 
-/// The sets with one path of sums off, and with none on.
+/// Returns the sets of fast paths to test: each set without one path of sums, and the empty set.
 std::vector<FastPaths> sets() {
   std::vector<FastPaths> all = {FastPaths::none()};
 #define CPD_FAST_SUM(name, Path) all.push_back(FastPaths().without(FastPath::name));
@@ -93,7 +94,7 @@ std::vector<FastPaths> sets() {
   return all;
 }
 
-/// Values about a power of two, of so few bits that products are narrow, or of all; some large.
+/// Returns random values of about `size`, some of them 40 times larger, rounded to `format`.
 std::vector<float> values(std::size_t n, double size, const char* format, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, static_cast<float>(size));
@@ -115,13 +116,13 @@ class FastPathsOn : public testing::OnDevice {
     OnDevice::TearDown();
   }
 
-  /// All cases, of a device that the CPU emulates a few.
+  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few of them.
   template <std::size_t n>
   std::vector<const char*> OnThisDevice(const std::array<const char*, n>& cases) const {
     std::vector<const char*> all(cases.begin(), cases.end());
     return on_host() ? all : testing::few_on_cpu(all, 1);
   }
-  /// Expects the same from run() by every set of paths.
+  /// Expects that run() returns the same bits with every set of fast paths.
   template <class Run>
   void ExpectSame(const std::string& about, Run run) {
     SetFastPaths({});
@@ -203,7 +204,7 @@ TEST_P(FastPathsOn, SumsOverRanksHaveTheSameBitsWithoutThem) {
   }
 }
 
-/// The paths that plans of the cases above have, and that they lose where a path is off.
+/// The plans of the cases above use every fast path, and no plan uses a path that is switched off.
 TEST(FastPaths, EveryPathIsTakenByACaseUnlessItIsOff) {
   const auto taken = [] {
     std::set<FastPath> paths;

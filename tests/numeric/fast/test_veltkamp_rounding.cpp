@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests that the fast roundings to a format give the reference's results. They use Veltkamp's
+// splitting or add and subtract a large number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +52,8 @@ TEST(VeltkampRounding, LogarithmsOfAllExponentsAndSigns) {
   EXPECT_EQ(fixed_log(-0.0F), -(1 << 29));
 }
 
-/// Ties of every fraction of fp16, and their neighbors, in both signs.
+/// Tests all ties between two fp16 numbers in one binade, and the neighbors of each tie, with both
+/// signs.
 TEST(VeltkampRounding, SumsAreRoundedToTheEvenCode) {
   const SplitFormat<float> format(10, 0x1p-24, true);
   for (std::int32_t code = 1 << 10; code < 1 << 11; ++code) {
@@ -64,8 +68,8 @@ TEST(VeltkampRounding, SumsAreRoundedToTheEvenCode) {
   }
 }
 
-/// Products of all significands of 11 bits, by both signs, in the middle of the format and below
-/// it.
+/// Tests the products of all pairs of 11-bit significands. The scale varies the sign and the size:
+/// some products lie in the middle of the format's range, others near its least numbers.
 TEST(VeltkampRounding, ShortProductsAreThoseOfAnyOperands) {
   constexpr struct {
     int man;
@@ -88,7 +92,8 @@ TEST(VeltkampRounding, ShortProductsAreThoseOfAnyOperands) {
   }
 }
 
-/// Around every number of a format and every tie, of both signs, and far below its least number.
+/// Tests values next to every number of a format and every tie, with both signs, and values far
+/// below the least number.
 TEST(VeltkampRounding, AnySumsAreRoundedAsTheReferenceDoes) {
   for (const char* name : {"e4m3", "e5m2", "e5m10", "e4m3fnuz", "e3m1", "binary8p4se"}) {
     const Format format = ParseFormat(name);
@@ -121,7 +126,7 @@ TEST(VeltkampRounding, AnySumsAreRoundedAsTheReferenceDoes) {
   }
 }
 
-/// The bits of a finite x from its first to its last 1.
+/// Returns the number of bits of a finite x from its first to its last 1.
 int bits_between(double x) {
   int bits = 0;
   int exponent = 0;
@@ -131,7 +136,8 @@ int bits_between(double x) {
   return bits;
 }
 
-/// The number of sums, and of those that split_fma_in_parts rounds otherwise than the reference.
+/// Counts the sums that split_fma_in_parts supports, and how many of them it rounds otherwise than
+/// the reference.
 struct Rounded {
   int wrong = 0, all = 0;
   void take(const Format& format, float a, float b, float s) {
@@ -150,7 +156,7 @@ struct Rounded {
   }
 };
 
-/// Every number of e4m3, and every product of two of them.
+/// Adds every product of two e4m3 numbers to every e4m3 number.
 TEST(VeltkampRounding, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
   const Format format = ParseFormat("e4m3");
   std::map<float, std::pair<float, float>> factors;
@@ -175,7 +181,7 @@ TEST(VeltkampRounding, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
   EXPECT_GT(sums.all, 200'000);
 }
 
-/// Sums that are ties, next to ties and next to zero, of numbers of all sizes.
+/// Tests sums that are ties, next to a tie or next to zero. Their terms have all sizes.
 TEST(VeltkampRounding, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
   std::mt19937_64 bits(2);
   for (const char* name : {"e4m3", "e5m2", "e3m2", "e2m1", "e4m3fnuz", "e5m7", "e6m9"}) {
@@ -204,7 +210,8 @@ TEST(VeltkampRounding, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
   }
 }
 
-/// Formats of powers of two, with least numbers of both parities of the exponent.
+/// Formats that hold only powers of two and 0. The exponent of the least number is even in some of
+/// them and odd in others.
 constexpr const char* kPowers[] = {"e3m0", "e2m0", "e4m0", "e5m0", "e3m0:bias=4", "e5m0:bias=-20"};
 
 Unsigned<float> flip_of(const Format& format) {
@@ -255,8 +262,8 @@ TEST(VeltkampRounding, MagnetsRoundAnyNumbersToPowers) {
   }
 }
 
-/// Operands of 24 bits whose products lie on ties and powers of two and next to them, where
-/// logarithms may miss the binade.
+/// Tests operands of 24 bits whose products are ties or powers of two, or lie next to one. For such
+/// products the sum of two approximate logarithms may give the wrong binade.
 TEST(VeltkampRounding, GuardedProductsAreRoundedAsTheReferenceDoes) {
   for (const char* name : {"e3m0", "e3m0:bias=4", "e5m0:bias=14", "e3m1", "e4m3"}) {
     const Format format = ParseFormat(name);
@@ -288,7 +295,8 @@ TEST(VeltkampRounding, GuardedProductsAreRoundedAsTheReferenceDoes) {
   }
 }
 
-/// That number rounds to the largest one, the next beyond it.
+/// most_rounded_to returns a number that rounds to the format's largest number. The number after
+/// the tie above it must not.
 TEST(VeltkampRounding, TheMostThatIsRoundedToTheLargest) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m0", "e4m3fnuz", "binary8p4se"}) {
     const Format format = ParseFormat(name);

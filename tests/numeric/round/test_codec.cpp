@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Value <-> code point <-> packed bits: every code of every format of up to 16 bits.
+// Tests conversions between values, codes and packed bits: every code of every format of up to 16
+// bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +18,8 @@ namespace {
 
 using reference::Spec;
 
-// Codes packed densely, least significant bit first; written from that sentence.
+// Packs codes densely, least significant bit first. Written from this definition, independently of
+// the library.
 std::vector<std::uint8_t> pack(const std::vector<std::uint64_t>& codes, int bits) {
   std::vector<std::uint8_t> packed((codes.size() * static_cast<std::size_t>(bits) + 7) / 8);
   for (std::size_t i = 0; i < codes.size(); ++i) {
@@ -37,7 +39,7 @@ std::vector<Format> formats_up_to_16_bits() {
       if (f.bits() >= 2 && f.bits() <= 16) formats.push_back(f);
     }
   }
-  // Formats of many codes are tried completely in the exhaustive tier.
+  // Formats of more than 12 bits are sampled here. The exhaustive tests cover all of them.
   std::size_t number = 0;
   std::erase_if(formats, [&number](const Format& f) {
     return f.bits() > 12 && !testing::is_chosen(number++, 3);
@@ -84,7 +86,7 @@ TEST(Codec, EveryCodeOfEveryFormatUpTo16Bits) {
   RecordProperty("codes", static_cast<int>(codes_checked));
 }
 
-// Encoding rounds like a cast: any input, mode and policy.
+// Encoding rounds like a cast, for any input, rounding mode and overflow policy.
 TEST(Codec, EncodeRoundsLikeCast) {
   int failures = 0;
   for (const Format& format : testing::named_formats()) {
@@ -146,7 +148,8 @@ TEST(Codec, StochasticEncodeUsesTheIntegersOfCast) {
   }
 }
 
-// Every width from 2 to 32 and every length around the blocks; nothing is written past the end.
+// Tests every width from 2 to 32 bits and every length around the kernels' blocks. Nothing may be
+// written past the end.
 TEST(Codec, WidthsAndLengths) {
   std::mt19937_64 generator(23);
   for (int width = 2; width <= 32; ++width) {
@@ -217,7 +220,7 @@ TEST(Codec, KnownCodes) {
       const auto packed = testing::run_encode({row.x}, ParseFormat(row.format));
       EXPECT_EQ(packed[0], row.code) << backend << ", " << row.format << ", " << row.x;
     }
-    // Two to a byte, the first in the low half.
+    // Each byte holds two 4-bit codes, the first one in the low half.
     EXPECT_EQ(testing::run_encode({0.5f, -6.0f, 1.0f}, ParseFormat("e2m1")),
               (std::vector<std::uint8_t>{0xF1, 0x02}));
   }

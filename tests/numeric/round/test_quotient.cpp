@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots without FMA are rounded to odd. An inexact one ends in a one, and lies
-// between the neighbors' exact products, whose signs a fused operation gives.
+// Tests quotients and square roots that are rounded to odd without an FMA instruction. An inexact
+// result must end in a 1. A fused multiply-add must show that the exact result lies between its two
+// neighbors.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -16,7 +17,8 @@ namespace {
 
 bool is_odd(double x) { return (std::bit_cast<std::uint64_t>(x) & 1) != 0; }
 
-/// Binary32 numbers of both signs, whose exponents leave all products normal.
+/// Returns a binary32 number of either sign. Its exponent is so moderate that all products are
+/// normal numbers.
 float random_number(std::mt19937_64& bits) {
   const auto fraction = static_cast<float>(static_cast<std::int32_t>(bits()) >> (bits() % 24));
   return std::ldexp(fraction == 0 ? 1.0F : fraction, static_cast<int>(bits() % 80) - 40);

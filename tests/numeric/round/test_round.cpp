@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounding a value into a format: every backend against the oracle, every format, mode and policy.
+// Tests that every backend rounds a value into a format as the oracle does, for every format,
+// rounding mode and overflow policy.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,7 @@ using testing::kPolicies;
 using testing::oracle_cast;
 using testing::run_cast;
 
-// Compares every backend with the oracle; false after a failure.
+// Compares every backend with the oracle. Returns false after a failure.
 template <class T>
 bool check(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
            const std::vector<std::uint32_t>* random = nullptr) {
@@ -154,7 +155,8 @@ TEST(RoundStochastic, EveryRandomIntegerUpToEightBits) {
   }
 }
 
-// For many bits: the integers around the one at which the decision flips, and random ones.
+// For many random bits, tests the integers around the least integer that rounds up, and some random
+// integers.
 TEST(RoundStochastic, DecisiveRandomIntegersOfManyBits) {
   int failures = 0;
   for (const Format& format : stochastic_formats()) {
@@ -196,7 +198,7 @@ TEST(RoundStochastic, DecisiveRandomIntegersOfManyBits) {
   }
 }
 
-// How many of the 2^N integers round 259, 277 and 311 up in (5,2).
+// Tests how many of the 2^N random integers round 259, 277 and 311 up in the format (5,2).
 TEST(RoundStochastic, PublishedCounts) {
   struct Row {
     float x;

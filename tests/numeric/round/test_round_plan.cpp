@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each route that the plans choose holds the formats that it is chosen for: at every bias where the
-// choice changes, and at the least and the greatest. (Of every width: exhaustive/.)
+// Tests that each computation path that a plan chooses is exact for the formats it is chosen for.
+// The formats have every bias at which the choice changes, and the least and the greatest bias.
+// exhaustive/ tests every width of mantissa.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,8 +26,8 @@ RoundingOptions options_of(Rounding mode, std::uint32_t turn) {
   return o;
 }
 
-// e1m0 and formats like it hold no number but zero, so overflow cannot be found by comparing with
-// the largest nonzero number.
+// e1m0 and similar formats hold only zero, so overflow cannot be found by comparing with the
+// largest nonzero number.
 TEST(Plan, FormatsThatHoldNothingButZero) {
   int failures = 0;
   for (const Encoding encoding :

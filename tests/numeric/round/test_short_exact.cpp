@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact results rounded to odd in binary32: where they leave no doubt, rounding them gives the
-// oracle's roundings of the exact results.
+// Tests results that are rounded to odd in binary32 and then rounded into a format. The first
+// rounding reports a doubt if the final result may be wrong. Without a doubt, the final result must
+// be the oracle's rounding of the exact result.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,7 +27,8 @@ using reference::Spec;
 using soft::Operation;
 using Operands = std::array<float, 3>;
 
-/// Operands whose exact result lies on or beside a value or a tie of a format, or anywhere.
+/// Chooses operands whose exact result is, or is next to, a value or a tie of a format. One in
+/// eight cases has arbitrary operands.
 class Cases {
  public:
   Cases(const Format& format, std::uint64_t seed)
@@ -56,7 +58,7 @@ class Cases {
 
  private:
   float Any() { return pool_[generator_() % pool_.size()]; }
-  /// A value of the format, or a number halfway between two.
+  /// Returns a value of the format, or the middle between two values, with either sign.
   double Target() {
     const std::uint64_t code = generator_() % (spec_.max_code() + 1);
     const auto value = [&](std::uint64_t c) {
@@ -66,14 +68,14 @@ class Cases {
     const double found = generator_() % 4 == 0 ? value(code) : (value(code) + value(code + 1)) / 2;
     return generator_() % 2 == 0 ? found : -found;
   }
-  /// Of any 24 bits or of few, not far from 1.
+  /// Returns a number near 1 with either sign. It has up to 24 or up to 5 significant bits.
   float Factor() {
     const std::uint64_t kept = generator_() % 2 == 0 ? 0xFFFFFF : 0xF80000;
     const auto significand = static_cast<double>(((generator_() & 0x7FFFFF) | 0x800000) & kept);
     const double size = std::ldexp(significand, -28 + static_cast<int>(generator_() % 10));
     return static_cast<float>(generator_() % 2 == 0 ? size : -size);
   }
-  /// The binary32 number next to x, or one of its neighbors.
+  /// Returns the binary32 number nearest to x, or one of its neighbors.
   float Beside(double x) {
     const auto near = static_cast<float>(x);
     const std::uint64_t way = generator_() % 4;
@@ -85,7 +87,7 @@ class Cases {
   std::mt19937_64 generator_;
 };
 
-/// The results that were rounded, and the results that left a doubt.
+/// Counts the results without doubt, the results with doubt, and the wrong results.
 struct Seen {
   int certain = 0, doubtful = 0, wrong = 0;
 };
@@ -177,7 +179,7 @@ TEST(ShortExact, StochasticWithAsManyBitsAsFit) {
   expect_most_certain(seen);
 }
 
-/// A result that would be wrong leaves a doubt.
+/// The computation must report a doubt for each of the cases in which its result would be wrong.
 TEST(ShortExact, Doubts) {
   const auto doubts = []<Operation op>(float x, float y, float z) {
     Doubt<float> doubt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The integer engine against the hardware's binary32 and binary64, exceptions included, and against
-// the oracle for every other format.
+// Tests that the integer engine gives the results and exceptions of the hardware in binary32 and
+// binary64, and the oracle's results in every other format.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -81,7 +81,8 @@ Rounded by_hardware(Operation op, T x, T y, T z, int mode) {
   return {is_nan ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(made), flags};
 }
 
-// Zeros, infinities, a quiet NaN, the ends, and numbers whose exponents lie near each other's.
+// Returns zeros, infinities, a quiet NaN, the ends of the range, and numbers with exponents near
+// each other, all with both signs.
 template <class T>
 std::vector<T> some_values(std::mt19937_64& generator, int n) {
   using Limits = std::numeric_limits<T>;
@@ -113,7 +114,7 @@ std::vector<T> some_values(std::mt19937_64& generator, int n) {
   return values;
 }
 
-/// When the CPU finds a result tiny: IEEE 754-2019, 7.5, leaves it the choice.
+/// The CPU detects tininess before or after rounding. IEEE 754-2019, section 7.5, allows either.
 #ifdef __aarch64__
 constexpr Tininess kTininessHere = Tininess::before;
 #else
@@ -166,7 +167,8 @@ reference::Exact exact_result(Operation op, float x, float y, float z,
   return reference::add_for(o, reference::multiply(a, b), c);
 }
 
-// The operations of the oracle. Quotients and roots: below, and by rationals in test_flags.py.
+// The operations that the oracle supports. Quotients and roots are tested below, and in
+// test_flags.py by rational numbers.
 constexpr std::array kExact = {Operation::cast, Operation::add, Operation::mul, Operation::fma};
 
 void expect_oracle(const Format& format, const RoundingOptions& o, int n, std::uint64_t seed) {
@@ -215,7 +217,8 @@ TEST(SoftFloat, RoundsAsTheOracle) {
 // ---- quotients and roots
 // --------------------------------------------------------------------------
 
-// Products and squares of numbers of few digits are undone without a rest.
+// If a product or a square is exact, dividing it or taking its root gives the exact factor, without
+// a remainder.
 TEST(SoftFloat, UndoesProductsAndSquares) {
   std::mt19937_64 generator(11);
   for (int i = 0; i < 100000; ++i) {
@@ -241,7 +244,8 @@ std::uint8_t flags_of(Operation op, double x, double y, double z, const Format& 
   return soft::compute(op, x, y, z, soft::target(format, o, tininess)).flags;
 }
 
-/// The first random bit's half of a unit, and what a term far below adds to it.
+/// 2^-151 is a tie between 0 and half a unit of fp32, which is the value of the single random bit.
+/// A term far below decides this tie.
 TEST(SoftFloat, TiesBelowTheRandomBitsSeeEveryTerm) {
   RoundingOptions o;
   o.mode = Rounding::stochastic;
@@ -254,7 +258,7 @@ TEST(SoftFloat, TiesBelowTheRandomBitsSeeEveryTerm) {
   EXPECT_EQ(sum(-0x1p-400), 0);
 }
 
-/// Squares of 96 bits in limbs of 32, the lowest first.
+/// Returns the square of a number of 96 bits as six 32-bit words, the most significant first.
 std::array<std::uint64_t, 6> square_of(soft::Wide root) {
   std::array<std::uint64_t, 6> square{};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -272,7 +276,8 @@ std::array<std::uint64_t, 6> square_of(soft::Wide root) {
   return square;
 }
 
-/// The integer root of x = radicand * 2^128 is the greatest whose square is at most x.
+/// The integer root of radicand * 2^128 must be the greatest integer whose square is at most that
+/// number.
 TEST(SoftFloat, RootsAreCutAt96Bits) {
   std::mt19937_64 generator(4);
   for (int i = 0; i < 100000; ++i) {

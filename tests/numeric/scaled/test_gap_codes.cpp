@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lengths of numbers and gaps, against their bits written out one by one.
+// Tests that the lengths of coded numbers and gaps equal the lengths of codes that the test writes
+// bit by bit.
 #include <gtest/gtest.h>
 
 #include <cstdint>

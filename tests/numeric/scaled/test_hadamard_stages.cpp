@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transform of one group: the matrix that it multiplies by, and its factor.
+// Tests the Hadamard transform of one group: the matrix by which it multiplies, and the factor 1 /
+// sqrt n.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -40,7 +41,8 @@ TEST(HadamardGroup, TheColumnsAreSylvestersWithSigns) {
   }
 }
 
-/// Transforms a group of equal values in the type that the plan takes.
+/// Transforms a group of `h.size` equal values in the type that the plan requires, binary32 or
+/// binary64.
 std::vector<float> transformed(const Hadamard& h, float value) {
   const HadamardPlan plan = make_hadamard_plan(h, false);
   std::vector<float> v(static_cast<std::size_t>(h.size), value);
@@ -70,7 +72,8 @@ TEST(HadamardGroup, NanHasOneCodeAndBf16NoNegativeZero) {
 TEST(HadamardGroup, TheFactorIsTheNearestToOneOverTheRoot) {
   for (int size = 2; size <= Hadamard::kMostSize; size *= 2) {
     const HadamardPlan plan = make_hadamard_plan({size, {}, false}, false);
-    // c is nearest to 1 / sqrt n iff n (c - h)^2 <= 1 <= n (c + h)^2, h half its last place.
+    // Returns whether c is nearest to 1 / sqrt n, where `half` is half a unit in the last place of
+    // c. This holds iff n (c - half)^2 <= 1 <= n (c + half)^2.
     const auto nearest = [&](long double c, long double half) {
       const auto n = static_cast<long double>(size);
       return n * (c - half) * (c - half) <= 1 && 1 <= n * (c + half) * (c + half);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compares the rule for levels of values below a norm to whole numbers, and the levels of every
-// backend to the rule and to whole numbers.
+// Tests the levels of values below a norm. The rule is compared with exact integers, and every
+// backend with the rule and with exact integers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,8 @@ TEST(Levels, AreThoseOfWholeNumbers) {
   }
 }
 
-/// Every R once: the mean is floor(fraction 2^N) / 2^N beyond the lower level.
+/// Rounds each value with every random integer R once. The mean level exceeds the lower level by
+/// floor(fraction 2^N) / 2^N.
 TEST(Levels, AreWithoutBias) {
   constexpr int kRandomBits = 8;
   constexpr int kDraws = 1 << kRandomBits;
@@ -60,7 +61,8 @@ TEST(Levels, AreWithoutBias) {
       const float norm = 1.25F;
       std::int64_t sum = 0;
       for (std::uint32_t r = 0; r < kDraws; ++r) sum += level_of(plan, v, norm, r);
-      // u 2^8, or (u + s) / 2 * 2^8, is exact here but for its quotient by 1.25.
+      // u is exact here except for the rounding of its quotient by 1.25, so the product with 2^8
+      // gives the expected sum of levels.
       const testing::Quad u = static_cast<testing::Quad>(v) * plan.steps / norm;
       const testing::Quad place = (plan.intervals ? (u + plan.steps) / 2
                                    : u < 0        ? -u
@@ -132,7 +134,8 @@ TEST(Levels, EveryBackendHasTheRulesCodes) {
   }
 }
 
-/// Values on levels, and next to them, for which estimates cannot tell.
+/// Tests values on a level and next to a level, for which a backend's estimate cannot decide the
+/// level.
 TEST(Levels, EveryBackendSeesWhatLiesBesideALevel) {
   for (const auto& backend : testing::backends()) {
     const testing::WithBackend forced(backend);

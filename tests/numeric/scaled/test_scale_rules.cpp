@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scales from a block's largest magnitude: every arithmetic and rule at its turning points, against
-// comparisons in extended precision (exact) and binary32 scalars in the originals' order.
+// Tests the scale of a block, which depends on its largest magnitude A. Each arithmetic and rule is
+// tested where its result changes. The arithmetic `exact` is compared with long double, and the
+// others with binary32 operations in the order of the original libraries.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +43,9 @@ BlockScale<double> Made(float a, const ScaledPlan& plan, OuterScale<double> oute
   return block_scale<double>(a, outer, share, plan);
 }
 
-/// Magnitudes at which rules turn: powers of two, M and A's carries at all sizes, each with its
-/// neighbors, the ends of binary32, and random ones.
+/// Returns magnitudes at which a rule's result may change, each with its two neighbors. These are
+/// powers of two, multiples of the element's largest number M, and numbers that carry when rounded.
+/// Adds the ends of binary32 and random magnitudes.
 std::vector<float> Magnitudes(const Format& element) {
   std::vector<float> all = {0, from_bits(1), from_bits(2), from_bits(3), 0x1p-126F, kMost};
   const double top = std::ldexp(1.0, element.emax());
@@ -70,7 +72,7 @@ using Wide = long double;
 
 int FloorLog2(Wide x) { return std::ilogb(x); }
 int CeilLog2(Wide x) { return std::ilogb(x) + (std::ldexp(Wide{1}, std::ilogb(x)) < x ? 1 : 0); }
-/// The least e with bound * 2^e >= x.
+/// Returns the least exponent e for which bound * 2^e >= x.
 int LeastPower(Wide x, Wide bound) {
   int e = std::ilogb(x) - std::ilogb(bound) - 2;
   while (std::ldexp(bound, e) < x) ++e;
@@ -88,7 +90,8 @@ int ExponentOf(ScaleRule rule, Wide a, const Format& element) {
   return LeastPower(a, element.max());
 }
 
-/// a / bound in a format, to nearest-even or up, saturating; bound times its numbers is exact.
+/// Returns a / bound rounded to a value of `scale`, to nearest-even, or up if `up`. Saturates. The
+/// comparisons are exact, because `bound` times a value of `scale` is exact in long double.
 double Quotient(Wide a, Wide bound, const Format& scale, bool up) {
   std::uint32_t low = 0, high = scale.max_code();
   if (scale.max() * bound < a) return scale.max();
@@ -106,7 +109,7 @@ double Quotient(Wide a, Wide bound, const Format& scale, bool up) {
   return scale.magnitude(goes_up ? low : low - 1);
 }
 
-/// The scale as the contract has it.
+/// Returns the scale that the contract defines for the largest magnitude a.
 double ExactScale(const Scaled& s, Wide a) {
   const Format& scale = s.scale;
   if (a == 0) return scale.has_zero() ? 0 : scale.magnitude(0);
@@ -142,8 +145,8 @@ TEST(ScaleRules, Exact) {
   }
 }
 
-/// Of every binade the magnitudes with 7 bits of the fraction, and those around the fractions at
-/// which rules turn.
+/// Tests in every binade all magnitudes with 7 fraction bits, and magnitudes next to the fractions
+/// at which the rules change.
 TEST(ScaleRules, PowersFromBitsAreTheRules) {
   int rules = 0;
   for (const std::string& element : kFloats) {
@@ -183,7 +186,7 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // Others take the rules themselves.
+  // The plans of these formats cannot use the short computation, and use the full rules.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
@@ -195,7 +198,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
   }
 }
 
-/// A block below an outer scale: that of the quotient, here by a power of two.
+/// With an outer scale, the block's scale is computed from the quotient A / outer, where A is the
+/// block's largest magnitude. The outer scales are powers of two here.
 TEST(ScaleRules, ExactBelowAnOuterScale) {
   for (const char* scale : {"e8m0", "bf16", "e4m3fn"}) {
     for (const char* rule : {"floor", "ceil", "rceil", "even", "max", "max_pow2", "up"}) {
@@ -251,7 +255,8 @@ bool SameNumber(double got, float expected) {
          (got == expected && std::signbit(got) == std::signbit(expected));
 }
 
-/// Every magnitude, Inf and NaN.
+/// Compares the scale of every magnitude, Inf and NaN with `expected`, a computation by single
+/// binary32 operations.
 template <class Expected>
 void ExpectSteps(const std::string& text, const Expected& expected, bool bf16 = false,
                  OuterScale<double> outer = {1, 1}, double share = 1) {
@@ -307,7 +312,9 @@ TEST(ScaleRules, TransformerEngineInBinary32) {
   }
 }
 
-/// cvt.rp.ue8m0 of fl(A * fl(1 / M)).
+/// The scale is A * (1 / M), where A is the block's largest magnitude and M the element format's
+/// largest number. Both operations are rounded to binary32. The result is rounded up to a power of
+/// two, as the PTX instruction cvt.rp.ue8m0 does.
 TEST(ScaleRules, RoundedUpIntoE8m0) {
   for (const std::string& element : kFloats) {
     for (const char* arithmetic : {"te", "torchao"}) {
@@ -342,7 +349,7 @@ TEST(ScaleRules, TorchaoInE8m0) {
   }
 }
 
-/// floor of the binary32 logarithm.
+/// Returns the floor of the logarithm to base 2 after rounding it to binary32.
 int RoundedLog2(float x) {
   return static_cast<int>(std::floor(static_cast<float>(std::log2(static_cast<Wide>(x)))));
 }
@@ -361,7 +368,7 @@ TEST(ScaleRules, TorchaoInBinary32) {
   }
 }
 
-/// A value of binary32, saturated and rounded to nearest-even into a format of 8 bits.
+/// Returns a binary32 value rounded to nearest-even into a format of 8 bits, with saturation.
 float Into(const Format& format, float x) {
   if (std::isnan(x)) return kNan;
   double best = 0;
@@ -479,7 +486,7 @@ TEST(ScaleRules, SecondLevel) {
 
 // ---- elements -----------------------------------------------------------------------------------
 
-/// x / y cut to 53 bits, with the last one set where that is inexact.
+/// The quotient x / y is cut to 53 bits, and its last bit is set if the quotient is inexact.
 TEST(ScaledElements, QuotientsAreRoundedToOdd) {
   std::mt19937_64 bits(3);
   for (int i = 0; i < 100000; ++i) {
@@ -488,7 +495,7 @@ TEST(ScaledElements, QuotientsAreRoundedToOdd) {
     const double q = divide_to_odd<double>(x, y);
     if (std::fma(q, y, -static_cast<double>(x)) == 0) continue;  // exact
     ASSERT_EQ(std::bit_cast<std::uint64_t>(q) & 1, 1U) << x << " / " << y;
-    // The remainders of its neighbors have both signs.
+    // The exact quotient lies between the neighbors of q, so their remainders have different signs.
     const double below = std::fma(std::nextafter(q, -HUGE_VAL), y, -static_cast<double>(x));
     const double above = std::fma(std::nextafter(q, HUGE_VAL), y, -static_cast<double>(x));
     ASSERT_TRUE(below < 0 && above > 0) << x << " / " << y;
@@ -546,7 +553,8 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   }
   std::vector<double> errors = {1, 0x1p-24, 0x1p-24, 0x1p-24, 0x1p-24};
   const ScaledPlan te = PlanOf("nvfp4 choose=mae");
-  // 0 + 4 rounds to 1, as does 0 + 2; 1 + 3 is 2^-23, which then counts.
+  // The rows are added in pairs: 0 + 2 and 0 + 4 both round to 1, but 1 + 3 is 2^-23, which is not
+  // lost when it is added to 1.
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// add_scaled on every backend against the oracle: three roundings to binary32, none contracted.
+// Tests that add_scaled on every backend gives the oracle's result: three operations, each rounded
+// to binary32, none of them fused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +41,8 @@ TEST(ScaledSum, EveryBackend) {
       for (std::size_t j = 0; j < columns; ++j) {
         const std::size_t at = i * stride + j;
         sum[at] = values[i * columns + j];
-        // Often what cancels the product, which shows an fma.
+        // Every third total nearly cancels the product. A fused multiply-add would then give
+        // another result.
         total[at] = j % 3 == 0 ? -a_scale[i] * b_scale[j] * sum[at]
                                : values[(i * columns + j * 7) % values.size()];
         expected[at] = reference::add_scaled(total[at], a_scale[i], b_scale[j], sum[at]);
@@ -58,7 +60,7 @@ TEST(ScaledSum, EveryBackend) {
 }
 
 TEST(ScaledSum, IsNotContracted) {
-  // (1 + 2^-12)^2 rounds to 1 + 2^-11; an fma would leave 2^-24.
+  // (1 + 2^-12)^2 rounds to 1 + 2^-11, so the sum is 0. A fused multiply-add would give 2^-24.
   constexpr float kOne = 1.0f + 0x1p-12f;
   EXPECT_EQ(reference::add_scaled(-(1.0f + 0x1p-11f), 1.0f, kOne, kOne), 0.0f);
   EXPECT_EQ(reference::add_scaled(0.0f, 0x1p100f, 0x1p100f, 0x1p-100f),

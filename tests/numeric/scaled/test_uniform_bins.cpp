@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact sums and bins' centers, rounded once: numbers beside a tie, by integers.
+// Tests that exact sums, and the centers of bins, are rounded only once. The cases lie next to a
+// tie and are computed in integers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,14 +26,16 @@ TEST(WideSums, TheLeastBitBreaksATie) {
   }
 }
 
-/// The number t < 2^30 with g * t = 1 modulo 2^30, g odd (Newton).
+/// Returns the number t < 2^30 for which g * t = 1 modulo 2^30, by Newton's iteration. g must be
+/// odd.
 std::uint64_t inverse_of(std::uint64_t g) {
   std::uint64_t t = g;
   for (int step = 0; step < 5; ++step) t *= 2 - g * t;
   return t & ((1U << 30) - 1);
 }
 
-/// Centers g * t / 2^30 whose products have 54 bits, the last 30 of them half a unit and one.
+/// The products g * t have 54 bits, and their last 30 bits are half a unit plus one. A binary64
+/// product would lose the last bit, and the tie would then be rounded the wrong way.
 TEST(UniformBins, CentersAreRoundedOnce) {
   constexpr std::uint64_t kTie = (1U << 29) + 1;
   int found = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums, each operation rounded into the accumulator: FoldStep on every backend against the
-// oracle, sequential and Kahan.
+// Tests ordered sums in which each operation is rounded into the accumulator. FoldStep on every
+// backend gives the oracle's sums, for sequential and Kahan summation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ namespace {
 
 using reference::Spec;
 
-// terms[k][i]: term k of element i.
+// terms[k][i] is term k of the sum of element i.
 using Terms = std::vector<std::vector<float>>;
 
 Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64_t seed) {
@@ -31,7 +31,7 @@ Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64
   for (std::size_t k = 0; k < count; ++k) {
     auto row = testing::moderate_values(spec, n, seed + 2 * k);
     const auto wild = testing::mixed_values(spec, n / 4, seed + 2 * k + 1);
-    // A quarter of the elements gets wild terms: specials, overflow, random bits.
+    // The first quarter of the elements gets special values, values that overflow, and random bits.
     std::copy(wild.begin(), wild.end(), row.begin());
     terms.push_back(std::move(row));
   }
@@ -51,7 +51,7 @@ std::vector<float> run_fold(const Accumulator& accumulator, const Format& terms_
   return state;
 }
 
-// The random source of element i, or none.
+// Returns the source of random integers for element i. Empty if the sum is not stochastic.
 using SourceOf = std::function<reference::RandomSource(std::size_t)>;
 
 std::vector<float> oracle_fold(const Accumulator& accumulator, const Terms& terms,
@@ -132,7 +132,8 @@ TEST(Fold, NamedFormatsEveryModeAndPolicy) {
   }
 }
 
-// Where the terms are known to lie in a format a cheaper route may be taken; never another result.
+// If the terms are known to be values of a format, a faster path may be used. The result must not
+// change.
 TEST(Fold, TermsInAFormat) {
   int failures = 0;
   for (const char* accumulator :
@@ -168,8 +169,8 @@ TEST(Fold, LengthsAndOffsets) {
   }
 }
 
-// (8,3): 2^-30 plus a (5,10) product, 1.0625, is 1.125: binary32 alone would hide the tie. Kahan's
-// y = 1.0625 - 0 is itself rounded, to 1.
+// In the format (8,3), 2^-30 + 1.0625 must be 1.125: the sum lies just above a tie, but binary32
+// would round it to the tie. Kahan summation first rounds y = 1.0625 - 0, which gives 1.
 TEST(Fold, TheTieThatBinary32Hides) {
   const Terms terms = {{0x1p-30f}, {1.0625f}};
   for (const Scheme scheme : kSchemes) {
@@ -204,8 +205,8 @@ TEST(Fold, SingleAndNoTerms) {
 
 #ifdef CPD_TEST_RANDOM123
 
-// Draw t of element i: block t / (4 s), word (t mod 4 s) / s, part t mod s; the block enters the
-// counter above 40 bits of index.
+// Returns the source of element `index`. Its random integer number t is part t mod s of word (t mod
+// 4 s) / s of block t / (4 s). The block number is in the counter above the 40 bits of the index.
 reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) {
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;

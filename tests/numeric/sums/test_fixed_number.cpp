@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compares sums in integers to integers of 128 bits. Tests every width from 2 to 96, terms with
-// bits beyond the width, wrapping and saturating.
+// Tests sums in integers against 128-bit integers. The widths are 2 to 96 bits, terms may have bits
+// beyond the width, and sums wrap or saturate.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ Wide value_of(const FixedTerm& term) {
   return term.negative ? -size : size;
 }
 
-// Returns the value that an integer of `width` bits holds for s.
+// Returns s as an integer of `width` bits: saturated if `saturates`, else wrapped.
 Wide kept(Wide s, int width, bool saturates) {
   const Wide half = Wide{1} << (width - 1);
   if (saturates) return s >= half ? half - 1 : s < -half ? -half : s;
@@ -86,7 +86,7 @@ TEST(FixedNumber, EveryWordCountsForTheRounding) {
   }
 }
 
-// Every term of a few bits around the unit, in every mode.
+// Tests terms that are multiples of an eighth of the unit, in every rounding mode.
 TEST(FixedNumber, RoundsTermsToUnits) {
   for (const Rounding mode : kModes) {
     for (int eighths = -200; eighths <= 200; ++eighths) {

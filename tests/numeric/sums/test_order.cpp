@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The walk over an ordered sum: with exact numbers rounded by the oracle it gives the oracle's
-// sums, from any term on and in any pieces; its draws, planes and operations one by one.
+// Tests SumWalk, which runs through an ordered sum and calls one function for each operation. If
+// the oracle does the operations, the result is the oracle's sum, from whichever term a walk begins
+// and however the terms are divided into calls. Tests also the random integers, the stored partial
+// sums (planes) and the sequence of operations.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,14 +26,15 @@ using testing::path_named;
 
 using reference::Spec;
 
-/// The random integer of a draw.
+/// Returns random integer number `draw`.
 std::uint32_t integer_of(std::int64_t draw, int random_bits) {
   const std::uint64_t mixed = static_cast<std::uint64_t>(draw + 1) * 0x9E3779B97F4A7C15U;
   return static_cast<std::uint32_t>(mixed >> 40) & ((1U << random_bits) - 1);
 }
 
-/// A backend of numbers that the oracle rounds, which sees to it that draws come one by one and
-/// that no plane is read before it was written.
+/// Does the operations that SumWalk asks for, with the oracle's rounding. Checks that random
+/// integers are used one after the other, and that no plane (stored partial sum) is read before it
+/// is written.
 class OraclePlanes {
  public:
   OraclePlanes(const Accumulator& accumulator, const std::vector<float>& terms)
@@ -41,7 +44,7 @@ class OraclePlanes {
         options_(testing::oracle_options(accumulator.rounding)),
         terms_(terms) {}
 
-  /// The terms of the next call begin with number k; its draws, with number `draw`.
+  /// The next call begins with term k and with random integer number `draw`.
   void Begin(std::int64_t k, std::int64_t draw) {
     begin_ = k;
     EXPECT_EQ(draw, draws) << "before term " << k;
@@ -147,7 +150,8 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
   return all;
 }
 
-/// Expects the oracle's sum of the walk, which takes `together` terms a call.
+/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. `anew`: each
+/// call uses a new SumWalk that begins at the call's first term.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
   const SumOrder order = sum_order(a);
@@ -190,7 +194,8 @@ TEST(SumWalk, IsTheOraclesSum) {
   }
 }
 
-// Without rounding every order gives the exact sum: no term is lost, none comes twice.
+// Adds without rounding, so every order must give the exact sum. A term that is lost or counted
+// twice changes it.
 class ExactPlanes {
  public:
   explicit ExactPlanes(const std::vector<double>& terms) : terms_(terms), planes_(64) {}
@@ -243,7 +248,8 @@ TEST(SumWalk, TakesEachTermOnce) {
   }
 }
 
-/// The contents of each plane, as text: `(a + b #draw)`.
+/// Records each plane (stored partial sum) as a text such as `(a+b #n)`, where n is the number of
+/// the random integer.
 class Texts {
  public:
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
@@ -294,7 +300,8 @@ TEST(SumWalk, OperationsInOrder) {
   EXPECT_EQ(Texts::Of({Scheme::pairwise}, 7), "(((0+1 #0)+(2+3 #1) #2)+((4+5 #3)+6 #4)! #5)");
 }
 
-/// The contents of a product's planes, as text: term k is `k` with its own draw, if it takes one.
+/// Records the planes (partial sums) of a product as texts. Term k is written as `k`, with the
+/// number of its own random integer if the product is rounded.
 class HeldTexts {
  public:
   explicit HeldTexts(const SumOrder& order) : order_(order), draw_(draws_before(order, 0)) {}
@@ -331,7 +338,8 @@ class HeldTexts {
   void load_tree(int plane) { tree_ = planes_.at(plane); }
   void store_tree(int plane) { planes_[plane] = tree_; }
 
-  /// The sum of `count` products, `together` a call, each call with a walk of its own.
+  /// Returns the text of a sum of `count` products. Each call takes `together` products and uses a
+  /// SumWalk of its own.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";
@@ -426,7 +434,8 @@ TEST(SumWalk, PlansOfItsSteps) {
   EXPECT_TRUE(plan_of_sums(a).in_binary32);
 }
 
-/// Sums integers by the steps of a walk. constexpr, so that the compiler evaluates a whole walk.
+/// Adds integers by the operations of SumWalk. The functions are constexpr, so the compiler can
+/// evaluate a whole sum.
 struct Integers {
   std::int64_t planes[8] = {};
   const std::int64_t* terms;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The matrix unit's rule: every backend against integers and reference.h, which share no arithmetic
-// with the kernels, and against cases worked out by hand.
+// Tests the rule of matrix units: every backend gives the results of integer arithmetic and of
+// reference.h, which share no code with the kernels, and the results of cases worked out by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ Number number(float x) {
 
 int exponent_in(const Format& format, float x) { return std::max(std::ilogb(x), format.emin()); }
 
-// significand * 2^exponent in units of 2^unit, cut toward zero.
+// Returns significand * 2^exponent as a multiple of 2^unit, cut toward zero.
 std::int64_t cut(std::int64_t significand, int exponent, int unit) {
   if (significand == 0) return 0;
   if (exponent >= unit) return significand << (exponent - unit);
@@ -72,7 +72,7 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// What the terms of a unit with scales, all 1, are in units of 2^last, and E's least.
+// Returns the least exponent E of a block whose scales are all 1: 0 or more if a dot is not 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -88,14 +88,14 @@ std::vector<double> dots_of(const BlockFma& unit, std::span<const float> a,
   return dots;
 }
 
-// The least magnitude that a format's precision and range do not hold.
+// Returns the least magnitude above the format's largest number that has the format's precision.
 Exact beyond(const Format& format) {
   const reference::Spec spec = reference::spec_of(format);
   const Exact last = reference::exact_finite(false, 1, format.emax() - format.man);
   return reference::add(reference::grid_value(spec, spec.max_code()), last);
 }
 
-// One block: the unit's sum after it.
+// Returns the unit's sum after one more block of products.
 Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
                 const Exact& sum) {
   if (unit.adder != Adder::aligned) return reference::block_sum(unit, {a, b}, sum);
@@ -130,7 +130,7 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
-// Element `index` of a product.
+// Returns the model's result for element `index` of a product.
 float model(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
@@ -166,7 +166,7 @@ struct Product {
   }
 };
 
-// Lines' values of k from first_k on, in panels of `width` lines.
+// Packs `count` values of each line, from index first_k on, into panels of `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -221,7 +221,7 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Every backend, k in one piece and in several, against the model; false after a failure.
+// Compares every backend with the model, with k in one or several calls. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -247,7 +247,7 @@ bool check(const Accumulator& accumulator, const Product& product) {
   return good;
 }
 
-// One sum on every backend; they agree.
+// Returns one dot product. All backends must agree on it.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,
           float c = 0) {
   const Product product{1, 1, a.size(), a, b, {c}};
@@ -271,7 +271,7 @@ class Source {
     return all[generator_() % all.size()];
   }
 
-  // A value of the format with an exponent near `centre`; now and then zero or special.
+  // Returns a value of the format whose exponent is near `centre`. Some values are zero or special.
   float value(const Format& format, int centre, int spread, bool specials) {
     const int kind = between(0, 99);
     if (kind < 4) return kind % 2 == 0 ? 0.0F : -0.0F;
@@ -336,7 +336,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Any adder but the aligned one, with what it supposes.
+// Gives the unit a random adder other than the aligned one, and the settings that it requires.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -397,7 +397,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Operands at the ends of the range that binary32 lanes take, and one step beyond.
+// Tests operands at the limits of the exponents that binary32 computes, and one beyond.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -420,8 +420,8 @@ TEST(BlockFma, BothRoutesMeet) {
   }
 }
 
-// The block's end, in binary32 and binary64: sums at the ends of the normal range, and all of one
-// sign and as large as they get, which is more than 31 bits of units.
+// Tests the last step of a block, in binary32 or binary64: sums at the ends of the range for
+// binary32, and sums that are so large that they need more than 31 bits of units.
 TEST(BlockFma, BothEndsMeet) {
   Source source(4);
   for (const char* name : {"h100-bf16", "a100-bf16", "h100-fp8", "v100"}) {
@@ -465,32 +465,34 @@ TEST(BlockFma, LargestSums) {
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");
-  // E = 0, so that the unit is 1/8: 1 + 0.1875 -> 1.125, and negative terms lose as much.
+  // The largest exponent is 0, so the unit is 1/8. A negative term loses as much as a positive one.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}), 1.125F);
   EXPECT_EQ(dot(unit, {1, -0.1875F}, {1, 1}), 0.875F);
   EXPECT_EQ(dot(unit, {1, 0.1F, 0.1F}, {1, 1, 1}), 1);
-  // The addend counts like a product.
+  // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // The next block is aligned anew: 2 has E = 1, units of 1/4.
+  // The next block has its own alignment: the sum 2 has E = 1, so the unit is 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 has the exponent 0: units of 1/4 hold it, units of exponent 2^1 would not.
+  // 1.5 * 1.5 counts with the exponent 0, the sum of the operands' exponents: units of 1/4 hold
+  // 2.25.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 in fp16 has the exponent -14; times 1, units of 2^-18: all is cut.
+  // 2^-20 in fp16 counts with the exponent -14. Its product with 1 is cut to multiples of 2^-18: to
+  // 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
   EXPECT_EQ(dot(bf16, {0x1p-20F}, {1}), 0x1p-20F);
-  // So does the addend: the least normal of an fp16 sum is 2^-14.
+  // The addend counts with at least the exponent of fp16's least normal number, 2^-14.
   const Accumulator sum = custom("fp16 block_fma a=bf16 b=bf16 block=4 fraction_bits=4 sum=fp16");
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}, 0x1p-20F), 0);
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}), 0x1p-24F);
@@ -503,7 +505,7 @@ TEST(BlockFma, ZerosCountForNothing) {
   EXPECT_EQ(bits_of(dot(unit, {0, -0.0F}, {1, 1}, 0)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {-0.0F}, {1}, -0.0F)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {1, -1}, {1, 1}, -0.0F)), 0U);
-  // Zero products beside an addend so small that 2^(F - E) is no binary32 number.
+  // All products are zero. The addend is so small that 2^(F - E) does not fit in binary32.
   for (int exponent = -133; exponent < -95; ++exponent) {
     const float c = std::ldexp(1.5F, exponent);
     EXPECT_EQ(dot(Preset("h100-bf16"), {0}, {1}, c), c);
@@ -521,9 +523,9 @@ TEST(BlockFma, ExponentsHaveALeast) {
 TEST(BlockFma, AddendMayBeSeparate) {
   const Accumulator unit =
       custom("fp32 block_fma a=fp16 b=fp16 block=2 fraction_bits=3 addend=separate");
-  // 1 + 0.1875 is cut to 1.125; the addend is not.
+  // The sum of products 1 + 0.1875 is cut to 1.125. The addend is not aligned, so it is not cut.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}, 0x1p-20F), 0x1.20001p0F);
-  // One rounding of the exact sum, toward zero.
+  // The exact sum is rounded once, toward zero.
   EXPECT_EQ(dot(unit, {0x1p-14F}, {-0x1p-14F}, 1), 0x1.fffffep-1F);
   EXPECT_EQ(dot(unit, {0x1p-14F}, {0x1p-14F}, 1), 1);
 }
@@ -561,7 +563,7 @@ TEST(BlockFma, SpecialValues) {
 }
 
 TEST(BlockFma, PromotionStartsTheUnitAnew) {
-  // The unit alone stalls: 1 is cut beside 2^14, where the unit is 2.
+  // Without promotion the sum stops at 2^14: the unit is then 2, so a further 1 is cut to 0.
   const std::size_t depth = 32 * 1024;
   const std::vector<float> ones(depth, 1);
   EXPECT_EQ(dot(Preset("h100-fp8"), ones, ones), 0x1p14F);

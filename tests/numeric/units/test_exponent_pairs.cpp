@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exponents of two sums a word against plain integers, and the blocks that ShortBlocks serves in
-// binary32 against binary64: products and ends at the limits of both numbers and of 32 bits.
+// Tests sums of exponents (one word holds two) against plain integers. Tests also the blocks that
+// ShortBlocks computes in binary32, against binary64. Their products and sums lie at the limits of
+// both types and of 32-bit integers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,12 +67,12 @@ TEST(ExponentPairs, Operands) {
   EXPECT_EQ(second_exponent(pair_of(-252, 254)), 254);
   EXPECT_EQ(second_exponent(pair_of(254, -252)), -252);
   EXPECT_EQ(kNoExponents, pair_of(2 * kNoExponent, 2 * kNoExponent));
-  // The greatest and the least sum of two keep their signs.
+  // The greatest and the least sum of two exponents keep their signs.
   EXPECT_GT(first_exponent(pair_of(2 * kSpecialExponent, 0)), kMostEnd32);
   EXPECT_LT(second_exponent(kNoExponents), -600);
 }
 
-/// Products of so many bits are served.
+/// Plans support short blocks only if the products have few enough bits for binary32.
 TEST(ExponentPairs, PlansHaveShortBlocks) {
   const auto has = [](const std::string& unit) { return plan_of(unit).has_short_blocks; };
   EXPECT_TRUE(has("a=e8m11 b=tf32 block=4"));
@@ -98,12 +99,14 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
         EXPECT_EQ(one.all(), expected) << fraction << ", " << least << ", " << greatest;
         if (expected) all.take(greatest);
       }
-      // Zeros alone: times zeros, and times the greatest and the least number.
+      // Blocks whose products are all zero: zero times zero, and zero times the greatest and the
+      // least number.
       for (const int none : {2 * kNoExponent, kNoExponent + 127, kNoExponent - 149}) {
         EXPECT_GE(all.take(none), least);
       }
       EXPECT_TRUE(all.all()) << fraction << ", " << least;
-      // Inf and NaN times zero, the least number, another of them; as the addend.
+      // Products of Inf or NaN with zero, with the least number and with another Inf or NaN. Also
+      // Inf or NaN as the addend.
       for (const int other : {kNoExponent, -149, kSpecialExponent, 128 - kSpecialExponent}) {
         ShortBlocks one(plan);
         one.take(kSpecialExponent + other);
@@ -113,7 +116,8 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
   }
 }
 
-/// A float of so many significant bits, the last of them set, with the exponent e or below 2^-149.
+/// Returns a float with `bits` significant bits, the last one set, and the exponent e. Its lowest
+/// bits may lie below 2^-149.
 float odd_of(int bits, int e, std::mt19937_64& generator) {
   const int significand = 1 << (bits - 1) | static_cast<int>(generator() % (1U << (bits - 1))) | 1;
   const float x = std::ldexp(static_cast<float>(significand), e - bits + 1);
@@ -140,7 +144,8 @@ TEST(ExponentPairs, ProductsAreThoseOfBinary64) {
   }
 }
 
-/// Units up to those of a whole block of the greatest products, with addends of each size.
+/// Tests sums of up to a whole block of the greatest products, as multiples of the unit (the last
+/// place), with addends of every size.
 TEST(ExponentPairs, EndsAreThoseOfBinary64) {
   using R = Rule<Rounding::toward_zero>;
   for (const char* unit :

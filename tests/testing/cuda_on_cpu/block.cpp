@@ -50,7 +50,7 @@ constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 
-/// A stack, and what runs on it.
+/// A context of execution and its stack.
 struct Fiber {
   Fiber() = default;
   Fiber(const Fiber&) = delete;
@@ -61,7 +61,7 @@ struct Fiber {
   std::size_t stack_bytes = 0;
 };
 
-/// One with a stack of its own.
+/// A fiber that allocates a stack of its own.
 struct OwnFiber : Fiber {
   explicit OwnFiber(void (*run)()) {
     stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
@@ -76,7 +76,7 @@ struct OwnFiber : Fiber {
   ~OwnFiber() { munmap(stack, kStackBytes); }
 };
 
-/// Goes on with `to`; returns when something goes on with `from`.
+/// Suspends the fiber `from` and continues `to`. Returns when another fiber continues `from`.
 void switch_to(Fiber& from, Fiber& to) {
 #if defined(__SANITIZE_ADDRESS__)
   void* kept = nullptr;
@@ -92,7 +92,7 @@ class Block;
 thread_local Block* t_block = nullptr;
 thread_local Fiber t_host;  ///< who runs blocks
 
-/// Begins a fiber: reports to the sanitizer where it came from.
+/// Runs first in a new fiber. Tells the sanitizer which stack the fiber was entered from.
 void begin_fiber() {
 #if defined(__SANITIZE_ADDRESS__)
   const void* stack = nullptr;
@@ -130,7 +130,8 @@ class Block {
     ++at_barrier_;
     Wait(State::waits);
   }
-  /// A thread may be at the next one before the last has read this result.
+  /// Two results alternate, because a thread may reach the next barrier before the last thread has
+  /// read this barrier's result.
   bool BarrierAnd(bool value) {
     const std::size_t turn = turn_;
     if (at_barrier_ == 0) all_[turn % 2] = true;
@@ -159,7 +160,8 @@ class Block {
       Fail("lanes of a warp are at different collectives");
     }
     warp.operation = operation;
-    // A lane may be at the next collective before the last one has read these values.
+    // Two sets of values alternate, because a lane may reach the next collective before the last
+    // lane has read the values of this collective.
     LaneValues& values = warp.values[warp.turn % 2];
     values[threadIdx.x % kWarp] = value;
     if (++warp.arrived < kWarp) {
@@ -206,8 +208,9 @@ class Block {
     return 0;
   }
 
-  /// Continues threads that may run, or begins others. Returns false if all remaining ones wait. A
-  /// warp whose lanes have met continues at once, as far ahead of the others as it may.
+  /// Continues each thread that may run, or begins further threads. Returns false if all threads
+  /// wait. A warp whose lanes have met at a collective continues at once, so it runs as far ahead
+  /// of other warps as the kernel permits.
   bool GoOn() {
     bool any = GoOnWithWarps();
     for (const unsigned t : order_) {
@@ -238,7 +241,7 @@ class Block {
     Enter(fibers_[thread]);
   }
 
-  /// Lets the threads pass the barrier that all of them have reached.
+  /// Releases the barrier if all threads have reached it. Otherwise ends the process.
   void Release() {
     const std::string counts =
         std::to_string(at_barrier_) + " of " + std::to_string(states_.size()) + " threads";
@@ -267,8 +270,8 @@ class Block {
     switch_to(*running_, t_host);
   }
 
-  /// What a fiber does: one thread after the other, for as long as none of them waits; one that has
-  /// waited ends on this fiber, which then begins others.
+  /// The body of a fiber. It runs the block's threads one after the other, as long as none of them
+  /// waits. A thread that has waited ends on this fiber, which then begins further threads.
   static void RunThreads() {
     begin_fiber();
     for (;;) {
@@ -285,7 +288,7 @@ class Block {
     }
   }
 
-  /// Fibers that have ended their threads.
+  /// Returns the fibers that have no unfinished thread, for reuse.
   static std::vector<Fiber*>& Pool() {
     static thread_local std::vector<Fiber*> pool;
     return pool;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads of a block, as fibers of one thread of the host: each runs until it ends or waits for
-// others. What a GPU leaves undefined (a barrier that not all threads reach, lanes of a warp at
-// different collectives) ends the process with the kernel's name.
+// Runs the threads of a CUDA block as fibers of one host thread. Each fiber runs until its thread
+// ends or waits for others. Where a GPU's behavior is undefined, the process ends with the kernel's
+// name: if some threads miss a barrier, or lanes of a warp are at different collectives.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// The variables of the running fiber.
+// CUDA's built-in variables of the running thread.
 extern thread_local uint3 threadIdx;
 extern thread_local uint3 blockIdx;
 extern thread_local dim3 gridDim;
@@ -25,7 +25,7 @@ extern thread_local dim3 blockDim;
 
 namespace cuda_on_cpu {
 
-/// The order in which a block's threads, and a grid's blocks, begin and go on.
+/// The order in which the threads of a block and the blocks of a grid begin and continue.
 enum class ThreadOrder : std::uint8_t { ascending, descending, shuffled };
 
 enum class Collective : std::uint8_t { max, min, bit_or, bit_xor, add, shuffle };
@@ -35,27 +35,30 @@ void barrier();
 /// __syncthreads_and.
 bool barrier_and(bool value);
 
-/// Fused operations on pairs of halves (cuda_halves.h) since the process began.
+/// The number of fused operations on pairs of 16-bit floats (cuda_halves.h) since the process
+/// began.
 extern std::uint64_t half_fmas;
 
-/// The lanes' values combined, on each of the 32 lanes of a warp; `lanes` must name them all.
+/// Combines the values of all 32 lanes of a warp, and returns the result on each lane. `lanes` must
+/// be the mask of all lanes.
 unsigned collect(Collective operation, unsigned lanes, unsigned value);
-/// The value of lane number `from`, modulo 32.
+/// Returns the value of lane number `from` modulo 32.
 unsigned shuffle(unsigned lanes, unsigned value, unsigned from);
 
-/// Runs `thread` for each thread of the block blockIdx; `kernel` is the address of its code.
+/// Runs `thread` for each thread of the block blockIdx. `kernel` is the address of the kernel's
+/// code.
 void run_block(const void* kernel, ThreadOrder order, const std::function<void()>& thread);
 
-/// The kernel of which this thread of the host runs a block, or null.
+/// Returns the kernel whose block this host thread runs; null if it runs none.
 const void* running_kernel();
 
-/// The name of the kernel at an address, by binutils: many are in unnamed namespaces, which a
-/// process does not know the names of.
+/// Returns the name of the kernel at an address. It is read with binutils, because many kernels are
+/// in unnamed namespaces, for which dladdr gives no name.
 std::string name_of(const void* kernel);
 
-/// Ends the process: a kernel or its caller did what no GPU defines.
+/// Ends the process, because a kernel or its caller did something that is undefined on a GPU.
 [[noreturn]] void fail(const std::string& why);
-/// The same, with the name of the kernel at that address.
+/// Ends the process like `fail`, and adds the name of the kernel at that address.
 [[noreturn]] void fail_in(const void* kernel, const std::string& why);
 
 }  // namespace cuda_on_cpu

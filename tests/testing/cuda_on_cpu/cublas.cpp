@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The four functions of cuBLAS that kernels/cuda/blas.cu calls, in the order in which its stream's
-// work goes. Column by column, each sum in binary64, rounded once: within any bound of cuBLAS's
-// own.
+// Emulates the four functions of cuBLAS that kernels/cuda/blas.cu calls. The work is queued on the
+// stream like a kernel. Matrices are in column order. Each sum is computed in binary64 and rounded
+// once, so it is within any error bound of cuBLAS.
 #include <memory>
 #include <vector>
 
@@ -10,8 +10,8 @@
 
 namespace {
 
-/// The device that was current when the context was made is the only one for its calls and its
-/// stream.
+/// A cuBLAS context. It works only on the device that was current when it was created, and only
+/// with streams of that device.
 struct Context {
   int device = 0;
   cudaStream_t stream = nullptr;

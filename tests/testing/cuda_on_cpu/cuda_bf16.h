@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's bf16 on a CPU; the arithmetic is cuda_halves.h's.
+// Emulates CUDA's bf16 on a CPU. cuda_halves.h has the arithmetic.
 #pragma once
 
 #include "tests/testing/cuda_on_cpu/cuda_halves.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's conversions of fp16 on a CPU: any NaN becomes the one that the instructions give. The
-// arithmetic is cuda_halves.h's.
+// Emulates CUDA's conversions of fp16 on a CPU. Any NaN becomes the NaN that a GPU's instructions
+// give. cuda_halves.h has the arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline __half2 __float2half2_rn(float x) { return __floats2half2_rn(x, x); }
 inline __half2 __low2half2(__half2 x) { return {x.x, x.x}; }
 inline __half2 __high2half2(__half2 x) { return {x.y, x.y}; }
 
-/// The smaller of each two halves, without signs.
+/// Returns the smaller of each pair of 16-bit halves, as unsigned integers.
 inline std::uint32_t __vminu2(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t low = (a & 0xFFFF) < (b & 0xFFFF) ? a & 0xFFFF : b & 0xFFFF;
   const std::uint32_t high = a >> 16 < b >> 16 ? a >> 16 : b >> 16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's arithmetic of fp16 and bf16, two lanes at a time: each operation is rounded once to
-// nearest even from binary64, where it is exact or rounded to odd.
+// Emulates CUDA's arithmetic of fp16 and bf16 in two lanes. Each operation is computed in binary64,
+// where it is exact or rounded to odd, and is then rounded once to nearest even.
 #pragma once
 
 #include <cmath>
@@ -18,14 +18,15 @@ struct Two {
   Half x, y;
 };
 
-/// The number nearest to an exact value that lies from `from` toward `to`, if odd.
+/// Rounds an inexact value to odd. `from` is the value rounded to nearest; the exact value is above
+/// it if `up`, else below.
 template <class Bits, class Float>
 Float odd_one(Float from, bool up) {
   const auto bits = __builtin_bit_cast(Bits, from);
   if (bits % 2 != 0) return from;
   return __builtin_bit_cast(Float, up == (from > 0) ? bits + 1 : bits - 1);
 }
-/// a * b + c of 16-bit numbers, rounded to odd.
+/// Returns a * b + c of 16-bit numbers, rounded to odd in binary64.
 inline double fma_to_odd(double a, double b, double c) {
   const double product = a * b;
   const double sum = product + c;
@@ -108,7 +109,7 @@ cuda_on_cpu::Two<Half> __habs2(cuda_on_cpu::Two<Half> a) {
   const auto magnitude = [](Half x) { return Half{static_cast<std::uint16_t>(x.code & 0x7FFF)}; };
   return {magnitude(a.x), magnitude(a.y)};
 }
-/// Returns the larger value, with +0 above -0; NaN if one is NaN.
+/// Returns the larger value. +0 is larger than -0. The result is NaN if either value is NaN.
 template <class Half>
 cuda_on_cpu::Two<Half> __hmax2_nan(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Half> b) {
   return cuda_on_cpu::of_lanes(a, b, [](Half x, Half y) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's language and the runtime calls that kernels/cuda uses, on a CPU: it replaces nvcc's header
-// of this name. Names, values and meanings are those in the CUDA 13 Runtime API. The threads of a
-// block are in block.h, memory in memory.h, streams in runtime.cpp.
+// Emulates on a CPU the parts of CUDA's language and runtime that kernels/cuda uses. This file
+// replaces nvcc's header of the same name. Names, values and meanings are as in the CUDA 13 Runtime
+// API. block.h emulates the threads of a block, memory.h memory, and runtime.cpp streams.
 #pragma once
 
-// Before the macros below: the standard headers have attributes of these names.
+// This include must come before the macros below, because the standard headers have attributes with
+// the names of these macros.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,8 +34,8 @@
 #define __global__
 #define __device__
 #define __host__
-/// One block runs at a time on a thread of the host. shared_memory.h makes it 0xA5 before each
-/// launch, and looks at the bytes beside it after each block.
+/// A thread of the host runs one block at a time, so shared memory is thread-local. shared_memory.h
+/// fills it with 0xA5 before each launch, and checks the bytes beside it after each block.
 #define __shared__ static thread_local
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
@@ -75,8 +76,8 @@ T __shfl_xor_sync(unsigned lanes, T value, int difference) {
 
 namespace cuda_on_cpu {
 
-/// a · b + c, rounded once in a direction of <cfenv>; NaN is a GPU's, of which all bits but the
-/// sign are set.
+/// Returns a · b + c, rounded once in a direction of <cfenv>. A NaN result is a GPU's NaN, whose
+/// bits are all set except the sign.
 template <int kDirection>
 float fma_toward(float a, float b, float c) {
   const int before = std::fegetround();
@@ -105,7 +106,7 @@ inline float __fmaf_ru(float a, float b, float c) {
   return cuda_on_cpu::fma_toward<FE_UPWARD>(a, b, c);
 }
 
-/// max(a + b, c) in the halves of words, as signed integers of 16 bits; sums wrap.
+/// Returns max(a + b, c) in each half of the words, as signed 16-bit integers. The sums wrap.
 inline unsigned __viaddmax_s16x2(unsigned a, unsigned b, unsigned c) {
   const auto half = [=](int shift) {
     const auto sum = static_cast<short>((a >> shift) + (b >> shift));
@@ -115,8 +116,8 @@ inline unsigned __viaddmax_s16x2(unsigned a, unsigned b, unsigned c) {
   return half(0) | half(16);
 }
 
-// A block's threads take turns, and one thread of the host at a time runs kernels: plain updates
-// are atomic.
+// Plain updates are atomic here: the threads of a block take turns, and only one thread of the host
+// runs kernels at a time.
 template <class T>
 T atomicMax(T* to, T value) {
   return std::exchange(*to, std::max(*to, value));
@@ -226,18 +227,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 namespace cuda_on_cpu {
 
-/// Queues a grid, or sets the last error where no GPU from sm_80 on takes it. `kernel` is the
-/// address of its code; the thread-local variables of the library around it are its shared memory.
+/// Queues a grid. Sets the last error instead if no GPU from sm_80 on accepts the launch. `kernel`
+/// is the address of the kernel's code. The thread-local variables of the library that contains it
+/// are its shared memory.
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
 
-/// Returns how often a device's pools were asked to release their memory.
+/// Returns how many times a device's pools were asked to release their memory.
 int trims(int device);
 
-/// Sets whether streams behave as in a capture: work is queued as ever, and waits are errors.
+/// Sets whether streams behave as in the capture of a graph: work is still queued, but a wait is an
+/// error.
 void set_capturing(bool capturing);
 
-/// Queues work of a library between the kernels of a stream.
+/// Queues work of a library on a stream, in order with the stream's kernels.
 void queue_work(cudaStream_t stream, std::function<void()> work);
 /// A stream's device.
 int device_of(cudaStream_t stream);

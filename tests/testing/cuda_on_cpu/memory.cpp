@@ -27,7 +27,7 @@ constexpr std::uint8_t kFreed = 0xDD;
 
 std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-/// The devices' ranges, one after the other.
+/// Returns the addresses reserved for all devices. The ranges of the devices follow one another.
 std::uint8_t* all_addresses() {
   static auto* const base =
       static_cast<std::uint8_t*>(mmap(nullptr, kAddresses * kDevices, PROT_NONE,
@@ -44,8 +44,9 @@ std::map<const std::uint8_t*, std::size_t>& pinned() {
 
 struct sigaction g_before;
 
-/// Says whose memory was touched, as which CUDA ends the kernel's device with
-/// cudaErrorIllegalAddress; then the handler before this one has its turn.
+/// Handles a fault: prints whose memory was accessed and by whom, then calls the previous handler.
+/// CUDA would report cudaErrorIllegalAddress on the device whose kernel accesses another device's
+/// memory.
 void say_whose_memory(int, siginfo_t* info, void*) {
   if (const int device = Memory::DeviceOf(info->si_addr); device >= 0) {
     const std::string what = "memory of device " + std::to_string(device) + " was touched ";
@@ -98,7 +99,7 @@ void Memory::Open(Devices devices) {
   }
 }
 
-/// Returns the address for a piece of `whole` bytes; null if there is no room.
+/// Returns an address for `whole` bytes; null if there is no room.
 std::uint8_t* Memory::Place(std::size_t whole) {
   if (const auto found = free_.find(whole); found != free_.end()) {
     std::uint8_t* place = found->second;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of the devices: for each a range of addresses that may be touched only while that
-// device works, not by the host nor by another device, between which there is no peer access. New
-// memory holds 0xA5; behind each piece are bytes that must not change, which is looked at when it
-// is freed; under AddressSanitizer nothing around a piece may be read either.
+// Emulates the memory of the devices. Each device has a range of addresses that is accessible only
+// while that device works. The host and the other device cannot access it, since there is no peer
+// access. New memory is filled with 0xA5. Guard bytes follow each allocation and are checked when
+// it is freed. AddressSanitizer also detects reads around an allocation.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +17,31 @@ constexpr int kDevices = 2;
 
 class Memory {
  public:
-  /// A device's, which outlives all that uses it.
+  /// Returns a device's memory. The object is never destroyed.
   static Memory& Of(int device);
-  /// The device in whose range an address is; -1: in none.
+  /// Returns the device whose range contains an address; -1 if no range does.
   static int DeviceOf(const void* memory);
 
-  /// Returns null if no memory is left. `pooled`: from a pool, whose memory no other device may
-  /// copy.
+  /// Returns new memory; null if none is left. `pooled`: the memory comes from a pool, and no other
+  /// device may copy it.
   void* Allocate(std::size_t bytes, bool pooled = false);
   void Free(void* memory);
   [[nodiscard]] bool IsPooled(const void* memory);
-  /// How many pieces are in use.
+  /// Returns the number of allocations in use.
   [[nodiscard]] std::int64_t pieces();
 
   static void* AllocatePinned(std::size_t bytes);
   static void FreePinned(void* memory);
-  /// Device or pinned: copies of it are made when the stream comes to them.
+  /// Returns whether an address is in device or pinned memory. A copy of such memory is made when
+  /// the stream reaches it.
   static bool IsKnown(const void* memory);
 
-  /// A set of devices: bit d for device d.
+  /// A set of devices. Bit d is device d.
   using Devices = unsigned;
   static Devices Only(int device) { return device < 0 ? 0 : 1U << device; }
 
-  /// One at a time: these devices work, and no others, until it ends.
+  /// While it lives, these devices work and no others. Only one object at a time exists on all
+  /// threads.
   class Access {
    public:
     explicit Access(Devices devices);

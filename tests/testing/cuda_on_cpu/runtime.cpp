@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Devices and their streams, whose work is done when somebody waits for it, no earlier; the
-// runtime's calls over them and memory.h; and of the driver (libcuda.so.1) those that
-// tests/backend/test_operations.cpp makes.
+// Emulates CUDA's devices and streams, and the runtime's calls on them and on memory.h. Queued work
+// runs only when somebody waits for it. Also emulates the few functions of the driver
+// (libcuda.so.1) that tests/backend/test_operations.cpp calls.
 //
-// What CUDA does with two devices (CUDA Programming Guide, 'Multi-Device System'), and this:
-// - Each thread of the host has a current device, at first 0. Null is its default stream; streams,
-//   events and cudaMalloc's memory are made on it, and cudaDeviceSynchronize waits for it alone.
-// - A launch on another device's stream: cudaErrorInvalidResourceHandle.
-// - A kernel that touches another device's memory: cudaErrorIllegalAddress, after which nothing
-//   works; here the process ends.
-// - An event recorded on another device's stream: cudaErrorInvalidResourceHandle. Any stream may
-//   wait for it.
-// - Copies go on any stream, to and from any device, but for a pool's memory, which is not mapped
-//   on other devices, nor is any for cudaMemsetAsync: cudaErrorInvalidValue.
-// - Memory of a pool is the pool's device's, whichever the stream. A free in the order of another
-//   device's stream, which orders none of its uses, is undefined; here the process ends.
+// The rules for two devices follow the CUDA Programming Guide, 'Multi-Device System':
+// - Each thread of the host has a current device, at first 0. A null stream is the default stream
+//   of the current device.
+//   Streams, events and memory from cudaMalloc are created on the current device.
+//   cudaDeviceSynchronize waits only for the current device.
+// - A launch on another device's stream gives cudaErrorInvalidResourceHandle.
+// - A kernel that accesses another device's memory would give cudaErrorIllegalAddress, and make
+//   the device unusable. Here the process ends.
+// - Recording an event on another device's stream gives cudaErrorInvalidResourceHandle. Any stream
+//   may wait for the event.
+// - A copy may run on any stream, from and to any device. But memory of a pool is not mapped on
+//   other devices, so copying it there gives cudaErrorInvalidValue. So does cudaMemsetAsync on any
+//   memory of another device.
+// - Memory of a pool belongs to the pool's device, whichever stream is used. A free in the order of
+//   another device's stream would be undefined, because that stream orders none of the uses. Here
+//   the process ends.
 #include <dlfcn.h>
 
 #include <array>
@@ -36,7 +40,7 @@ namespace cuda_on_cpu {
 
 using Work = std::function<void()>;
 
-/// This thread's current device.
+/// The current device of this thread.
 thread_local int t_device = 0;
 
 bool is_device(int device) { return device >= 0 && device < kDevices; }
@@ -55,7 +59,7 @@ class Stream {
     ++queued_;
   }
 
-  /// Does what is queued, up to number `count`.
+  /// Runs the queued work up to number `count`.
   void RunTo(std::int64_t count) {
     const Memory::Access access(Memory::Only(device_));
     while (done_ < count) {
@@ -77,7 +81,7 @@ class Stream {
       if (stream->device_ == device) stream->Run();
     }
   }
-  /// Returns the stream, or for null the current device's default stream.
+  /// Returns the stream; for null, the default stream of the current device.
   static Stream& Of(Stream* stream) {
     static const auto standard = [] {
       std::array<Stream*, kDevices> made{};
@@ -155,19 +159,19 @@ constexpr std::size_t kMostNoted = 64;
 std::mutex g_noting;
 std::vector<const void*> g_noted;
 
-/// Notes a kernel for cuda_on_cpu_kernels.
+/// Records a kernel for cuda_on_cpu_kernels.
 void note_queued(const void* kernel) {
   const std::lock_guard<std::mutex> lock(g_noting);
   if (g_noted.size() < kMostNoted) g_noted.push_back(kernel);
 }
 
-/// Returns whether a device may copy from or to there.
+/// Returns whether a device may copy from or to this address.
 bool may_copy(int device, const void* memory) {
   const int owner = Memory::DeviceOf(memory);
   return owner < 0 || owner == device || !Memory::Of(owner).IsPooled(memory);
 }
 
-/// A copy on a stream's device, with the memory's devices at work.
+/// Copies bytes while the devices that own the two addresses work.
 void copy(void* to, const void* from, std::size_t bytes) {
   const Memory::Access access(Memory::Only(Memory::DeviceOf(to)) |
                               Memory::Only(Memory::DeviceOf(from)));
@@ -200,7 +204,7 @@ int trims(int device) { return g_trims[static_cast<std::size_t>(device)]; }
 bool g_capturing = false;
 void set_capturing(bool capturing) { g_capturing = capturing; }
 
-/// Counts a wait of the host, which is an error during a capture.
+/// Counts a wait of the host. During a capture a wait is an error.
 cudaError_t begin_wait() {
   ++g_waits;
   return g_capturing ? failed(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
@@ -252,7 +256,7 @@ cudaError_t cudaSetDevice(int device) {
   cuda_on_cpu::t_device = device;
   return cudaSuccess;
 }
-/// One processor: loops over a grid's stride turn often.
+/// Reports one processor. A grid is then small, so loops with a grid's stride run many times.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
   if (!cuda_on_cpu::is_device(device)) return cuda_on_cpu::failed(cudaErrorInvalidDevice);
   *value = 1;
@@ -262,7 +266,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cuda_on_cpu::allocate(cuda_on_cpu::t_device, memory, bytes, false);
 }
-/// Frees memory of any device, after a wait for its work.
+/// Frees memory of any device, after all work of that device.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   const int device = Memory::DeviceOf(memory);
@@ -275,7 +279,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = Memory::AllocatePinned(bytes);
   return *memory == nullptr ? cuda_on_cpu::failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
-/// Of any device, so that all work is waited for.
+/// Pinned memory may be used by any device, so the work of all devices is done first.
 cudaError_t cudaFreeHost(void* memory) {
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) Stream::RunAllOf(device);
   Memory::FreePinned(memory);
@@ -309,7 +313,8 @@ cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPoo
   return cuda_on_cpu::allocate(pool->device, memory, bytes, true);
 }
 
-/// Pageable memory is read before the call returns; copies to it have arrived by then.
+/// If the source is pageable memory, it is read before the call returns. If the destination is
+/// pageable, the copy has arrived by then.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   Stream& order = Stream::Of(stream);
@@ -339,7 +344,7 @@ cudaError_t cudaDeviceSynchronize() {
   if (status == cudaSuccess) Stream::RunAllOf(cuda_on_cpu::t_device);
   return status;
 }
-/// No graph is made here.
+/// The emulation makes no graph, so nothing is done here.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cuda_on_cpu::g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
@@ -349,7 +354,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new Stream(cuda_on_cpu::t_device);
   return cudaSuccess;
 }
-/// Returns at once, as CUDA's does; the stream's work goes on, for those who wait for it.
+/// Returns at once, as CUDA does. The stream's queued work still runs when somebody waits for it.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const cudaError_t status = cuda_on_cpu::begin_wait();
@@ -383,9 +388,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 extern "C" {
 
-/// Returns how often the host has waited for a stream: in the capture of a graph that is an error.
+/// Returns how many times the host has waited for a stream. Such a wait is an error in the capture
+/// of a graph.
 int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
-/// The names of the kernels that were queued since the last call, a line each: the first 64.
+/// Returns the names of the kernels that were queued since the last call, one on each line. Only
+/// the first 64 are recorded.
 const char* cuda_on_cpu_kernels() {
   static std::string names;
   const std::lock_guard<std::mutex> lock(cuda_on_cpu::g_noting);
@@ -401,7 +408,7 @@ int cuda_on_cpu_trims() {
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) all += cuda_on_cpu::trims(device);
   return all;
 }
-/// Returns the number of pieces of the devices' memory in use after all queued work.
+/// Runs all queued work, and returns the number of allocations in the devices' memory.
 std::int64_t cuda_on_cpu_pieces() {
   std::int64_t all = 0;
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) {
@@ -415,7 +422,7 @@ int cuDeviceGet(int* device, int number) {
   *device = number;
   return cuda_on_cpu::is_device(number) ? cudaSuccess : cudaErrorInvalidDevice;
 }
-/// A device's context is any address but null.
+/// Returns a device's context, which may be any address but null.
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   static std::array<char, cuda_on_cpu::kDevices> contexts;
   *context = &contexts[static_cast<std::size_t>(device)];

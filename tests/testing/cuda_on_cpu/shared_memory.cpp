@@ -17,8 +17,8 @@
 
 #include "tests/testing/cuda_on_cpu/block.h"
 
-/// glibc's: a place in a file's thread-local memory of the calling thread, which is made where it
-/// was not there yet.
+/// The argument of glibc's __tls_get_addr: an offset in the thread-local memory of a loaded file.
+/// The function returns its address for the calling thread, and allocates that memory if necessary.
 struct tls_index {
   std::size_t module, offset;
 };
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t kAround = 256;
 
-/// The file that holds some code, as this process has it.
+/// The loaded file (program or library) that contains the code at an address.
 struct File {
   const void* code = nullptr;
   std::uintptr_t base = 0;
@@ -61,7 +61,7 @@ struct File {
   }
 };
 
-/// The symbols of an ELF file.
+/// The symbol table of an ELF file.
 class Symbols {
  public:
   explicit Symbols(const std::string& path) {
@@ -70,7 +70,7 @@ class Symbols {
     if (bytes_.size() < sizeof(Elf64_Ehdr)) fail("no symbols can be read from " + path);
   }
 
-  /// Calls use(symbol, name) for each.
+  /// Calls use(symbol, name) for each symbol.
   template <class Use>
   void Each(Use use) const {
     const auto header = At<Elf64_Ehdr>(0);

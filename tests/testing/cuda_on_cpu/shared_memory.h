@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The __shared__ variables of kernels, which are thread-local ones of their functions here (not of
-// functions that these call): where they are is read from the symbols of the program or library.
+// Finds the __shared__ variables of a kernel. In the emulation they are thread-local variables of
+// the kernel's function, but not of functions that it calls. Their addresses are read from the
+// symbols of the program or library.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,14 @@ namespace cuda_on_cpu {
 /// Of one kernel.
 class SharedMemory {
  public:
-  /// `kernel`: the address of its code. Kept from the first call on.
+  /// Returns the variables of the kernel whose code is at this address. The result of the first
+  /// call is stored.
   static SharedMemory& Of(const void* kernel);
 
-  /// Makes the variables of the calling thread 0xA5, and remembers the 256 bytes on either side.
+  /// Fills the calling thread's variables with 0xA5, and stores a copy of the 256 bytes on either
+  /// side of them.
   void Begin();
-  /// Ends the process where a byte on either side is another than Begin found.
+  /// Ends the process if a byte on either side differs from the copy that Begin stored.
   void CheckAround() const;
 
  private:

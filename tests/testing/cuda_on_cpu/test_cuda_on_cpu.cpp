@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA on a CPU runs kernels as a GPU does, and ends the process where a GPU's result is undefined.
-// CPD_THREAD_ORDER changes no result.
+// Tests the CUDA emulation: it runs kernels as a GPU does, and ends the process where a GPU's
+// result is undefined. The order of threads (CPD_THREAD_ORDER) changes no result.
 #include <dlfcn.h>
 #include <gtest/gtest.h>  // before CUDA's words
 
@@ -22,7 +22,8 @@ using cpd::cuda::start_kernel;
 
 constexpr int kThreads = 64;
 
-/// out[i] = the sum of the block's x, by shared memory and a warp's collective.
+/// Sets out[i] to the sum of the block's values of x, using shared memory and a collective of a
+/// warp.
 __global__ void sum_of_block(const unsigned* x, unsigned* out) {
   __shared__ unsigned total;
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -34,7 +35,8 @@ __global__ void sum_of_block(const unsigned* x, unsigned* out) {
   out[i] = total;
 }
 
-/// to[i] = from[i ^ 1] of shared memory, with or without the barrier between.
+/// Swaps neighboring values through shared memory. `waits`: with a barrier between the write and
+/// the read.
 __global__ void swap_pairs(bool waits, unsigned* x) {
   __shared__ unsigned values[kThreads];
   values[threadIdx.x] = x[threadIdx.x];
@@ -102,14 +104,15 @@ class OnDevice {
   T* data_ = nullptr;
 };
 
-/// Runs a kernel of one block to its end.
+/// Runs a kernel with one block and waits until it has ended.
 template <class Kernel, class... Arguments>
 void run(Kernel kernel, const Arguments&... arguments) {
   start_kernel(kernel, 1, kThreads, nullptr, arguments...);
   cudaStreamSynchronize(nullptr);
 }
 
-/// A conversion of fp16 gives the number back; any NaN becomes the instructions' own.
+/// Converting an fp16 number to float and back gives the number. Any NaN becomes the NaN that the
+/// instructions give.
 TEST(CudaOnCpu, Halves) {
   for (unsigned code = 0; code < 0x10000; ++code) {
     const bool is_nan = (code & 0x7FFFU) > 0x7C00U;
@@ -138,7 +141,7 @@ TEST(CudaOnCpu, BarriersSharedMemoryAndCollectives) {
   }
 }
 
-/// That a barrier is missing shows in any order of the threads.
+/// Without the barrier, the results are wrong in every order of the threads.
 TEST(CudaOnCpu, AMissingBarrierChangesResults) {
   const OnDevice<unsigned> x(kThreads);
   std::vector<unsigned> values(kThreads);
@@ -181,7 +184,8 @@ TEST(CudaOnCpu, StreamsRunAsLateAsTheyMay) {
   cudaStreamDestroy(second);
 }
 
-/// Else a copy from pageable memory would be made when that holds something else.
+/// If the result depended on other threads, a copy from pageable memory might be made too late,
+/// when the memory holds other values.
 TEST(CudaOnCpu, WhatMemoryIsDoesNotDependOnOtherThreads) {
   using cuda_on_cpu::Memory;
   std::atomic<bool> ends = false;
@@ -224,7 +228,8 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   cudaGetLastError();
 }
 
-/// The emulation's own message, unless a sanitizer was there first.
+/// Returns the message that the emulation gives. Under a sanitizer, the sanitizer may detect the
+/// fault first, so its messages are accepted.
 std::string ours(const std::string& message) {
   return cpd::testing::kSanitized ? "Sanitizer|runtime error" : message;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two devices of CUDA on a CPU: what belongs to one is refused by the other as CUDA refuses it, or
-// ends the process where CUDA leaves nothing that works (runtime.cpp has the list).
+// Tests two devices of the CUDA emulation. If a device is given an object of the other device, the
+// emulation returns CUDA's error, or ends the process where CUDA would make the device unusable
+// (runtime.cpp has the list).
 #include <gtest/gtest.h>  // before CUDA's words
 
 #include <array>
@@ -29,7 +30,7 @@ using cpd::cuda::start_kernel;
 
 __global__ void set_first(std::uint8_t* to, std::uint8_t value) { *to = value; }
 
-/// Four bytes of a device.
+/// Allocates four bytes on a device.
 std::uint8_t* allocate(int device) {
   const OnDevice on(device);
   void* memory = nullptr;
@@ -44,7 +45,7 @@ cudaStream_t new_stream(int device) {
   return stream;
 }
 
-/// The first byte, once the stream has come to the copy.
+/// Returns the first byte of `memory`, after the stream has done its queued work.
 int first_of(const std::uint8_t* memory, cudaStream_t stream) {
   std::uint8_t value = 0;
   EXPECT_EQ(cudaMemcpyAsync(&value, memory, 1, cudaMemcpyDeviceToHost, stream), cudaSuccess);
@@ -90,7 +91,7 @@ TEST(DevicesOnCpu, LaunchesAndEventsAreOfTheStreamsDevice) {
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
   }
-  // Any device's stream may wait for it, whichever device is current.
+  // A stream of any device may wait for an event, whichever device is current.
   const cudaStream_t other = new_stream(0);
   EXPECT_EQ(cudaStreamWaitEvent(other, event, 0), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
@@ -99,7 +100,8 @@ TEST(DevicesOnCpu, LaunchesAndEventsAreOfTheStreamsDevice) {
   cudaFree(memory);
 }
 
-/// Null is the current device's; a device is waited for alone.
+/// A null stream is the default stream of the current device. Waiting for a device does not wait
+/// for the other device.
 TEST(DevicesOnCpu, EachHasItsDefaultStream) {
   const std::array memory{allocate(0), allocate(1)};
   for (const int device : {0, 1}) {
@@ -115,7 +117,7 @@ TEST(DevicesOnCpu, EachHasItsDefaultStream) {
   for (std::uint8_t* piece : memory) cudaFree(piece);
 }
 
-/// Copies go wherever CUDA's do.
+/// Tests which copies and operations CUDA permits on a pool's memory.
 TEST(DevicesOnCpu, APoolsMemoryIsItsDevices) {
   cudaMemPoolProps properties;
   properties.location.id = 2;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products and sums in lanes of 16 bits: for which formats plans allow them, that all pairs of
-// values are rounded exactly, and which products of matrices take them.
+// Tests products and sums in 16-bit lanes (fp16 or bf16). The tests check for which formats plans
+// allow 16-bit lanes, that all pairs of values are rounded exactly, and which matrix products use
+// these lanes.
 #include <dlfcn.h>
 #include <gtest/gtest.h>  // before CUDA's words
 
@@ -99,7 +100,7 @@ TEST(Halves, FormatsOfPlans) {
 
 // --- the emulation's arithmetic ---
 
-/// a * b + c of every operation that is one, against the oracle's.
+/// Compares every emulated operation that is a form of a * b + c with the oracle.
 template <Half kHalf>
 void expect_rounded_once() {
   using Word = decltype(cuda::PairOf<kHalf>::word);
@@ -146,7 +147,7 @@ TEST(Halves, Bf16IsRoundedOnce) { expect_rounded_once<Half::bf16>(); }
 
 // --- all pairs ---
 
-/// The finite values of a format, once each.
+/// Returns each finite value of a format once.
 std::vector<float> finite_values(const char* name) {
   std::set<float> values;
   for (const float x : testing::all_values(ParseFormat(name))) {
@@ -154,7 +155,7 @@ std::vector<float> finite_values(const char* name) {
   }
   return {values.begin(), values.end()};
 }
-/// Numbers of as many bits as are held, of exponents around 0 and some far from it.
+/// Returns numbers with as many bits as a lane holds, and exponents around 0 and far from it.
 template <Half kHalf>
 std::vector<float> held_values() {
   std::vector<int> exponents = {-126, -100, -64, -63, 50, 90, 127};
@@ -173,14 +174,14 @@ std::vector<float> held_values() {
   return values;
 }
 
-/// Lanes of two values, and the value of the first and of the second.
+/// Puts x and y into the two lanes of a word.
 template <Half kHalf>
 cuda::PairOf<kHalf> pair_of(float x, float y) {
   using Word = decltype(cuda::PairOf<kHalf>::word);
   using Lane = decltype(Word::x);
   return Word{Lane::round(x), Lane::round(y)};
 }
-/// Returns whether the lanes are x and -x, a zero +0.
+/// Returns whether the lanes are x and -x. A zero must be +0 in both lanes.
 template <class Pair>
 bool is_pair(Pair got, double x) {
   const auto is = [](auto lane, double value) {
@@ -260,14 +261,16 @@ TEST(Halves, HeldOperands) {
 
 // --- products of matrices ---
 
-/// Which sums of a product took halves, by the operations of their pairs.
+/// Counts how many sums of a product were computed in 16-bit lanes, by the number of fused
+/// operations on pairs.
 class HalvesGpu : public GemmDevices {
  protected:
   static constexpr std::int64_t kSums = cuda::kHalvesSide * cuda::kHalvesSide;
   static constexpr std::int64_t kOfThread = kSums / cuda::kWideThreads;
 
-  /// The products and sums that took halves, those of sums beyond the edge and of k beyond the
-  /// depth counted too; fails where a result's bits are not the CPU's.
+  /// Returns the number of products that were computed in 16-bit lanes. Products outside the
+  /// matrix, in incomplete tiles and incomplete steps of k, count too. Fails if a result's bits
+  /// differ from the CPU's.
   std::int64_t InHalves(const testing::GemmCase& g, const Accumulator& accumulator) const {
     const std::uint64_t before = cuda_on_cpu::half_fmas;
     EXPECT_TRUE(SameEverywhere(g, accumulator));
@@ -294,11 +297,12 @@ TEST_F(HalvesGpu, TakeProductsOfFewBits) {
   EXPECT_EQ(InHalves({a, a}, testing::accumulator_of("e4m3")), 0);  // one tile, as fast without
 }
 
-// The products below have 70 x 130 sums in two tiles, of which 16 and 1 threads have a row's.
+// The products below have 70 x 130 sums in two tiles. A row's sums belong to 16 threads in the
+// first tile, and to one thread in the second.
 constexpr std::int64_t kThreadsOfRow = 16 + 1;
 
-/// Sums of 15, 30, …: twice four products of 15, whose bound is a little larger, lead beyond 240
-/// after the first two groups of k.
+/// The sums are 15, 30, and so on. The kernel bounds them by the sums of groups of k. After two
+/// groups, the bound exceeds 240 (e4m3's largest value), so the remaining steps use binary32.
 TEST_F(HalvesGpu, LeaveSumsNearTheLimit) {
   std::vector<float> values(70 * 32, 1.0F);
   std::fill_n(values.begin(), 32, 15.0F);
@@ -308,8 +312,9 @@ TEST_F(HalvesGpu, LeaveSumsNearTheLimit) {
             2 * kSums * 32 - kThreadsOfRow * kOfThread * (32 - 8));
 }
 
-/// One operand that is not held leaves its tiles' 32 values of k to binary32; a sum that it makes
-/// infinite or NaN (by zeros beyond the edge, too) leaves the rest.
+/// If an operand does not fit in 16 bits, its tile computes these 32 values of k in binary32. If a
+/// sum becomes infinite or NaN (even by zeros beyond the edge), its threads compute all further
+/// steps in binary32.
 TEST_F(HalvesGpu, LeaveOtherOperands) {
   const Accumulator accumulator = testing::accumulator_of("e4m3");
   const std::int64_t held = 2 * kSums * 64;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcpd_cuda's errors and its memory: the pool's, and a framework's allocator in its place.
+// Tests the errors of libcpd_cuda and its memory, which comes from a pool or from a framework's
+// allocator.
 #include <dlfcn.h>
 #include <gtest/gtest.h>  // before CUDA's words
 
@@ -45,7 +46,7 @@ TEST_F(CudaLibrary, ErrorsSayWhatHelps) {
             "architectures 90; CUDAARCHS names others, from 80 on)");
 }
 
-/// If a device has no memory left, the pool's memory is released and the request repeated.
+/// If a device has no memory left, the pool releases its unused memory and the request is repeated.
 TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   const cpd::Launch launch;
   for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {
@@ -62,7 +63,7 @@ TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   }
 }
 
-/// Whatever waits, waits for the launch's device, not for the current one.
+/// Every function that waits must wait for the launch's device, not for the current device.
 TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
   const cpd::Launch launch{1};
   void* memory = nullptr;
@@ -97,8 +98,8 @@ TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
   EXPECT_EQ(current, 0);
 }
 
-/// A framework's allocator: it answers each call as the first of `answers` that is left, and all
-/// memory that it is asked to release is its own where `owns`.
+/// A framework's allocator. Each call takes the first remaining element of `answers` as its answer.
+/// `owns`: all memory that is to be released belongs to the framework.
 struct Framework {
   std::deque<Answer> answers;
   bool owns = false;
@@ -134,7 +135,7 @@ class WithFramework : public CudaLibrary {
     cuda_on_cpu::set_capturing(false);
     EXPECT_TRUE(g_framework.answers.empty()) << "was asked too seldom";
   }
-  /// The status of an allocation, to which the framework gives these answers.
+  /// Returns the status of an allocation during which the framework gives these answers.
   int Allocate(std::deque<Answer> answers) {
     g_framework.answers = std::move(answers);
     const int before = cuda_on_cpu::trims(0);
@@ -142,7 +143,8 @@ class WithFramework : public CudaLibrary {
     trims_ = cuda_on_cpu::trims(0) - before;
     return status;
   }
-  /// The status of the release of what Allocate made: to the framework, or to the pool.
+  /// Releases the memory that Allocate made, to the framework or to the pool, and returns the
+  /// status.
   int Release(bool to_framework) {
     g_framework.owns = to_framework;
     const int before = g_framework.released;

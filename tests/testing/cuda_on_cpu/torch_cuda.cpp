@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch's CUDA devices on a CPU: memory and streams are runtime.cpp's, torch's own operators run on
-// copies on the CPU, CPD's launch their kernels (kernels/cuda, compiled for the CPU). With this, as
-// libtorch_cuda.so, a CPU build of torch has devices "cuda"; python/sitecustomize.py does the rest.
+// Gives a CPU build of torch the devices "cuda:0" and "cuda:1", as its libtorch_cuda.so. Memory and
+// streams are those that runtime.cpp emulates. torch's own operators run on copies of tensors on
+// the CPU. CPD's operators launch their kernels (kernels/cuda, compiled for the CPU).
+// python/sitecustomize.py provides the Python side.
 #include <ATen/DeviceGuard.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -43,7 +44,7 @@ c10::Device device_number(int device) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(device)};
 }
 
-/// Makes a device current while it lives.
+/// While it lives, makes a device current.
 class OnDevice {
  public:
   explicit OnDevice(int device) : before_(current_device()) { cudaSetDevice(device); }
@@ -55,19 +56,20 @@ class OnDevice {
   int before_;
 };
 
-/// Does all that is queued on a device.
+/// Runs all work that is queued on a device.
 void synchronize(int device) {
   const OnDevice on(device);
   cudaDeviceSynchronize();
 }
 
-/// This thread's streams, a device each; null: the default one.
+/// The current stream of this thread on each device; null: the default stream.
 thread_local std::array<cudaStream_t, kDevices> t_streams{};
 
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
 
 std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
-/// The first request, by number (g_asked), that is refused, and the first that no longer is.
+/// Allocation requests are counted by g_asked. Requests from the first number on, and below the
+/// second, are refused.
 std::atomic<std::int64_t> g_refused_from = 0, g_refused_to = 0;
 
 bool is_refused() {
@@ -75,14 +77,16 @@ bool is_refused() {
   return number >= g_refused_from && number < g_refused_to;
 }
 
-/// Memory of the current device, which belongs to the stream that was torch's when it was made.
+/// An allocation on the current device. It belongs to the stream that was torch's current one when
+/// it was made.
 struct Block {
   void* memory = nullptr;
   int device = current_device();
   cudaStream_t stream = stream_of(device);
 };
 
-/// In the stream's order: its work that is queued still has the memory, another stream's has not.
+/// Frees memory in the stream's order: work already queued on that stream may still use it, and
+/// work on other streams may not.
 void free_block(void* freed) {
   const std::unique_ptr<Block> block(static_cast<Block*>(freed));
   ++g_freed;
@@ -90,7 +94,8 @@ void free_block(void* freed) {
   cudaFreeAsync(block->memory, block->stream);
 }
 
-/// Memory that is freed in a stream's order is free once the stream has reached that point.
+/// Allocates the block. If this fails, waits for the device, because memory freed in a stream's
+/// order is free only after the stream has reached that point, and tries again.
 bool fill(Block& block, std::size_t bytes) {
   if (cudaMalloc(&block.memory, bytes) == cudaSuccess) return true;
   cudaDeviceSynchronize();
@@ -98,7 +103,7 @@ bool fill(Block& block, std::size_t bytes) {
   return cudaMalloc(&block.memory, bytes) == cudaSuccess;
 }
 
-/// Of the current device.
+/// torch's allocator. It allocates on the current device.
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device = device_number(current_device());
@@ -119,7 +124,7 @@ struct DeviceAllocator final : c10::Allocator {
 DeviceAllocator g_allocator;
 REGISTER_ALLOCATOR(c10::kCUDA, &g_allocator)
 
-/// Each device has one stream.
+/// Tells torch the current device and stream. Each device has one stream for torch.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -145,7 +150,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return getStream(stream.device());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  // Events: all that was queued is done when one is recorded.
+  // Records an event by doing all queued work at once, so every event is already complete.
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     static int recorded;
@@ -198,7 +203,8 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                                            c10::dtype_or_default(dtype));
 }
 
-/// The tensor's memory as the host's, for use while the device works (Memory::Access).
+/// Returns the tensor's memory as a CPU tensor. It may be used only while the device works
+/// (Memory::Access).
 Tensor as_host(const Tensor& x) {
   if (!x.is_cuda()) return x;
   const auto options = x.options().device(c10::kCPU);
@@ -206,7 +212,8 @@ Tensor as_host(const Tensor& x) {
   return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), options);
 }
 
-/// Returns the devices whose memory a copy needs, after all work queued there.
+/// Does all queued work of the two tensors' devices, and returns the devices whose memory a copy
+/// needs.
 Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
   Memory::Devices devices = 0;
   for (const Tensor* x : {&to, &from}) {
@@ -217,8 +224,9 @@ Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
   return devices;
 }
 
-/// Tensors are made before the devices' lock is taken and go after it: torch wants the GIL to count
-/// one that Python knows, and who holds the GIL may wait for the lock, to free memory.
+/// Tensors are created before the devices' lock is taken, and destroyed after it is released. torch
+/// needs the GIL to destroy a tensor that Python knows. A thread that holds the GIL may wait for
+/// the lock to free memory, so the opposite order could deadlock.
 Tensor& copy_(Tensor& to, const Tensor& from, bool) {
   Tensor host = as_host(to);
   const Tensor source = as_host(from);
@@ -233,7 +241,7 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
   return copy_(target, from, false);
 }
 
-/// Makes room for `bytes` bytes in x's storage, whose contents remain.
+/// Enlarges x's storage to at least `bytes` bytes, and preserves its contents.
 void grow(const Tensor& x, std::size_t bytes) {
   const c10::Storage& storage = x.storage();
   if (storage.nbytes() >= bytes) return;
@@ -255,7 +263,7 @@ const Tensor& resize_(const Tensor& x, c10::SymIntArrayRef size,
   return x;
 }
 
-/// As torch's own kernels do, refuses tensors of different devices.
+/// Refuses tensors of different devices, as torch's own kernels do.
 void check_devices(const torch::jit::Stack& stack) {
   std::optional<c10::Device> first;
   const auto check = [&](const Tensor& x) {
@@ -316,7 +324,7 @@ int cuda_on_cpu_use_device(int device) { return cudaSetDevice(device); }
 std::int64_t cuda_on_cpu_asked() { return g_asked; }
 std::int64_t cuda_on_cpu_allocated() { return g_allocated; }
 std::int64_t cuda_on_cpu_freed() { return g_freed; }
-/// Refuses torch memory `count` times, after it was given `after` times from now on.
+/// From now on, grants `after` requests for memory and then refuses `count` requests.
 void cuda_on_cpu_refuse(std::int64_t after, std::int64_t count) {
   g_refused_from = g_asked + after;
   g_refused_to = g_refused_from + count;
@@ -332,7 +340,7 @@ void* cuda_on_cpu_stream(int device) { return stream_of(device); }
 void cuda_on_cpu_use_stream(int device, void* stream) {
   stream_of(device) = static_cast<cudaStream_t>(stream);
 }
-/// Makes later work on `stream`, of `device`, wait for the work queued on `other`, of `of`.
+/// Makes later work on `stream` of `device` wait for the work queued on `other` of device `of`.
 void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEvent_t event = nullptr;
   {
@@ -345,7 +353,7 @@ void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize(int device) { synchronize(device); }
-/// Does the work queued on the stream, and the work that it waits for, and no other work.
+/// Does the work queued on the stream and the work that it waits for. Does no other work.
 void cuda_on_cpu_synchronize_stream(int device, void* stream) {
   const OnDevice on(device);
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream));

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads one file of the package with a planted fault, in every Python process with this folder in
-PYTHONPATH: the tests' process, ranks that it spawns and commands that it starts.
+"""Loads one file of the package with a planted fault.
 
-$CPD_PYTHON_MUTANT is a folder (mutants_python.py). `file` has the file's path, `text` its faulty
-text; the first process that loads the file adds `loaded`. No bytecode is read or written for
-it."""
+Python runs this file in every process that has its folder in PYTHONPATH: the process of the tests,
+the ranks that it spawns, and the commands that it starts. $CPD_PYTHON_MUTANT names a folder
+(mutants_python.py). Its file `file` contains the path of the file with the fault, and `text` the
+faulty text. The first process that loads the file creates `loaded`. No bytecode is read or written
+for the faulty file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def plant(mutant: Path) -> None:
 
 
 def plant_data(mutant: Path, file: str) -> None:
-    """Opens the faulty text in the file's place."""
+    """Makes `open` return the faulty text when the data file is opened."""
     usual = io.open
 
     def open_faulty(path: Any, *args: Any, **options: Any) -> Any:
@@ -43,7 +45,7 @@ def plant_data(mutant: Path, file: str) -> None:
 
 
 def plant_module(mutant: Path, file: str) -> None:
-    """Compiles the faulty text in the module's place."""
+    """Makes Python compile the faulty text when the module is imported."""
     text = (mutant / "text").read_bytes()
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
@@ -59,7 +61,8 @@ def plant_module(mutant: Path, file: str) -> None:
 
 
 def run_next() -> None:
-    """Runs the sitecustomize that this one hides, as CUDA on the CPU has one."""
+    """Runs the next sitecustomize in the path, which this file hides. The CUDA emulation has
+    one."""
     rest = [path for path in sys.path if Path(path or ".").resolve() != FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:

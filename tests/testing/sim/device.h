@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of the backend "sim" (libcpd_sim.so, looked for at run time), for tests.
+// Gives tests the devices of the backend "sim" (libcpd_sim.so, loaded at run time).
 #pragma once
 
 #include <dlfcn.h>
@@ -12,13 +12,13 @@
 
 namespace cpd::testing {
 
-/// What the backend has counted.
+/// The counts that the backend keeps.
 struct SimCounts {
   std::int64_t unknown_streams = 0;  ///< calls on streams that are not open
   std::int64_t queued = 0;           ///< blocks of queued memory that are not released
 };
 
-/// A function of the library; throws std::runtime_error where the library is missing.
+/// Returns a function of the library. Throws std::runtime_error if the library is missing.
 template <class Function>
 Function SimFunction(const char* name) {
   void* library = dlopen("libcpd_sim.so", RTLD_NOW | RTLD_LOCAL);
@@ -28,7 +28,7 @@ Function SimFunction(const char* name) {
 
 inline SimCounts CountsOfSim() { return SimFunction<SimCounts (*)()>("cpd_sim_counts")(); }
 
-/// Adds the backend at the first call; returns its kind of device. Throws std::runtime_error where
+/// Adds the backend at the first call, and returns its kind of device. Throws std::runtime_error if
 /// the library is missing.
 inline Device SimKind() {
   static const Device kind = [] {

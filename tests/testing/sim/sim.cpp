@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backend "sim", the example of a new kind of device. A device needs a table of functions
-// (Backend: memory, streams, and a function for each operation of operations.def, whose arguments
-// are the structs of calls.h and message_calls.h), here cpd_sim_backend; and a call of AddBackend,
-// which returns the number that tensors on the device have (device.h). Nothing in cpd changes.
-//
-// Its memory is host memory that neither the CPU's operations nor another device's can touch. Each
-// of its streams has a thread, which works late and in order. Memory and operations are those of
-// tests/testing/cuda_on_cpu, linked once more: this library shares neither addresses nor queues
-// with the backend "cuda".
+// The backend "sim", which is the example of a new kind of device. Such a device needs a table of
+// functions (Backend), here cpd_sim_backend. The table has functions for memory, for streams and
+// for each operation of operations.def. Their arguments are the structs of calls.h and
+// message_calls.h. A call of AddBackend returns the number that tensors on the device have
+// (device.h). Nothing in cpd changes. The device's memory is host memory that neither the CPU's
+// operations nor another device can access. Each stream has a thread, which works late and in
+// order. Memory and operations come from tests/testing/cuda_on_cpu, which is linked a second time.
+// This library therefore shares no addresses and no queues with the backend "cuda".
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -26,7 +25,7 @@
 namespace cpd::sim {
 namespace {
 
-/// The operations and the memory.
+/// Returns the backend that provides the operations and the memory.
 const Backend& Emulation() { return *cpd_backend(); }
 
 std::atomic<std::int64_t> g_unknown_streams{0};
@@ -35,20 +34,20 @@ std::atomic<std::int64_t> g_queued{0};
 /// The status of a call on a stream that this backend has not opened.
 constexpr int kUnknownStream = -1;
 
-/// A queue of the emulation, whose work a thread does: a while after it was queued, or when
-/// somebody waits for it.
+/// A queue of the emulation. A thread does the queued work a while after it was queued, or earlier
+/// if somebody waits for it.
 class Stream {
  public:
   Stream(int device, void* queue) : launch_{device, queue} {}
 
   [[nodiscard]] const Launch& launch() const { return launch_; }
-  /// Has the thread do what was queued.
+  /// Tells the thread that work was queued.
   void Wake() {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++queued_;
     changed_.notify_all();
   }
-  /// Waits until the thread has done what was queued before; returns its status.
+  /// Waits until the thread has done all work queued before. Returns the status of that work.
   int Wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::int64_t last = awaited_ = ++queued_;
@@ -56,14 +55,14 @@ class Stream {
     changed_.wait(lock, [&] { return done_ >= last || has_ended_; });
     return status_;
   }
-  /// Ends the thread, once it has done all.
+  /// Ends the thread after it has done all queued work.
   void Close() {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_closed_ = true;
     changed_.notify_all();
   }
 
-  /// What the thread does.
+  /// The thread's function.
   void Work() {
     constexpr auto kDelay = std::chrono::microseconds(300);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -94,11 +93,12 @@ class Stream {
   bool has_ended_ = false;  ///< once closed, and all is done
 };
 
-/// The open streams. A handle is a number, at which there is no memory; each device has a stream
-/// without a handle.
+/// The open streams. The handle of a stream is a number and not an address of memory. Each device
+/// also has a stream without a handle.
 class Streams {
  public:
-  /// Never destroyed: threads may still work as the process ends.
+  /// Returns the list of streams. It is never destroyed, because threads may still work while the
+  /// process ends.
   static Streams& All() {
     static auto* all = new Streams;
     return *all;
@@ -111,7 +111,7 @@ class Streams {
     if (status == 0) *handle = reinterpret_cast<void*>(number);
     return status;
   }
-  /// Null where there is none.
+  /// Returns the stream of a launch; null if it is not open.
   std::shared_ptr<Stream> Find(const Launch& launch) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Key key{launch.device, reinterpret_cast<std::uintptr_t>(launch.stream)};
@@ -156,7 +156,7 @@ class Streams {
   std::map<Key, std::shared_ptr<Stream>> streams_;
 };
 
-/// Calls a function of the emulation with the launch of the stream's queue.
+/// Calls a function of the emulation with the launch parameters of the stream's queue.
 template <class Function>
 int OnQueue(const Launch& launch, const Function& function) {
   const std::shared_ptr<Stream> stream = Streams::All().Find(launch);
@@ -239,7 +239,7 @@ Backend MakeTable() {
 }  // namespace
 }  // namespace cpd::sim
 
-/// The table, for AddBackend.
+/// Returns the table for AddBackend.
 extern "C" __attribute__((visibility("default"))) const cpd::Backend* cpd_sim_backend() {
   static const cpd::Backend table = cpd::sim::MakeTable();
   return &table;

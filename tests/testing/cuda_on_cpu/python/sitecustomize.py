@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's devices "cuda:0" and "cuda:1" on a CPU, in each Python process with this folder in
-PYTHONPATH: torch.cuda of a CPU build with what torch_cuda.cpp brings. Without graphs and NCCL, and
-with random generators' states alone, which nothing draws from; copies between host and device wait
-for all of the device's streams, and `set_sync_debug_mode` finds no wait (test_operations.cpp
-counts them)."""
+"""Gives a CPU build of torch the devices "cuda:0" and "cuda:1" of the CUDA emulation.
+
+Python runs this file in every process that has its folder in PYTHONPATH. It completes torch.cuda
+with functions of torch_cuda.cpp. Graphs and NCCL are missing. Random generators have states, but
+nothing draws from them. Copies between host and device wait for all streams of the device.
+`set_sync_debug_mode` detects no wait; test_operations.cpp counts them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ import torch  # noqa: E402
 
 
 def number(device: Any = None) -> int:
-    """The index of a device, of the current one for None and for "cuda"."""
+    """Returns the index of a device. None and "cuda" mean the current device."""
     index = device if isinstance(device, int) else device and torch.device(device).index
     return current_device() if index is None else index
 
@@ -45,7 +47,8 @@ def set_device(device: Any) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Makes a device current, unless it is negative, and returns the one before."""
+    """Makes a device current, unless its number is negative. Returns the previous current
+    device."""
     before = current_device()
     if device >= 0:
         set_device(device)
@@ -53,7 +56,7 @@ def exchange_device(device: int) -> int:
 
 
 class Event:
-    """All that was queued when it was recorded is done at the next wait."""
+    """An event. Waiting for it does all work that is queued on its stream."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -92,7 +95,8 @@ def current_stream(device: Any = None) -> Stream:
 
 @contextlib.contextmanager
 def using(stream: Stream) -> Iterator[None]:
-    """Makes `stream` the current stream of its device, and its device the current device."""
+    """Makes `stream` the current stream of its device, and its device the current one, in a `with`
+    block."""
     index = stream.device.index
     before = library.cuda_on_cpu_stream(index)
     device = exchange_device(index)
@@ -106,7 +110,8 @@ def using(stream: Stream) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing(count: int, after: int = 0) -> Iterator[None]:
-    """torch's allocator refuses memory `count` times, after it gave some `after` times."""
+    """Within a `with` block, torch's allocator grants `after` requests and then refuses `count`
+    requests."""
     library.cuda_on_cpu_refuse(after, count)
     try:
         yield
