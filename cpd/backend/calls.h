@@ -95,7 +95,7 @@ struct GemmCall {
   const ProductImages* images = nullptr;  ///< on CPUs only
 };
 
-/// A product of scaled operands. Its first sum starts from product.c.
+/// A product of scaled operands. The sum over the first block of k starts from product.c.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales = {};
 };
@@ -356,11 +356,13 @@ struct GemmBlock {
   const float* b = nullptr;
   const PanelRange* a_range = nullptr;  ///< of kRangeGroup values of k in each panel
   const PanelRange* b_range = nullptr;
-  /// fixed_log (veltkamp_rounding.h) of each packed value, if FastPlan::takes_logs is set.
+  /// The logarithm of each packed value as a fixed-point number (fixed_log, veltkamp_rounding.h).
+  /// Only set if FastPlan::takes_logs is true.
   const std::int32_t* a_logs = nullptr;
   const std::int32_t* b_logs = nullptr;
-  /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]. Rows and columns are padded
-  /// to whole panels. Plane 0 is the sum. There are GemmPlan::planes planes.
+  /// The state of the sums: GemmPlan::planes planes (arrays of one value for each sum). Plane 0
+  /// holds the sums. The value of plane q for sum (i, j) is state[q * plane + i * state_columns +
+  /// j]. Rows and columns are padded to whole panels.
   float* state = nullptr;
   std::int64_t plane = 0, state_columns = 0;
   /// The number of sum (i, j) in the result is index + i * index_row + j. This number selects the

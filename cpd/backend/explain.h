@@ -20,7 +20,7 @@ CPD_API std::vector<Explanation> Explain(const std::function<void()>& call, int 
 
 /// Begins the record of an operation on this thread, which must be explaining.
 void NotePath(const char* function, const Path& path);
-/// Completes that record with a kernel of the CPU's table.
+/// Completes the record that NotePath began, with the kernel of the CPU's table that would run.
 void NoteKernel(const char* kernel, std::vector<std::int64_t> tile = {});
 
 }  // namespace cpd

@@ -49,8 +49,9 @@ struct MatrixProduct {
   }
 };
 
-/// One operand's scales, broadcast to the product. `at.row_stride` leads from one group of lines
-/// (rows of a, columns of b) to the next, `at.column_stride` from one block of k to the next.
+/// One operand's scales, broadcast to the product. Scales of successive groups of lines (rows of a,
+/// columns of b) are `at.row_stride` apart. Scales of successive blocks of k are `at.column_stride`
+/// apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;

@@ -18,8 +18,8 @@
 namespace cpd {
 
 /// The messages that a real transport moves. The exchange does not change the result's bits: these
-/// depend on `order` and `group_size`. The exception is a codec that encodes sums again
-/// (Codec::ForResults), which it does in `owner` alone.
+/// depend on `order` and `group_size`. The exception is a codec that encodes results again
+/// (Codec::ForResults): only with exchange `owner` are results encoded again.
 enum class Exchange : std::uint8_t {
   owner,         ///< a slice's owner gathers and sums it, then sends the result; any order
   gather,        ///< every rank gathers all contributions and sums them; any order

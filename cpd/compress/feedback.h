@@ -66,7 +66,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
 
  private:
-  /// Returns the piece with shift 0, for values that are already multiplied by 2^shift.
+  /// Returns a copy of `piece` with shift 0, for values that are already multiplied by 2^shift.
   static Piece Unshifted(Piece piece);
   struct State;
   class Compensated;

@@ -84,8 +84,8 @@ void CheckForRuns(const Scaled& scaled) {
 
 }  // namespace
 
-/// The codes of a layer. If the layer has a NaN or Inf that may have no code, its cast values
-/// instead.
+/// The codes of a layer. If the layer has a NaN or Inf for which there may be no code, the layer's
+/// cast values are stored instead.
 struct ScaledBlocks::Coded final : CodecState {
   Coded(const ScaledBlocks& codec, std::int64_t layer_size)
       : scaled(codec.scaled_),

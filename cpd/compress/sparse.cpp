@@ -21,7 +21,7 @@ constexpr std::int64_t kRun = 4096;
 
 bool IsZero(float value) { return std::bit_cast<std::uint32_t>(value) == 0; }
 
-/// Returns the places of all values that are not +0.
+/// Returns the indices of all values that are not +0.
 std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
   std::vector<std::int64_t> places;
   std::uint32_t found[kRun];

@@ -187,7 +187,7 @@ void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_v
               ToString(accumulator.scheme));
 }
 
-/// Returns whether the sums of a unit are rounded once more, into the accumulator's format.
+/// Returns whether the sums of a matrix unit are rounded once more, into the accumulator's format.
 bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }
@@ -199,8 +199,8 @@ bool RoundsSums(const FixedPoint& point, const Format& format) {
          top - point.fraction > format.emax() || !format.is_signed;
 }
 
-/// Throws Error if the text sets rounding= or overflow= although no sum of the unit or the integer
-/// is rounded. `rounds` and `overflows`: whether the text has rounding= and overflow=.
+/// Throws Error if the text sets rounding= or overflow= although no sum of the matrix unit or the
+/// integer is rounded. `rounds` and `overflows`: whether the text has rounding= and overflow=.
 void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
   const std::string format = ToString(accumulator.format);
   if (rounds && accumulator.unit && !RoundsSums(*accumulator.unit, accumulator.format)) {
@@ -315,7 +315,7 @@ Accumulator WithScheme(std::string_view word, const Parts& parts) {
   return accumulator;
 }
 
-/// Throws Error for a unit whose operand formats are missing.
+/// Throws Error for a matrix unit whose operand formats are missing.
 void CheckUnitText(const Parts& parts) {
   if (parts.Has("a") && parts.Has("b")) return;
   throw Error(

@@ -32,7 +32,7 @@ constexpr std::string_view kMmaSimResults = "MMA-Sim (arXiv 2511.10909), whose r
 constexpr std::string_view kDeepSeek =
     "DeepSeek-V3 (arXiv 2412.19437, section 3.3.2) for the promotion; the unit is h100-fp8";
 
-/// The rule for fp16 results, in a unit that supports them.
+/// The rule for fp16 results, in a matrix unit that supports them.
 enum class Half : std::uint8_t {
   none,
   same,  ///< as the rule for fp32, with the sum rounded to nearest into fp16
@@ -133,7 +133,7 @@ constexpr std::array kUnits{
     Amd("cdna3-fp8", kE4m3fnuz, 16, Adder::two_steps_even),
 };
 
-/// Finds a unit by its name, in any letter case.
+/// Finds a matrix unit by its name, in any letter case.
 const Unit* FindUnit(std::string_view name) {
   const auto* const found = std::ranges::find(kUnits, Lower(name), &Unit::name);
   return found == kUnits.end() ? nullptr : found;
@@ -163,7 +163,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
 
-/// Changes `rule`, the unit's rule for fp32 results, to its rule for fp16 results.
+/// Changes `rule`, the matrix unit's rule for fp32 results, to its rule for fp16 results.
 void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.sum = kFp16;
   rule.rounding = Rounding::nearest_even;

@@ -217,7 +217,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// Adds one block of products of a unit with scales to a tile's sums.
+/// Adds one block of products of a matrix unit with scales to a tile's sums.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -308,8 +308,9 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
   }
 }
 
-/// Rounds a tile's sums into the accumulator's format. With promotion, adds the unit's sums to the
-/// outer sums in plane 0, rounds those, and sets the unit's sums to +0.
+/// Rounds a tile's sums into the accumulator's format. With promotion, adds the matrix unit's sums
+/// to the outer sums in plane 0 (one value of each sum's state), rounds those, and sets the matrix
+/// unit's sums to +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -440,8 +441,8 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Ends sums without products. Without promotion, rounds the unit's sum (which is c) into the
-/// accumulator's format; with promotion, does nothing.
+/// Ends sums without products. Without promotion, rounds the matrix unit's sum (which is c) into
+/// the accumulator's format; with promotion, does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

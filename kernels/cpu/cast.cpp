@@ -46,7 +46,8 @@ CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T
   });
 }
 
-/// Rounds whole groups of pages with non-temporal stores. n must be a multiple of kGroup.
+/// Rounds whole groups of four memory pages with non-temporal stores. n must be a multiple of
+/// kGroup.
 template <class R, class Map>
 CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                         const uint32_t* random, float* y, Map map) {

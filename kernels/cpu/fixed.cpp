@@ -47,7 +47,7 @@ constexpr double kMostTerm = 0x1p51;
 /// True if one instruction converts binary64 to integers by truncation.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
-/// One tile: its sums, its panels and the values of k to add.
+/// One tile: its sums, its panels (packed rows of a or columns of b) and the values of k to add.
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;

@@ -169,7 +169,7 @@ class PairwiseTile {
     return true;
   }
   /// Calls visit(node, address) for each node of the rows. `address` is the node's position in a
-  /// plane of finished trees.
+  /// plane (one value of each sum's state) of finished trees.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

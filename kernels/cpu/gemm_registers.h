@@ -16,12 +16,13 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Returns the number of groups of k for which a panel has bounds.
+/// Returns the number of groups of k for which a panel (packed rows of a or columns of b) has
+/// bounds.
 CPD_FN std::int64_t groups_of(const GemmBlock& block) {
   return (block.count + kRangeGroup - 1) / kRangeGroup;
 }
 
-/// A tile and the bounds of the values in its panels.
+/// A tile and the bounds of the values in its panels (packed rows of a or columns of b).
 struct BoundedTile {
   const GemmPlan* plan;
   const GemmBlock* block;

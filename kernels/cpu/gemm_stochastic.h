@@ -349,7 +349,8 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Returns whether all operands in k's group of the tile's panels are finite.
+/// Returns whether all operands in k's group of the tile's panels (packed rows of a or columns of
+/// b) are finite.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];

@@ -43,7 +43,8 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(min(of_rest, -largest_lane(-least)));
 }
 
-/// Copies one panel. Lines beyond the last line of the operand are +0.
+/// Copies one panel (packed rows of a or columns of b). Lines beyond the last line of the operand
+/// are +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
                         int64_t k_stride, float* packed) {

@@ -239,7 +239,7 @@ CPD_FN bool fits_pages(const ScaledRun& run) {
   return run.rows == 1 && run.run > 1 && run.n % kGroup == 0;
 }
 
-/// Rounds a row in groups of pages with non-temporal stores.
+/// Rounds a row in groups of four memory pages with non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   PageValues values(y);
@@ -341,7 +341,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   }
 }
 
-/// Stores the packed codes of whole groups of pages by non-temporal stores.
+/// Stores the packed codes of whole groups of four memory pages by non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
   constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width

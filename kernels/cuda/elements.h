@@ -170,8 +170,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
-  /// Copies element `at` of `data` into value i of the Pack, which must be 0 before. `put` copies a
-  /// value back.
+  /// Copies element `at` of `data` into value i of the Pack (four neighboring values), which must
+  /// be 0 before. `put` copies a value back.
   CPD_FN void take(int i, const void* data, std::int64_t at) {
     if constexpr (type == DType::f32) {
       words[i] = static_cast<const std::uint32_t*>(data)[at];
@@ -201,8 +201,9 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
   }
 };
 
-/// Returns a Pack with change(value) for each value of a Pack. The calls are written without a
-/// loop: then nvcc moves branches that depend only on the plan out of the caller's loop.
+/// Returns a Pack (four neighboring values) with change(value) for each value of a Pack. The calls
+/// are written without a loop: then nvcc moves branches that depend only on the plan out of the
+/// caller's loop.
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
@@ -211,8 +212,8 @@ CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   return pack;
 }
 
-/// Returns a Pack with change(value, R) for each value of a Pack, where R is the value's random
-/// integer.
+/// Returns a Pack (four neighboring values) with change(value, R) for each value of a Pack, where R
+/// is the value's random integer.
 template <Stored stored, DType type, class Integers, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
   Pack<type> pack;

@@ -82,7 +82,7 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
 
 // --- one value -----------------------------------------------------------------------------------
 
-/// Returns value number `at` of a segment in message from[which].
+/// Returns value number `at` of a segment (a range of a layer's values) in message from[which].
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
                         Codes codes, std::int64_t at) {
   const auto c = static_cast<int>(codes);
@@ -223,7 +223,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
 
 // --- blocks --------------------------------------------------------------------------------------
 
-/// Returns the segment to which a tile belongs.
+/// Returns the segment (a range of a layer's values) to which a tile belongs.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
   int low = 0;
   for (int high = call.segment_count - 1; low < high;) {
@@ -248,7 +248,7 @@ CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run 
 }
 
 /// Packs the codes of a tile and copies them to the message, to the position of value `begin` of
-/// the segment.
+/// the segment (a range of a layer's values).
 CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
                            const ReduceSegment& segment, std::int64_t begin, int count, Codes kind,
                            const std::uint32_t* codes, std::uint8_t* bytes) {

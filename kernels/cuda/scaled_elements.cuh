@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Returns the scales for a Pack whose values all lie in one block with scales `at`.
+/// Returns the scales for a Pack (four neighboring values) whose values all lie in one block with
+/// scales `at`.
 CPD_DEVICE LaneScales<4> same_scales(const ScaledCall& call, ElementRoute route,
                                      ElementScale<float> at) {
   return {{at, at, at, at}, route_at(call, at.scale) == route};
@@ -145,7 +146,8 @@ CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type
   return {{code(0), code(1), code(2), code(3)}};
 }
 
-/// Encodes Packs to codes of 4 or 8 bits, rounded to nearest-even by a route in binary32.
+/// Encodes Packs (four neighboring values each) to codes of 4 or 8 bits, rounded to nearest-even by
+/// a route in binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ ScaledCall call, int shift, CodesOut to) {

@@ -55,7 +55,7 @@ struct SquareMaxima {
 /// A warp's patch of 32 x 32 values, in blocks of kLength values of a column and of kLength values
 /// of a row. Lane l has rows 8 (l / 8) … 8 (l / 8) + 7 of columns 4 (l % 8) … 4 (l % 8) + 3. A lane
 /// computes the scales of some of the blocks of which it holds values. kPacked: rows of the tensor
-/// are aligned to Packs.
+/// are aligned to Packs (four neighboring values each).
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {
   static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
@@ -282,7 +282,7 @@ struct ColumnBlocks {
 };
 
 /// Calls run.operator()<type, kLength>() with the type and the block length of the call. Supports
-/// blocks of columns in a tensor whose rows are aligned to Packs.
+/// blocks of columns in a tensor whose rows are aligned to Packs (four neighboring values each).
 template <class Run>
 void with_packed_columns(const ScalesCall& of, int length, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
@@ -292,7 +292,8 @@ void with_packed_columns(const ScalesCall& of, int length, Run run) {
   });
 }
 /// Calls run.operator()<type, kPacked, kLength>() with the type and the block length of the call.
-/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs.
+/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs (four neighboring
+/// values each).
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   if (packed) {

@@ -86,7 +86,8 @@ inline bool is_contiguous(const Strided& t, DType type) {
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-/// Returns whether a kernel may read or write a tensor in Packs of the tensor's type.
+/// Returns whether a kernel may read or write a tensor in Packs (four neighboring values each) of
+/// the tensor's type.
 inline bool has_packs(const Strided& t) {
   return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
 }

@@ -79,7 +79,7 @@ void ForRanges(std::int64_t begin, std::int64_t end, std::int64_t step, Run run)
   for (std::int64_t i = begin; i < end; i += step) run(i, std::min(step, end - i));
 }
 
-/// Rounds n values in place by a plan that uses no random integers.
+/// Rounds n values in place. The plan must use no random integers.
 template <class T>
 void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* values) {
   Kernels().cast({.n = n,

@@ -30,8 +30,8 @@ class PowerCaster {
 
   /// Returns whether the call may have blocks whose scales are usual powers of two.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts the tile's blocks whose scales are usual powers of two. Calls other(part) for all other
-  /// parts of the tile.
+  /// Casts the blocks of a tile whose scales are usual powers of two. Calls other(part) for each
+  /// remaining part of the tile.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);

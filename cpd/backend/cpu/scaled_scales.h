@@ -65,8 +65,9 @@ class TileScaler {
   explicit TileScaler(const ScaledPass& pass)
       : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
 
-  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time. `begin` is the
-  /// first column. A run has all rows of the tile.
+  /// Calls take(run, route, begin) for each range of up to kStage columns of the tile. `run`
+  /// describes the range with all rows of the tile, `route` is the method of division by scales,
+  /// and `begin` is the first column.
   template <class Take>
   void ForElements(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
@@ -81,7 +82,8 @@ class TileScaler {
       take(run, scales_.route, c);
     });
   }
-  /// Calls take(run, begin) as ForElements does, but without elements. All scales must be known.
+  /// Does the same as ForElements, but calls take(run, begin) with runs that have scales and no
+  /// elements. All scales must be known.
   template <class Take>
   void ForScales(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;

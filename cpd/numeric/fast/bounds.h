@@ -31,7 +31,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
-  /// The fraction bits of all values of the panel, or-ed. Set in the panel's first group only.
+  /// The fraction bits of all values of the panel (packed rows of a or columns of b), or-ed. Set in
+  /// the panel's first group only.
   std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
   /// values. 0 if the path did not ask for the least last bits.

@@ -6,8 +6,8 @@
 // format. A nonzero product has the exponent e(a) + e(b), and a nonzero addend s has e(s). Zeros,
 // and terms that a short last block lacks, have no exponent. E is the greatest exponent of a block,
 // and at least min_exponent. Each term is cut toward zero to a multiple of 2^(E - F), called a
-// unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below 2^(F +
-// 1). So the sum of 65 terms is below 2^39.
+// matrix unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below
+// 2^(F + 1). So the sum of 65 terms is below 2^39.
 //
 // Why this is exact:
 //
@@ -17,8 +17,9 @@
 //   not aligned is added with rounding to odd, so that sum and rounding are one exact rounding
 //   (exact.h).
 // - Binary32 lanes form the same integers as int32, if block_fits_binary32 returns true.
-// - A unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a block's sum
-//   in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within -596 … 511.
+// - A matrix unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a
+//   block's sum in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within
+//   -596 … 511.
 //
 // Inf and NaN result as in IEEE 754's sum of the products and the addend. A zero result is +0, even
 // if a negative sum was cut or rounded to zero. Consider a sum that would round beyond the format's
@@ -235,8 +236,9 @@ CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
 }
 
-/// Returns the unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32, and an
-/// E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the result.
+/// Returns the matrix unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32,
+/// and an E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the
+/// result.
 ///
 /// The sum of units and addend fits 33 bits. If the signs of units and addend agree, the sum has
 /// their sign. Else it has the sign of the sum mod 2^32. Let m be the magnitude, whose 24 leading

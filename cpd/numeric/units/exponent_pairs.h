@@ -36,7 +36,7 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
 /// Products are formed by aligned_product, and blocks end by end_in_range32 or in binary64. The
 /// blocks are those whose E is in least_end32 … kMostEnd32, and blocks that have only zeros. In
 /// such a block, 2^(F - E) is a binary32 number, and no product is above its range. A product below
-/// the range (of 23 bits, under 2^-127) is at most half a unit.
+/// the range (of 23 bits, under 2^-127) is at most half a matrix unit.
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)

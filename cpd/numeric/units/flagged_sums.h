@@ -5,9 +5,9 @@
 // numbers of the draws.
 //
 // In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
-// the rounding of the unit's sum raises exceptions as any rounding does. In an integer sum, a term
-// that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an infinite
-// term raises invalid.
+// the rounding of the matrix unit's sum raises exceptions as any rounding does. In an integer sum,
+// a term that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an
+// infinite term raises invalid.
 #pragma once
 
 #include <algorithm>

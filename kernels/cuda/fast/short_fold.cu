@@ -49,8 +49,8 @@ CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int 
   }
   return codes;
 }
-/// Returns whether words_at may read the codes of a segment in every message: the codes must be
-/// aligned to words.
+/// Returns whether words_at may read the codes of a segment (a range of a layer's values) in every
+/// message: the codes must be aligned to words.
 CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   const auto kind = static_cast<int>(Codes::wire);
   const int bytes = call.codes[kind].bits == 4 ? 2 : 4;
@@ -91,7 +91,7 @@ CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
   return plan.terms.round.keeps_negative_zero ? term : term + 0.0F;
 }
 
-/// Returns the sums of values `at` … `at` + 3 of a segment.
+/// Returns the sums of values `at` … `at` + 3 of a segment (a range of a layer's values).
 template <class Path, bool kKahan, int kBits>
 CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                           const float* values) {
