@@ -52,8 +52,8 @@ void RunChecked(const Queue& queue, MakeFault fault, Run run) {
 [[nodiscard]] Fault LostNan(const Format& format);
 
 /// The caller's random integers for an ordered sum: `draws` integers for each element of the
-/// result, contiguous in memory. Without integers if `random` is null. Throws Error if a tensor on
-/// another device than the CPU is not contiguous.
+/// result, contiguous in memory. Empty if `random` is null. Throws Error if a tensor on another
+/// device than the CPU is not contiguous.
 class GivenIntegers {
  public:
   GivenIntegers(const TensorView* random, std::int64_t draws);

@@ -18,8 +18,8 @@ namespace cpd {
 /// device, with one element for each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
   /// The scales of blocks (`blocks`) and the outer scales (`tensor`): fp32 numbers that are values
-  /// of the level's format, or packed codes (u8). If the format has outer scales, `blocks` needs
-  /// `tensor`, too.
+  /// of the scales' format, or packed codes (u8). If the format has outer scales, a caller who
+  /// gives `blocks` must give `tensor`, too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
   /// The largest |x| (fp32) of each cell of the outermost level. It replaces the largest |x| of the

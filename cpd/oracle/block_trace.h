@@ -171,8 +171,8 @@ inline std::uint64_t whole_number(const Exact& x, int quantum) {
   return whole.significand.bits_from(0);
 }
 
-/// Computes one line of a matrix unit and records the roundings of the line. The code of the last
-/// rounding is the result.
+/// Computes one sum of a matrix unit (one line of test vectors) and records its roundings. The code
+/// of the last rounding is the result.
 class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,

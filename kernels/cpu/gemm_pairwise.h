@@ -168,8 +168,8 @@ class PairwiseTile {
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
   }
-  /// Calls visit(node, address) for each node of the rows. `address` is the node's position in a
-  /// plane (one value of each sum's state) of finished trees.
+  /// Calls visit(node, address) for each vector of trees (node) of the rows. `address` is the
+  /// vector's address in an array of finished trees, a plane of the sums' state.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

@@ -18,8 +18,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Stores the random integers of `blocks` blocks of random words for a panel's columns. Each row of
-/// `to` has one integer for each column. The last `spare` bits of each integer are cut off.
+/// Generates the random integers of `blocks` blocks of random words for the columns of a tile. Each
+/// row of `to` has one integer for each column. The last `spare` bits of each integer are cut off.
 template <int kPerWord>
 CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
@@ -51,7 +51,7 @@ class RandomRun {
  public:
   static constexpr int kDraws = 128;
 
-  /// Generates random integers number first … first + count - 1 for each of the panel's columns.
+  /// Generates random integers number first … first + count - 1 for each column of the tile.
   /// `index` is the element index of the first column; count <= kDraws.
   CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
@@ -349,8 +349,8 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Returns whether all operands in k's group of the tile's panels (packed rows of a or columns of
-/// b) are finite.
+/// Returns whether all operands of the tile are finite for the group of successive k that contains
+/// k.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];

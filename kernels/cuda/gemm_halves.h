@@ -53,8 +53,9 @@ struct HeldOperands {
   }
 };
 
-/// The codes of a patch's lines: one line in the first half and one in the second half of a tile's
-/// lines.
+/// The codes of one operand at one k, for the sums of one thread: of kPatch lines (rows of a or
+/// columns of b) in the first half of the tile's lines, and of kPatch lines in the second half. A
+/// pair holds the codes of two neighboring lines.
 union alignas(16) HalfCodes {
   std::uint16_t codes[2 * kPatch];
   std::uint32_t pairs[kPatch];

@@ -63,8 +63,8 @@ struct WideMemory {
   WideOperand a, b;
 };
 
-/// Copies this thread's share of kLines lines of `count` values of k by calling take(k, line,
-/// value). Values beyond the matrix or beyond `count` are +0.
+/// Reads this thread's share of kLines lines (rows of a or columns of b), `count` values of k each,
+/// and calls take(k, line, value). Values beyond the matrix or beyond `count` are +0.
 template <int kLines, class Take>
 CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
                        std::int64_t k_stride, std::int64_t lines, int count, int thread,
@@ -82,8 +82,8 @@ CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t
     line += line_step;
   }
 }
-/// Copies this thread's share of both operands (load_lines): values k … k + count - 1 of a tile's
-/// lines.
+/// Copies this thread's share of both operands to shared memory: values k … k + count - 1 of the
+/// tile's rows of a and columns of b.
 template <int kLines, class TakeA, class TakeB>
 CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::int64_t k, int count,
                           int thread, TakeA take_a, TakeB take_b) {
@@ -150,8 +150,8 @@ struct PatchSums {
   float outer[kPatch * kPatch];  ///< sums over the chunks
 };
 
-/// One line of a and one line of b of a thread's patch, in shared memory. a(k) and b(k) return
-/// their values at k.
+/// The operands of one of a thread's 4 x 4 sums, in shared memory: a row of a and a column of b.
+/// a(k) and b(k) return the values at k.
 struct PatchOperands {
   const Four* a_values;
   const Four* b_values;
@@ -314,7 +314,7 @@ class WideThread {
       }
     }
   }
-  /// Stores the sums in memory as the results.
+  /// Converts the 4 x 4 sums to the result's type and stores them in the result.
   CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) place_.store(i, result_of(results[i]));

@@ -62,8 +62,8 @@ CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
 }
 
 /// cast_one and the next functions call cast_element, code_element and cast_by out of line. They
-/// handle the few values that a kernel's route or its Packs (four neighboring values each) do not
-/// support.
+/// handle the few values that a kernel's route (method of division) does not support, and values
+/// that do not fill a Pack (four neighboring values).
 template <Rounding mode>
 CPD_CALL float cast_one(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
   return cast_element<mode>(call, i, random);
@@ -100,9 +100,10 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
 /// block's scales in each lane, unless registers limit the number of Packs.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// A warp's part of a tensor in blocks of 2^shift neighboring values. Pack j (four neighboring
-/// values) of lane l is Pack number 32 j + l of the part. The Packs of 2^(shift - 2) neighboring
-/// lanes form one block for each j; lane j of these lanes computes the scales of block j.
+/// The values of a tensor that one warp handles, in blocks of 2^shift neighboring values. Pack j
+/// (four neighboring values) of lane l is Pack number 32 j + l of the part. The Packs of 2^(shift -
+/// 2) neighboring lanes form one block for each j; lane j of these lanes computes the scales of
+/// block j.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack

@@ -163,7 +163,7 @@ CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
   return is_one_row ? i / static_cast<std::uint32_t>(layout.columns) : block_of(layout, i);
 }
 
-/// Returns the route for the elements of a block with this scale.
+/// Returns the route (method of division) for the elements of a block with this scale.
 CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   if (call.plan.arithmetic != Arithmetic::exact) return call.route;
   // A block with a caller's scale of 0 may contain an infinity.
@@ -171,14 +171,15 @@ CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   return beyond ? ElementRoute::wide : call.route;
 }
 
-/// Returns the value of x in the scaled format, by a route in binary32.
+/// Returns the value of x in the scaled format. Divides by the scales in binary32.
 template <class R, ElementRoute kRoute>
 CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at,
                         std::uint32_t random) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-/// Calls take(scaled, scales) with x divided by its scales, in the lanes of the element's route.
+/// Divides x by its scales, in the precision that the element's route requires, and calls
+/// take(scaled, scales).
 template <class Take>
 CPD_FN auto by_route(const ScaledCall& call, const ScaledPlan& plan, float x,
                      ElementScale<float> at, Take take) {

@@ -71,8 +71,8 @@ class Panels {
                       round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
-  /// Packs x into panels. x is a matrix of lines x k, or of k x lines if `across` is set. Lines are
-  /// rows of a or columns of b.
+  /// Packs x, a matrix of lines x k, or of k x lines if `across` is set. A line is a row or a
+  /// column.
   void Pack(const TensorView& x, bool across, int least_bits_within) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
@@ -126,9 +126,9 @@ class Panels {
   std::vector<float> wide_, ordered_;
 };
 
-/// Adds to each of n sums its term number k. `index` is the element number of the first sum;
-/// `given` has the caller's random integers. The kernel is called for ranges of sums whose numbers
-/// agree in bits 32 and above.
+/// Adds term number k to each of n sums. `index` is the element number of the first sum; `given`
+/// has the caller's random integers. The numbers of one kernel call's sums agree in bits 32 and
+/// above.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
@@ -144,8 +144,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// Adds the values of c to integer sums (KernelTable::fixed). Successive words of a sum are `plane`
-/// elements apart.
+/// Adds c to integer sums (KernelTable::fixed), whose words are `plane` elements apart.
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -161,8 +160,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k packed at once: whole groups, pairs and blocks of a matrix
-/// unit.
+/// Returns the number of values of k packed at once: whole groups or blocks of a matrix unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {

@@ -156,7 +156,7 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Returns draw (random integer) t of an ordered sum. Each lane is one element of the result.
+/// Returns random integer t (draw t) of an ordered sum. Each lane is one element of the result.
 /// `index` is the index of the first element, and index_low holds the low 32 bits of each lane's
 /// index.
 template <class U>

@@ -31,8 +31,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
-  /// The fraction bits of all values of the panel (packed rows of a or columns of b), or-ed. Set in
-  /// the panel's first group only.
+  /// The bitwise or of the fraction bits of all values in the panel (packed rows of a or columns of
+  /// b). Set in the panel's first group only.
   std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
   /// values. 0 if the path did not ask for the least last bits.
@@ -88,15 +88,16 @@ struct FastPlan {
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
   float product_limit = 0;
-  /// True for man = 0: ties then need the guarded roundings of veltkamp_rounding.h.
+  /// True for formats without mantissa bits. Ties then need the guarded roundings of
+  /// veltkamp_rounding.h, which check for overflow.
   bool guarded = false;
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The path asks for the least last bits of a panel's values if they have at most this number of
-  /// significant bits. Products of values with few bits, and exact sums of products, are multiples
-  /// of the product of the operands' least last bits. The other operand of such a product has one
-  /// significant bit or more.
+  /// The path needs the least last bits of an operand's packed values if the values have at most
+  /// this number of significant bits. Products of values with few bits, and exact sums of products,
+  /// are multiples of the product of the operands' least last bits. The other operand of such a
+  /// product has one significant bit or more.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;

@@ -40,7 +40,8 @@ enum class LevelNorm : std::uint8_t {
   clipped,  ///< for finite values: the smaller of the largest |v| and c standard deviations
 };
 
-/// The places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+/// The positions of levels 0 … s, for s <= 127, at unequal distances. A position is in units of
+/// norm / 256. Positions ascend from 0 to 256.
 struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
@@ -264,7 +265,8 @@ struct LevelLanes {
   }
 
  private:
-  /// Returns `place` limited to the range of the levels, so that `place` converts to an integer.
+  /// Returns an estimated level number `place`, limited to the range of the levels. The number can
+  /// then be converted to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);

@@ -302,8 +302,8 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // For a NaN or an infinity in the block, torchao's and DeepGEMM's own operations have already
-  // given the result.
+  // In the arithmetic of torchao and of DeepGEMM, the scale of a block with a NaN or an infinity
+  // results from the operations above. Other arithmetics make that scale NaN.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);

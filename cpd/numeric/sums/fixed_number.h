@@ -89,8 +89,8 @@ class FixedNumber {
       : width_(plan.point.width), count_(plan.words) {
     for (int q = 0; q <= count_; ++q) word_[q] = 0;
   }
-  /// Reads words that are `stride` apart. The words are integers, or binary32 values that hold the
-  /// integers' patterns. Bits beyond the width are ignored.
+  /// Reads the sum's 32-bit words, which are `stride` elements apart in memory. T is an integer, or
+  /// float for words stored as the bits of binary32 values. Bits beyond the width are ignored.
   template <class Word>
   CPD_FN FixedNumber(const FixedPlan& plan, const Word* words, std::int64_t stride)
       : width_(plan.point.width), count_(plan.words) {
