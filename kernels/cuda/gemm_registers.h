@@ -314,7 +314,7 @@ class WideThread {
       }
     }
   }
-  /// Converts the 4 x 4 sums to the result's type and stores them in the result.
+  /// Stores the results of the thread's 4 x 4 sums.
   CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) place_.store(i, result_of(results[i]));

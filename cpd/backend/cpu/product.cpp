@@ -127,8 +127,7 @@ class Panels {
 };
 
 /// Adds term number k to each of n sums. `index` is the element number of the first sum; `given`
-/// has the caller's random integers. The numbers of one kernel call's sums agree in bits 32 and
-/// above.
+/// has the caller's random integers. Numbers in one kernel call agree in bits 32 and above.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
