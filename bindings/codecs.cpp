@@ -333,7 +333,8 @@ void LoadStates(CodecStates& states, const std::vector<Kept>& all,
   states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});
 }
 
-/// Returns for each gradient: number, rank (None: all ranks), root mean square.
+/// Returns a tuple for each gradient that was set: the layer's number, the rank (None: all ranks),
+/// and the gradient's root mean square.
 std::vector<std::tuple<std::int64_t, std::optional<int>, float>> GradientsOf(
     const CodecStates& states) {
   std::vector<std::tuple<std::int64_t, std::optional<int>, float>> all;

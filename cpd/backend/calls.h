@@ -119,8 +119,8 @@ struct CastCall {
 };
 
 /// A cast to packed codes. Lowers *first_nan, unless it is null, to the lowest index (counted from
-/// `first`) of a NaN that has no code. CPU kernels take contiguous fp32 and fp64. `first`, `shift`
-/// and `streaming` are as in CastCall.
+/// `first`) of a NaN that has no code. CPU kernels take contiguous fp32 and fp64. The members
+/// `first`, `shift` and `streaming` have the same meaning as in CastCall.
 struct EncodeCall {
   std::int64_t n = 0;
   std::int64_t first = 0;
@@ -344,10 +344,11 @@ struct FlagsCall {
   std::uint8_t* raised = nullptr;
 };
 
-/// A part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of
-/// k, starting with number first_k. Operands are packed in panels of KernelTable::gemm_rows rows of
-/// a, or gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) * gemm_rows + i]
-/// or b[(p * count + k) * gemm_columns + i]. Beyond the operand's edge it is +0.
+/// The work of one kernel call of a matrix product: adds the products of `count` values of k, from
+/// first_k on, to `rows` x `columns` sums. Operands are packed in panels of KernelTable::gemm_rows
+/// rows of a, or gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) *
+/// gemm_rows + i] or b[(p * count + k) * gemm_columns + i]. Values beyond the operand's edge are
+/// +0.
 struct GemmBlock {
   std::int64_t rows = 0, columns = 0;
   std::int64_t first_k = 0, count = 0;

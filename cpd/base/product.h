@@ -73,8 +73,8 @@ struct ProductScales {
   ProductOperand c{};     ///< added to the total; without data -0
 };
 
-/// The treatment of a batch's dimensions by MakeProduct: it merges dimensions where strides allow,
-/// or keeps the dimensions of `out`.
+/// Selects what MakeProduct does with the dimensions of the batch: merges dimensions where strides
+/// allow, or keeps the dimensions of `out`.
 enum class Batch : std::uint8_t { merged, as_given };
 
 /// Returns the product of a and b, and c if it is not null, all broadcast to out. The shapes must

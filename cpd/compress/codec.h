@@ -183,9 +183,9 @@ class CPD_API Codec {
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const = 0;
   /// Writes y[i] = (value i * 2^shift) / divisor, where each of the two operations is rounded once
-  /// to binary32. NaN gives 0x7FC00000. `before` is as for MostBytes. Reads only `bytes`. If
-  /// `bytes` do not hold n values, throws DamagedBytes on the CPU, and reports a fault on other
-  /// devices (faults.h).
+  /// to binary32. NaN gives 0x7FC00000. `before` has the same meaning as for MostBytes. Reads only
+  /// `bytes`. If `bytes` do not hold n values, throws DamagedBytes on the CPU, and reports a fault
+  /// on other devices (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
                         int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
   /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Adds
@@ -274,8 +274,8 @@ class CPD_API CodecStates {
   /// The index in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// The beginning of the slice if owners do not rotate. If a state was saved without its begin,
-    /// this value is used.
+    /// The beginning that the rank's slice has if the owners of slices are not rotated. Used for a
+    /// saved state without a `begin`.
     std::int64_t unrotated = 0;
   };
   struct Kept {

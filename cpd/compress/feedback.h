@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback for a codec that has none itself. The error of a value in one call is added to
-// that value in the next call.
+// Adds error feedback to a codec without error feedback. The error of a value in one call is added
+// to that value in the next call.
 #pragma once
 
 #include "cpd/compress/pieces.h"

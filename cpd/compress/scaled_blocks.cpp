@@ -18,7 +18,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-// The size, in bytes, of the field that holds the number of values in a run's first block.
+// The size, in bytes, of a field in the message: the number of values that the first block has
+// among the next kRunValues values.
 constexpr std::int64_t kCountBytes = 2;
 constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 
@@ -133,7 +134,7 @@ struct ScaledBlocks::Coded final : CodecState {
   std::vector<float> values;
 };
 
-/// The byte layout of a run of up to kRunValues values.
+/// The byte layout in a message of up to kRunValues successive values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
   /// The offsets, in bytes, of the outer scale, the blocks' scales and the elements; then the size.

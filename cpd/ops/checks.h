@@ -80,8 +80,8 @@ struct Outside {
 /// float type but fp64. On another device than the CPU an element out of range is a fault
 /// (faults.h).
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name);
-/// Throws Error unless all elements are nonnegative values of `format`. Faults are raised as in
-/// CheckUnitOperand.
+/// Throws Error unless all elements are nonnegative values of `format`. On another device than the
+/// CPU, an element out of range is a fault (faults.h).
 void CheckScales(const TensorView& x, const Format& format, const char* name);
 /// Throws Error unless x is an fp32 tensor on out's device that does not overlap out. Its last two
 /// dimensions must be `shape`, or 1 if `broadcasts` is set. Its other dimensions must broadcast to

@@ -210,8 +210,8 @@ void Give(const GivenIntegers& integers, GemmCall& call) {
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
 }
 
-/// If this thread is explaining a call (base/explaining.h), records the product with the kernel
-/// that the device's backend names, and returns true.
+/// If this thread only explains a call (records what the call would run, base/explaining.h),
+/// records the product with the kernel that the device's backend names, and returns true.
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;

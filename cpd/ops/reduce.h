@@ -79,8 +79,8 @@ CPD_API std::int64_t EncodeScaled(const Format& format, const RoundingOptions& o
 CPD_API void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                           const std::uint8_t* packed, float* y);
 
-/// Returns the CRC-32C (Castagnoli, as in RFC 3720) of n more bytes. `crc`: the CRC of the bytes
-/// before, 0 at the start.
+/// Updates a CRC-32C (Castagnoli, as in RFC 3720) with n more bytes and returns it. `crc`: the CRC
+/// of all bytes before, 0 at the start.
 CPD_API std::uint32_t Crc32c(std::uint32_t crc, std::int64_t n, const void* data);
 
 }  // namespace cpd

@@ -51,7 +51,7 @@ class PairwiseTile {
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
-  /// The values of b of one group of k, in kSome vectors of columns.
+  /// The values of b for one group of kRangeGroup values of k, in kSome vectors of columns.
   template <int kSome>
   struct Columns {
     F b[kRangeGroup][kSome];

@@ -47,8 +47,8 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  /// Returns the least value of a last bit among `count` exact products that start at k. k must be
-  /// even, and the products must lie within one group.
+  /// Returns a power of two that divides `count` exact products, from value k on. k must be even,
+  /// and the products must lie within one group of kRangeGroup values of k.
   [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
     const float* of_a = a[k / kRangeGroup].least_bit;
     const float* of_b = b[k / kRangeGroup].least_bit;
@@ -194,9 +194,9 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds the next group or pair of values of k, starting at k, to sums of magnitude at most
-  /// `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number or
-  /// can be rounded in parts. Returns the number of values added, or 0.
+  /// Adds the products of the next group or pair of values of k, from k on, to sums of magnitude at
+  /// most `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number
+  /// or can be rounded in parts. Returns the number of values added, or 0.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);

@@ -70,8 +70,9 @@ CPD_FN std::int64_t next_block(std::int64_t block) {
 /// hold two groups, because the groups' pages map to the same sets.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
 
-/// Prefetches two lines for a loop in block `block` at address p: the line one group later into L2,
-/// and the same line of the next block, which is already in L2, into L1.
+/// Prefetches two cache lines for a loop that is at address p in block `block`. The line one group
+/// of pages later is fetched into L2. The line one block later, which is already in L2, is fetched
+/// into L1.
 CPD_FN void prefetch_line(const float* p, std::int64_t block) {
   prefetch_group(p);
   __builtin_prefetch(p + (next_block(block) - block));

@@ -108,7 +108,8 @@ CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
 
 // --- of a type known at compile time -------------------------------------------------------------
 
-/// Returns element `at` as value_at does. A NaN keeps its payload.
+/// Returns element `at` of memory of a type known at compile time, converted exactly to binary32. A
+/// NaN keeps its payload.
 template <DType type>
 CPD_FN float value_of(const void* data, std::int64_t at) {
   if constexpr (type == DType::f32) return static_cast<const float*>(data)[at];

@@ -198,7 +198,8 @@ class HalvesThread {
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  /// Returns whether no sum can overflow and no sum is -0 while a group of k is added.
+  /// Returns whether no sum can overflow and no sum is -0 while the products of one group of kGroup
+  /// values of k are added.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const FastPlan& fast = call_.plan.sum.fast;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];

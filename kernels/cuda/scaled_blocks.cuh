@@ -22,8 +22,8 @@ struct ShortForm {
       : power(power_rule_of(plan)), in_binary32(steps_in_binary32(plan)) {}
 };
 
-/// Computes scales as scale_of_largest does, by any rule. The function is not inlined, because
-/// there are many rules.
+/// Computes the scales of a block from its largest magnitude, by any rule. The function is not
+/// inlined, because there are many rules.
 inline CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32,
                                                    std::int64_t b, float largest) {
   if (in_binary32) return scale_of_largest<float>(of.call, of.cells, 1.0, b, largest);

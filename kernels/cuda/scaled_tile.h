@@ -224,7 +224,8 @@ CPD_FN std::uint32_t code_by(const ScaledCall& call, float x, ElementScale<float
         round_to_whole_code<mode>(quotient, Unsigned<V>{random}, call.plan.element));
   });
 }
-/// Returns the code of element i of x. Sets *is_lost as code_by does.
+/// Returns the code of element i of x. Sets *is_lost if the element is NaN and has no code, unless
+/// the block's scale is NaN.
 template <Rounding mode>
 CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
                                   bool* is_lost) {

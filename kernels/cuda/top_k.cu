@@ -118,7 +118,8 @@ CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call,
   }
 }
 
-/// Calls run, as for_ranked_tiles does, for the tiles of this thread block's spans.
+/// Ranks the selected values in the tiles of this thread block's spans, and calls `run` for each
+/// tile (for_ranked_tiles).
 template <class Run>
 CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call, TopKTile& memory,
                                  Run run) {

@@ -37,7 +37,8 @@ T* Sized(std::vector<T>& buffer, std::int64_t n) {
 /// caches.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 
-/// Refers to the elements of a TensorView or a Strided, whose shape and strides must live as long.
+/// Refers to the elements of a TensorView or a Strided. The shape and strides of that object must
+/// live as long as this object.
 struct StridedRef {
   StridedRef(const TensorView& x)  // NOLINT(google-explicit-constructor)
       : data(x.data),
@@ -109,7 +110,7 @@ class Reader {
   const T* Read(std::int64_t begin, std::int64_t n);
   /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
-  /// Continues with other memory, whose elements have the same shape and strides.
+  /// Makes this object use other memory with elements of the same shape and strides.
   void Move(void* data) { x_.data = data; }
 
  private:

@@ -63,8 +63,8 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread is explaining a call (base/explaining.h), records a pass over a call's tiles and
-/// returns true.
+/// If this thread only explains a call (records what the call would run, base/explaining.h),
+/// records a pass over a call's tiles and returns true.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));

@@ -18,8 +18,8 @@ constexpr std::int64_t kWhole = kMostChosen;
 /// rows, a pass over a few columns would read too little of each memory page at a time.
 constexpr std::int64_t kTallest = 1024;
 
-/// The maximum length of a run whose largest magnitude is found without prefetching. The pass over
-/// the previous tile's elements has prefetched the run.
+/// The maximum number of neighboring elements whose largest magnitude is found without prefetching.
+/// The pass over the previous tile has already prefetched such elements.
 constexpr std::int64_t kPart = 128;
 
 /// Finds the largest |x| of each block of a tile.

@@ -50,16 +50,16 @@ class ScaledPass {
 
 /// The scales of a tile. The first six vectors have a value for each block: the largest |x|, the
 /// outer scale and multiplier, the scale, ElementScale's factor, and the scale that decodes
-/// elements. If a kernel cannot take blocks as runs (ScaledRun::run), the last three vectors have a
-/// value for each element of a row.
+/// elements. Some kernels need a scale for each element instead (ScaledRun::run is 1). The last
+/// three vectors then have a value for each element of a row.
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
   ElementRoute route = ElementRoute::wide;
 };
 
-/// Forms, or looks up, the scales of a tile's blocks, and passes runs of the tile's elements to
-/// kernels together with these scales.
+/// Computes or looks up the scales of a tile's blocks. Passes ranges of the tile's elements
+/// (ScaledRun), with these scales, to kernels.
 class TileScaler {
  public:
   explicit TileScaler(const ScaledPass& pass)

@@ -284,8 +284,8 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   }
 }
 
-/// The masters add the groups' sums around a ring, as in Ring. The other members take part with
-/// empty transfers, which keeps transfer numbers equal on all ranks.
+/// The masters add the groups' sums around a ring, as the exchange `ring` does among ranks. The
+/// other members take part with empty transfers, which keeps transfer numbers equal on all ranks.
 Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
   const auto slice = [&](std::int64_t back) {

@@ -73,7 +73,8 @@ template <class U, int kSets>
 struct WordSets {
   Words<U> set[kSets];
 };
-/// The number of sets that fit the registers of an instruction set with vectors U.
+/// The number of independent sets of counters whose Philox states fit the registers of an
+/// instruction set with vectors U.
 template <class U>
 constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
 

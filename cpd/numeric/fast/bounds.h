@@ -26,8 +26,8 @@ constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Bounds on one group of k (kRangeGroup values) in one packed panel of a matrix operand. A NaN
-/// counts as the largest value.
+/// Bounds on the values of one packed panel of a matrix operand, for one group of kRangeGroup
+/// successive values of k. A NaN counts as the largest value.
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
@@ -35,7 +35,7 @@ struct PanelRange {
   /// b). Set in the panel's first group only.
   std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
-  /// values. 0 if the path did not ask for the least last bits.
+  /// values. 0 if the fast path does not need the least last bits.
   float least_bit[kRangeGroup / 2] = {};
 };
 
@@ -255,7 +255,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
     // of the format, and rounding takes the nearest one.
     plan.of_products = 2;
   } else if (scheme == Scheme::pairwise) {
-    // A group of kRangeGroup products is a tree of three levels.
+    // In a pairwise sum, a group of kRangeGroup products is a tree of three levels.
     const double up = 1 + half_place;
     plan.of_products = static_cast<float>(up * up * up);
   } else {

@@ -291,7 +291,8 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// Rounds t as split_any does, with the magnet M of a guarded rounding.
+/// Rounds t as split_any does, but with the magnet M (the number whose addition rounds) of a
+/// guarded rounding.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;

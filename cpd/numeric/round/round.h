@@ -156,7 +156,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Returns sig / 2^cut rounded by the rule's mode; `parity` as in divide_nearest_even.
+/// Returns sig / 2^cut rounded by the rule's mode. The code of quotient q is even if q + parity is.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {

@@ -12,17 +12,17 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The exponent of Inf and NaN in a pair. The sum of this exponent and any other, also the exponent
-/// of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
+/// The 16-bit exponent that stands for Inf and NaN. The sum of this exponent and any other, also
+/// the exponent of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
 constexpr std::int32_t kSpecialExponent = 8192;
 static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
-/// Returns e(x) of an operand, as one half of a pair.
+/// Returns the exponent e(x) of an operand, as 16 bits of a word that holds two exponents.
 CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-/// The pair of exponents of two sums without products.
+/// The two exponents, in one word, of two sums that have no products yet.
 constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
