@@ -39,7 +39,8 @@ class CPD_API TopK final : public Codec {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
-  /// Returns the format of the inner codec if that is a packed format with a zero, else kFp32.
+  /// Returns the inner codec's format if the inner codec sends packed codes of a format that has a
+  /// zero. Otherwise returns kFp32.
   [[nodiscard]] const Format& format() const override { return format_; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;

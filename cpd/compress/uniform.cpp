@@ -467,7 +467,7 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// Returns the key of a number of the rule that determines the bits.
+/// Returns the key of an option that is a number in the rule for the number of bits.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

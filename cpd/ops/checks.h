@@ -52,8 +52,8 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
                  const RandomKey& key);
 /// Throws Error if x is on the CPU and the key holds addresses in device memory.
 void CheckKey(const RandomKey& key, const TensorView& x);
-/// Throws Error as CheckRandom does, for the random integers of an ordered sum. The shape of
-/// `random` is out's shape with a last dimension of `draws`.
+/// Checks the caller's random integers for an ordered sum, and throws Error as CheckRandom does.
+/// `random` must have out's shape and in addition a last dimension of `draws`.
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
                 const RoundingOptions& options);
 /// Throws Error unless out = a * b + c is a batched matrix product (ops/gemm.h) of fp32, bf16 or

@@ -71,8 +71,8 @@ bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
 }
 
-/// Returns the number of values of k that share one scale of a and one of b, which is the finer
-/// block of both operands.
+/// Returns the finer block of both operands: the number of values of k that share one scale of a
+/// and one scale of b.
 std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_t depth) {
   const std::int64_t of_a = a.scales == nullptr ? 0 : a.block;
   const std::int64_t of_b = b.scales == nullptr ? 0 : b.block;

@@ -148,7 +148,7 @@ class Hosts {
       return {0, per_host_};
     }
     if (world_ % group_ == 0 && (group_ == world_ || group_ % per_host_ == 0)) {
-      // Hosts with per_host ranks have the highest counts.
+      // Hosts with per_host ranks have the most messages. (The last host may have fewer ranks.)
       const std::int64_t stay = std::max<std::int64_t>(per_host_ - by, 0) +
                                 std::max<std::int64_t>(per_host_ - (group_ - by), 0);
       return {per_host_ - stay, stay};

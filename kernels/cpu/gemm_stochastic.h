@@ -95,7 +95,7 @@ constexpr std::int64_t steps_in_run(Scheme scheme) {
   }
 }
 
-/// Consecutive values of k of a block: the run that starts at k and has `count` values.
+/// A run: `count` consecutive values of k of a block, from value `k` on.
 struct StochasticRun {
   std::int64_t k, count;
   bool last;  ///< no value of k follows

@@ -16,9 +16,9 @@ using std::uint8_t;
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Calls one(at) for each group of V's lanes of several binary32 arrays of n values. at[k] points
-/// to the group in array k, or to a buffer for the incomplete last group. `one` reads the first kIn
-/// arrays and writes the others.
+/// Processes several binary32 arrays of n values together, as many values at a time as V has lanes:
+/// calls one(at) for each such group. at[k] points to the group's values in array k, or to a buffer
+/// for the incomplete last group. `one` reads the first kIn arrays and writes the others.
 template <class V, int kIn, int kAll, class One>
 CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
   constexpr int kLanes = Lanes<V>::count;

@@ -34,8 +34,8 @@ template <Half kHalf>
 using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
 constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
 
-/// The operands whose products the 16-bit lanes represent exactly, with one bit to spare
-/// (split_short).
+/// Defines the set of operands whose products 16-bit lanes represent exactly, with one bit to
+/// spare, as split_short requires.
 template <Half kHalf>
 struct HeldOperands {
   static constexpr Format kFormat = format_of(kHalf);

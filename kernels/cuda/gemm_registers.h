@@ -440,8 +440,8 @@ CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
   return taken;
 }
 
-/// Returns whether the sums of a product's tiles are in registers. Chunks must then end with a
-/// group of k.
+/// Returns whether the kernels of this file, with sums in registers, support a product. Chunks must
+/// have a multiple of kGroup products.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   if (plan.ends_in_kernel() || plan.sum.fast.guarded) return false;
   bool takes = false;

@@ -28,8 +28,8 @@ struct StochasticSteps {
   bool products_fit;  ///< none is beyond the format's max
 };
 
-/// Returns the number of low bits that the fast steps omit from random integers, for operands in
-/// these ranges. Returns -1 if the fast steps are not exact.
+/// Returns the number of low bits of the random integers that the fast path omits, because they
+/// have no effect on operands in these ranges. Returns -1 if the fast path is not exact.
 CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
   const StochasticPlan& way = plan.fast.stochastic;
   const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;

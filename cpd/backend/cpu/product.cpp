@@ -71,8 +71,7 @@ class Panels {
                       round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
-  /// Packs x, a matrix of lines x k, or of k x lines if `across` is set. A line is a row or a
-  /// column.
+  /// Packs the operand x. Its rows (or columns, if `across` is set) run along k.
   void Pack(const TensorView& x, bool across, int least_bits_within) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
@@ -426,7 +425,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Copies the scales of rows of a or columns of b first … first + n - 1, at value k.
+  /// Copies the scales, at value k, of n rows of a or columns of b, from number `first` on.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {

@@ -101,8 +101,8 @@ Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word
   return least;
 }
 
-/// Returns the exponent field of a magnitude, given as the magnitude's pattern minus 1. Returns a
-/// large number if all values are 0.
+/// Returns the exponent field of the least magnitude of some values, given the magnitude's bf16
+/// pattern minus 1. Returns a large number if all values are 0.
 std::int64_t ExponentOf(Word below) {
   return below == ~Word{0} ? std::int64_t{1} << 20 : (below + 1) >> 7;
 }

@@ -152,8 +152,9 @@ CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float l
 CPD_FN constexpr bool adds_in_parts(const FastPlan& plan, int bits) {
   return bits + plan.man_sum <= 22;
 }
-/// Returns the limit on the size of sums to which split_fma_in_parts can add products whose p (see
-/// FastPlan) sum to `products`. A negative result means that no sum is small enough.
+/// Returns the largest size of sums to which split_fma_in_parts can add some products. `products`
+/// is the sum of the products' bounds p (see FastPlan). A negative result means that no sum is
+/// small enough.
 CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * plan.of_products : -1.0F;

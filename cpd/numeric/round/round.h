@@ -358,7 +358,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // 2^emin and 2^emin + subnormal have equal exponents, so the difference is exact.
+  // Exact: 2^emin and 2^emin + (the subnormal value) have equal exponents.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }

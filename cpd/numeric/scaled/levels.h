@@ -180,7 +180,7 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
 
 /// Computes the codes of values in lanes by an estimate, and reports the few lanes that need the
 /// exact rule of level_code. V is binary64 for any norm, or binary32 for 2^-60 <= norm <= 2^60. In
-/// binary32, kFine serves any number of steps; without kFine there may be at most 255 steps.
+/// binary32, any number of steps is supported with kFine, and at most 255 steps without kFine.
 template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;

@@ -32,11 +32,12 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
   return static_cast<std::int32_t>(pair) >> 16;
 }
 
-/// Determines the blocks for which binary32 lanes give the right bits, if plan.has_short_blocks.
-/// Products are formed by aligned_product, and blocks end by end_in_range32 or in binary64. The
-/// blocks are those whose E is in least_end32 … kMostEnd32, and blocks that have only zeros. In
-/// such a block, 2^(F - E) is a binary32 number, and no product is above its range. A product below
-/// the range (of 23 bits, under 2^-127) is at most half a matrix unit.
+/// Determines the blocks of products for which binary32 lanes give the right bits. Used if
+/// plan.has_short_blocks is true. aligned_product computes the products, and end_in_range32 (or
+/// binary64 arithmetic) the sum after a block. The blocks are those whose E is in least_end32 …
+/// kMostEnd32, and blocks that have only zeros. In such a block, 2^(F - E) is a binary32 number,
+/// and no product is above its range. A product below the range (of 23 bits, under 2^-127) is at
+/// most half of 2^(E - F).
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)

@@ -38,8 +38,8 @@ void IgnoreBrokenPipes() {
   }
 }
 
-/// Returns the error of a start of MPI that failed, which all later calls throw; empty if no start
-/// has failed.
+/// Returns the error that all calls throw after MPI could not be started. Empty if no start has
+/// failed.
 std::optional<RankLost>& FailedStart() {
   static std::optional<RankLost> failure;
   return failure;
