@@ -319,8 +319,8 @@ struct CastBothCall {
 ///
 /// `starts`: the first addition is sum = round(term) with the random integer `draw`, and Kahan's
 /// compensation becomes +0. Every other addition is sum = round(sum + term), or Kahan's four
-/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64 the
-/// plan's assumption about the format of terms is ignored.
+/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64
+/// terms, the plan's assumption about the terms' format is ignored.
 struct FoldCall {
   DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
   bool starts = false;

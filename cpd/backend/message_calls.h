@@ -18,8 +18,8 @@ constexpr int kCodeTile = 2048;  ///< codes in a tile; a multiple of kBlock
 /// Returns the number of tiles that hold n codes.
 CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kCodeTile - 1) / kCodeTile; }
 
-/// The kinds of packed codes in a reduction: contributions, results, the planes (the values of each
-/// sum's state) of a running sum, and binary32 values unchanged.
+/// The kinds of packed codes in a reduction: contributions, results, the two values of a running
+/// sum's state, and unchanged binary32 values.
 enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
 constexpr int kCodes = 5;
 
@@ -119,16 +119,17 @@ struct VirtualCall {
   RoundPlan cast;
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
-  /// The running sums in `planes`, `size` values each. The ranks' terms have the numbers k, k + 1,
-  /// … of `count` terms. If `visit` is not negative, the ranks' terms belong to that visit and the
-  /// next visits instead.
+  /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
+  /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
+  /// is not negative, it is instead the first rank's position in the order of contributions, from
+  /// which the number of each slice's term follows (Rounds).
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
-  /// On a CPU: the planes (the values of each sum's state) as bf16 patterns, if every value is a
-  /// bf16 number. Null: the planes are binary32.
+  /// On a CPU: the running sums as bf16 patterns in place of `planes`, if every value is a bf16
+  /// number. Null: `planes` has the sums, in binary32.
   std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums

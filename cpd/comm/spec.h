@@ -61,7 +61,8 @@ struct Reduce {
 
 /// Throws Error if an option is out of range or two options exclude each other.
 CPD_API void Check(const Reduce& spec);
-/// Like Check(spec), and throws Error if `world` is below 1 or a group has more than `world` ranks.
+/// Does the same as Check(spec), and also throws Error if `world` is below 1 or a group has more
+/// than `world` ranks.
 CPD_API void Check(const Reduce& spec, int world);
 
 /// Returns whether a sequential sum, rounded to nearest, has more than 2^precision terms within a

@@ -83,7 +83,8 @@ class VirtualSums {
     std::int64_t bad_results = 0;  ///< NaN and infinities
     std::int64_t bytes = 0;        ///< of contributions whose messages have varying sizes
   };
-  /// Returns a layer's counts up to now. Waits for the device's work.
+  /// Returns the counts of a layer's contributions that have been added so far. Waits for the
+  /// device's work.
   [[nodiscard]] Counts counts(int layer) const;
 
  private:
@@ -98,7 +99,7 @@ class VirtualSums {
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;
   /// Returns the arguments for adding the values of ranks (or of groups) to the sums across ranks.
-  /// `visit` is the first one's position in the order of contributions.
+  /// `visit` is the position, in the order of contributions, of the first rank (or group).
   [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
   [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
   void AddTerms(int layer, const Turn& turn) const;

@@ -20,7 +20,7 @@ class CPD_API ScaledBlocks final : public Codec {
  public:
   /// Throws Error if blocks need a layer's shape (rows, R x C), if elements are unsigned and have
   /// no NaN, or if an option is out of range. A stochastic rounding takes its random integers from
-  /// the piece's stream, not from rounding.stream.
+  /// the stream of each Piece (range of a layer), not from rounding.stream.
   explicit ScaledBlocks(const Scaled& scaled,
                         const RoundingOptions& rounding = {.overflow = Overflow::saturate});
 

@@ -243,9 +243,9 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
-/// Returns whether split_short rounds the products correctly, given the or-ed fraction bits of the
-/// operands. Such products have at most 22 bits; bits are lost only far below the least spacing of
-/// the format.
+/// Returns whether split_short rounds the products correctly. The arguments are the bitwise or of
+/// the fraction bits of each operand's values. Such products have at most 22 bits; bits are lost
+/// only far below the least spacing of the format.
 CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
   return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;

@@ -127,8 +127,8 @@ class NanFinder {
  public:
   /// Lowers *first when Look finds a NaN; searches nothing if `first` is null.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches the first row of a range. The row's first element has index `first`. `places`: memory
-  /// for run.n integers.
+  /// Searches the first row of a range for a NaN without a code. The row's first element has index
+  /// `first`. `places`: memory for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =

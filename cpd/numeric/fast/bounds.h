@@ -39,16 +39,16 @@ struct PanelRange {
   float least_bit[kRangeGroup / 2] = {};
 };
 
-/// Returns the largest number of significant bits that any of some values has, 1…24. `fraction` is
-/// the values' fraction bits, or-ed.
+/// Returns the largest number of significant bits, 1…24, that any of some values has. `fraction` is
+/// the bitwise or of the values' fraction bits.
 CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
 }
 
-/// Returns a power of two that divides all of some values. `smallest` is the pattern of the least
-/// nonzero |x|, and `fraction` is the values' fraction bits, or-ed.
+/// Returns a power of two that divides each of some values x. `smallest` is the pattern of the
+/// least nonzero |x|, and `fraction` is the bitwise or of the values' fraction bits.
 CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));

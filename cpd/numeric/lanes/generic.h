@@ -419,7 +419,7 @@ CPD_FN V clamped(V x, V most) {
   return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
 }
 
-/// Returns x with t's sign bit or-ed in if `sign` is -0; returns x itself if `sign` is +0.
+/// If `sign` is -0, returns the bitwise or of x and t's sign bit. If `sign` is +0, returns x.
 template <class V>
 CPD_FN V with_sign_of(V x, V t, V sign) {
   using U = Unsigned<V>;

@@ -47,7 +47,7 @@ constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
 }
 
 /// Returns whether binary32 lanes may form the products of two operands, and the products' sums.
-/// The arguments are the or-ed fraction bits of each operand.
+/// Each argument is the bitwise or of the fraction bits of one operand's values.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&

@@ -6,8 +6,8 @@
 // format. A nonzero product has the exponent e(a) + e(b), and a nonzero addend s has e(s). Zeros,
 // and terms that a short last block lacks, have no exponent. E is the greatest exponent of a block,
 // and at least min_exponent. Each term is cut toward zero to a multiple of 2^(E - F), called a
-// matrix unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below
-// 2^(F + 1). So the sum of 65 terms is below 2^39.
+// unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below 2^(F +
+// 1). So the sum of 65 terms is below 2^39.
 //
 // Why this is exact:
 //
