@@ -212,8 +212,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// The position of the number k in its code, found by the first bits of the code. For numbers below
-/// 2^16.
+/// The position of the number k in its Elias code. A table of entries is indexed by the first bits
+/// of the code. Valid for numbers below 2^16.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k

@@ -131,8 +131,8 @@ CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::in
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Returns the block of an element. Int must be able to hold the layout's number of elements;
-/// 32-bit integers are divided faster.
+/// Returns the number of the block that holds an element. Int must be able to hold the layout's
+/// number of elements; 32-bit integers are divided faster.
 template <class Int>
 CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const auto width = static_cast<Int>(layout.width), middle = static_cast<Int>(layout.middle);
@@ -146,7 +146,7 @@ CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const Int g = columns == 1 ? j : j / columns;
   return ((p * bands + i / rows) * middle + t) * across + g;
 }
-/// Returns the block of an element, as block_of does, for blocks of one column.
+/// Returns the number of the block that holds an element. Requires blocks of one column.
 CPD_FN std::uint32_t column_block_of(BlockLayout layout, std::uint32_t index) {
   layout.columns = layout.middle = 1;
   return block_of(layout, index);

@@ -119,8 +119,9 @@ class FixedNumber {
     return false;
   }
 
-  /// Returns sum * 2^-fraction in binary64, rounded to odd and limited as in exact64.h. So the
-  /// result rounds into every format as the exact value does.
+  /// Returns sum * 2^-fraction in binary64, rounded to odd. A magnitude below 2^-900 becomes
+  /// kLeastSeen, and one from 2^1001 on kGreatest (exact64.h). Rounding the result into any format
+  /// gives the same number as rounding the exact value.
   [[nodiscard]] CPD_FN double value(int fraction) const {
     std::uint32_t size[kMostFixedWords];
     const bool negative = is_negative();
