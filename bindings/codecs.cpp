@@ -39,8 +39,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// The arguments of a call other than the layer: the states of rank 0, and the other members of a
-/// Piece.
+/// The arguments of a codec's call in addition to the values: the codec's states for rank 0, and
+/// the other members of the struct Piece.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;
@@ -51,8 +51,8 @@ struct LayerCall {
   std::int64_t row;  // 0: the layer is one row; of streams alone
 };
 
-/// A codec's call with one layer of rank 0. Without states from the caller, the states that the
-/// call changes are discarded.
+/// Applies a codec to one tensor, as layer 0 of rank 0. If the caller passes no states, the codec's
+/// new state is discarded afterwards.
 class Call {
  public:
   Call(const Codec& codec, const Floats& x, std::optional<LayerCall*> given)
@@ -308,7 +308,8 @@ Stage StageNamed(const std::string& name) {
   return static_cast<Stage>(found - kStages);
 }
 
-/// The owner of states: world, rank (None: all ranks).
+/// The rank to which stored states belong, as (world, rank). The rank is None if the states belong
+/// to all ranks.
 using OwnerFields = std::pair<int, std::optional<int>>;
 
 std::optional<OwnerFields> OwnerOf(const CodecStates& states) {
@@ -332,7 +333,8 @@ void LoadStates(CodecStates& states, const std::vector<Kept>& all,
   states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});
 }
 
-/// Returns for each gradient: number, rank (None: all ranks), root mean square.
+/// Returns a tuple for each gradient that was set: the layer's number, the rank (None: all ranks),
+/// and the gradient's root mean square.
 std::vector<std::tuple<std::int64_t, std::optional<int>, float>> GradientsOf(
     const CodecStates& states) {
   std::vector<std::tuple<std::int64_t, std::optional<int>, float>> all;

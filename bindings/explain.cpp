@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Binds the scope in which a thread explains calls instead of running them (cpd/base/explaining.h),
-// for python/cpd/ops/explain.py.
+// Binds the scope in which calls on a thread only record what they would run
+// (cpd/base/explaining.h), for python/cpd/ops/explain.py.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -17,7 +17,8 @@ namespace {
 
 using Fields = py::typing::Dict<py::str, py::object>;
 
-/// A Python context manager. Between __enter__ and __exit__, its thread explains calls.
+/// A Python context manager. Between __enter__ and __exit__, calls on its thread only record what
+/// they would run.
 struct Scope {
   int gpu = -1;
   std::unique_ptr<Explaining> explaining;

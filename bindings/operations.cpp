@@ -149,7 +149,8 @@ struct FromPython<const Operands&> {
     return {ViewOf(operands[0]), other(1), other(2)};
   }
 };
-/// A scaled operand: its scales or None, its block, its lines, and a factor or None.
+/// A scaled operand of a matrix product: its scales or None; the numbers of values along k and of
+/// lines (rows of a, columns of b) that share a scale; and a factor or None.
 template <>
 struct FromPython<const OperandScales&> {
   using Type = const std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>&;
@@ -188,7 +189,7 @@ auto OnArrays(void (*function)(Arguments...)) {
   };
 }
 
-// Function types that select one of several overloads.
+// Function types with which a cast to a function pointer selects one of several overloads.
 using View = const TensorView&;
 using MaybeView = const TensorView*;
 template <class... Arguments>

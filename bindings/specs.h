@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that bind the specs of cpd._core (formats, rounding options, accumulators and so on) in
-// the same way.
+// Functions that bind the specs of cpd._core (formats, rounding options, accumulators and so on).
+// All specs get the same Python interface.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -333,7 +333,7 @@ TorchOperators MadeAndWritten(const std::string& name, const std::string& argume
   return {Row<New>(name, arguments, Has::derivatives), Row<Into>(name + "_out", arguments)};
 }
 
-// Returns the rows that are defined in other source files.
+// Returns the rows of the table of operators that are defined in other source files.
 TorchOperators ScaledOperators();
 TorchOperators ConvolutionOperators();
 

@@ -184,8 +184,8 @@ Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, c
   return flags;
 }
 
-/// Returns the product of scaled operands (ops/gemm.h). `block` and `lines` give the number of
-/// values along k and of lines that share a scale; 0 means all.
+/// Returns the product of scaled operands (ops/gemm.h). `block` is the number of values along k
+/// that share a scale, and `lines` the number of rows of a (or columns of b). 0 means all.
 Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64_t a_block,
                      std::int64_t a_lines, const OptionalTensor& a_factor, const Tensor& b,
                      const OptionalTensor& b_scales, std::int64_t b_block, std::int64_t b_lines,

@@ -102,7 +102,8 @@ inline TensorView Describe(const Tensor& x, void* data) {
   return view;
 }
 
-/// Returns the view of a tensor without memory, for a thread that explains calls (cpd.explain).
+/// Returns the view of a tensor without memory. Used within cpd.explain, which only records what
+/// calls would run.
 inline TensorView Describe(const Tensor& x, Explaining& explaining) {
   TensorView view = Describe(x, nullptr);
   view.data = explaining.Place(view.size() * static_cast<std::int64_t>(SizeOf(view.dtype)));

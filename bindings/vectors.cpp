@@ -39,7 +39,8 @@ void CheckLength(const char* name, std::int64_t given, std::int64_t lines) {
               std::to_string(given));
 }
 
-/// The oracle of an element-wise rule, and random lines for the rule. Python: _core.ElementOracle.
+/// The exact oracle of an element-wise operation, and random test inputs for the operation. In
+/// Python: _core.ElementOracle.
 class Elements {
  public:
   Elements(const std::string& operation, const std::vector<Format>& formats, const Format& result,
@@ -47,7 +48,8 @@ class Elements {
       : rule_(RuleOf(operation, formats, result, rounding, tininess)),
         oracle_(MakeElementOracle(rule_)) {}
 
-  /// Returns (codes, flags, corners) with one entry for each line.
+  /// Returns the arrays (codes of results, exception flags, corner-case flags), with one entry for
+  /// each line (one operation on its operands).
   std::tuple<Codes, FlagArray, Corners> Results(const std::vector<Codes>& operands,
                                                 const std::optional<Codes>& random) {
     if (operands.size() != Operands()) {
@@ -231,7 +233,8 @@ const Integer* DataOf(const std::optional<py::array_t<Integer, py::array::c_styl
   return codes->data();
 }
 
-/// Returns (codes, flags, corners, signals) with one entry for each line.
+/// Returns the arrays (codes of results, exception flags, corner-case flags, intermediate results),
+/// with one entry for each line (one sum of a test).
 std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
     const SumRule& rule, std::int64_t n, const Codes& a, const std::optional<Codes>& b,
     const std::optional<Codes>& c, const std::optional<Codes>& a_scales,

@@ -63,8 +63,8 @@ struct Backend {
   /// call.
   const char* (*describe)(int status);
 
-  /// Makes `allocate` ask the allocator that `place` points to for queued memory, whenever there is
-  /// one.
+  /// Sets the address `place` of a pointer to an allocator. While that pointer is not null,
+  /// `allocate` gets queued memory from the allocator.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
   /// Allocates memory. If none is left, releases the pool's memory and tries once more (except
   /// while a CUDA graph is captured), before returning kNoMemoryLeft.
@@ -72,7 +72,7 @@ struct Backend {
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
   /// Releases memory that is stored for later calls. Waits for all of the device's work.
   int (*release_unused)(int device);
-  /// Copies between host and device, in either direction, and waits.
+  /// Copies between host and device, in either direction, and waits until the copy is done.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
   /// Sets bytes in device memory to zero.
   int (*clear)(const Launch& launch, void* memory, std::int64_t bytes);
@@ -84,8 +84,8 @@ struct Backend {
   int (*order)(const Launch& launch, void* after);
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
-  /// Returns the path of products with this accumulator, and runs nothing. `given`: whether the
-  /// caller gives the random integers.
+  /// Returns the path by which the device computes products with this accumulator. Computes
+  /// nothing. `given`: true if the caller passes the random integers.
   ProductPath (*product_path)(const AccumulatorPlan& plan, bool given);
 
 #define CPD_OP(name, Call) int (*name)(const Launch& launch, const Call& call) = nullptr;

@@ -95,7 +95,7 @@ struct GemmCall {
   const ProductImages* images = nullptr;  ///< on CPUs only
 };
 
-/// A product of scaled operands. Its first sum starts from product.c.
+/// A product of scaled operands. The sum over the first block of k starts from product.c.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales = {};
 };
@@ -119,8 +119,8 @@ struct CastCall {
 };
 
 /// A cast to packed codes. Lowers *first_nan, unless it is null, to the lowest index (counted from
-/// `first`) of a NaN that has no code. CPU kernels take contiguous fp32 and fp64. `first`, `shift`
-/// and `streaming` are as in CastCall.
+/// `first`) of a NaN that has no code. CPU kernels take contiguous fp32 and fp64. The members
+/// `first`, `shift` and `streaming` have the same meaning as in CastCall.
 struct EncodeCall {
   std::int64_t n = 0;
   std::int64_t first = 0;
@@ -319,8 +319,8 @@ struct CastBothCall {
 ///
 /// `starts`: the first addition is sum = round(term) with the random integer `draw`, and Kahan's
 /// compensation becomes +0. Every other addition is sum = round(sum + term), or Kahan's four
-/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64 the
-/// plan's assumption about the format of terms is ignored.
+/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64
+/// terms, the plan's assumption about the terms' format is ignored.
 struct FoldCall {
   DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
   bool starts = false;
@@ -344,10 +344,11 @@ struct FlagsCall {
   std::uint8_t* raised = nullptr;
 };
 
-/// A part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of
-/// k, starting with number first_k. Operands are packed in panels of KernelTable::gemm_rows rows of
-/// a, or gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) * gemm_rows + i]
-/// or b[(p * count + k) * gemm_columns + i]. Beyond the operand's edge it is +0.
+/// The work of one kernel call of a matrix product: adds the products of `count` values of k, from
+/// first_k on, to `rows` x `columns` sums. Operands are packed in panels of KernelTable::gemm_rows
+/// rows of a, or gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) *
+/// gemm_rows + i] or b[(p * count + k) * gemm_columns + i]. Values beyond the operand's edge are
+/// +0.
 struct GemmBlock {
   std::int64_t rows = 0, columns = 0;
   std::int64_t first_k = 0, count = 0;
@@ -356,11 +357,13 @@ struct GemmBlock {
   const float* b = nullptr;
   const PanelRange* a_range = nullptr;  ///< of kRangeGroup values of k in each panel
   const PanelRange* b_range = nullptr;
-  /// fixed_log (veltkamp_rounding.h) of each packed value, if FastPlan::takes_logs is set.
+  /// The logarithm of each packed value as a fixed-point number (fixed_log, veltkamp_rounding.h).
+  /// Only set if FastPlan::takes_logs is true.
   const std::int32_t* a_logs = nullptr;
   const std::int32_t* b_logs = nullptr;
-  /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]. Rows and columns are padded
-  /// to whole panels. Plane 0 is the sum. There are GemmPlan::planes planes.
+  /// The state of the sums: GemmPlan::planes planes (arrays of one value for each sum). Plane 0
+  /// holds the sums. The value of plane q for sum (i, j) is state[q * plane + i * state_columns +
+  /// j]. Rows and columns are padded to whole panels.
   float* state = nullptr;
   std::int64_t plane = 0, state_columns = 0;
   /// The number of sum (i, j) in the result is index + i * index_row + j. This number selects the

@@ -14,14 +14,15 @@ namespace cpd {
 /// RuntimeError without torch.
 class CPD_API NoDeviceMemory : public MachineError {
  public:
-  /// `message` begins with "CUDA out of memory", or with the name of another kind of device in
-  /// place of CUDA.
+  /// `message` must begin with "CUDA out of memory". Other kinds of devices replace CUDA by their
+  /// own name.
   explicit NoDeviceMemory(const std::string& message) : MachineError(message) {}
 };
 
 /// A function that throws a front end's exception in place of NoDeviceMemory.
 using NoDeviceMemoryThrower = void (*)(const char* message);
-/// Sets the process's function that throws in place of NoDeviceMemory; null: none.
+/// Sets the function that this process calls to throw a front end's exception in place of
+/// NoDeviceMemory. Null removes the function.
 CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
 /// Calls the function that SetThrower has set. If there is none, throws `error`.
 [[noreturn]] CPD_API void ThrowAsFrontEnds(const NoDeviceMemory& error);

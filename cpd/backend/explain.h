@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Explains a call: records what it would run, without running it.
+// Explains a call: records which kernels the call would run, and runs none of them.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ namespace cpd {
 /// the GPU of tensors without memory; -1: such tensors are on the CPU.
 CPD_API std::vector<Explanation> Explain(const std::function<void()>& call, int gpu = -1);
 
-/// Begins the record of an operation on this thread, which must be explaining.
+/// Begins the record of an operation. The thread must be explaining a call, that is, recording what
+/// the call would run.
 void NotePath(const char* function, const Path& path);
-/// Completes that record with a kernel of the CPU's table.
+/// Completes the record that NotePath began, with the kernel of the CPU's table that would run.
 void NoteKernel(const char* kernel, std::vector<std::int64_t> tile = {});
 
 }  // namespace cpd

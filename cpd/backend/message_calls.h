@@ -18,8 +18,8 @@ constexpr int kCodeTile = 2048;  ///< codes in a tile; a multiple of kBlock
 /// Returns the number of tiles that hold n codes.
 CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kCodeTile - 1) / kCodeTile; }
 
-/// The kinds of packed codes in a reduction: contributions, results, the planes of a running sum,
-/// and binary32 values unchanged.
+/// The kinds of packed codes in a reduction: contributions, results, the two values of a running
+/// sum's state, and unchanged binary32 values.
 enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
 constexpr int kCodes = 5;
 
@@ -37,18 +37,19 @@ struct ReduceSegment {
 };
 
 enum class ReduceTask : std::uint8_t {
-  /// Casts this rank's contributions and writes them to `to` as `to_codes`.
+  /// Casts this rank's contributions and writes their codes, in to_codes, to message `to`.
   pack,
-  /// Sums from[r] of each rank r to `to`. If `unit` is not -1, sums from[m] of each member m of
-  /// that
-  /// group. The terms are `wire` codes, or `values` if `wire` has the same format and positions.
+  /// Adds the messages from[r] of all ranks r and writes the sums to `to`. If `unit` is not -1,
+  /// adds the messages from[m] of all members m of group `unit`. The terms are `wire` codes, or
+  /// `values` if `wire` has the same format and positions.
   fold,
-  /// Adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0). Writes the
-  /// new sum to `to`, or after the last term the result.
+  /// Adds term k, which is message from[1] (in from_codes), to the running sum in message from[0]
+  /// (null for k = 0). Writes the new sum to `to`, or after the last term the result.
   hop,
-  /// Converts from[0] (as from_codes) to `to` (as to_codes).
+  /// Converts message from[0], in from_codes, to message `to`, in to_codes.
   transcode,
-  /// Writes from[0] (as from_codes) times 2^-shift, divided by `divisor`, to the segments' `out`.
+  /// Decodes message from[0] (in from_codes), multiplies by 2^-shift, divides by `divisor`, and
+  /// writes to the segments' `out`.
   unpack,
 };
 
@@ -60,8 +61,8 @@ struct ReduceCall {
   std::int32_t segment_count = 0;
   std::int32_t from_count = 0;
   std::int64_t tiles = 0;  ///< tiles of all segments
-  /// Messages. On a CPU, null in a fold or as the term of a hop stands for this rank's
-  /// contributions, which are cast while they are added.
+  /// The messages to read. On a CPU, a null message in the task `fold`, or as the term of the task
+  /// `hop`, stands for this rank's contributions. They are then cast while they are added.
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
   /// A function that a CPU calls repeatedly with `waiting` while it computes; may be null.
@@ -84,7 +85,7 @@ struct ReduceCall {
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
-/// Counts over this rank's values in a segment.
+/// Counts over this rank's values in a segment (a range of a layer's values).
 struct SegmentCounts {
   unsigned long long non_finite = 0;   ///< NaN and Inf
   unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
@@ -92,8 +93,8 @@ struct SegmentCounts {
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
-/// Counts the values of each segment. Underflowed values and zeros are counted only if `casts` is
-/// set.
+/// Counts the values of each segment (a range of a layer's values). Underflowed values and zeros
+/// are counted only if `casts` is set.
 struct CountCall {
   ReduceCall reduce;  ///< its segments, tiles and cast
   bool casts = false;
@@ -118,16 +119,17 @@ struct VirtualCall {
   RoundPlan cast;
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
-  /// The running sums in `planes`, `size` values each. The ranks' terms have the numbers k, k + 1,
-  /// … of `count` terms. If `visit` is not negative, the ranks' terms belong to that visit and the
-  /// next visits instead.
+  /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
+  /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
+  /// is not negative, it is instead the first rank's position in the order of contributions, from
+  /// which the number of each slice's term follows (Rounds).
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
-  /// On a CPU: the planes as bf16 patterns, if every value is a bf16 number. Null: the planes are
-  /// binary32.
+  /// On a CPU: the running sums as bf16 patterns in place of `planes`, if every value is a bf16
+  /// number. Null: `planes` has the sums, in binary32.
   std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums
@@ -223,7 +225,7 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-/// The number of occurrences of each value of a digit.
+/// Counts how often each value of a digit occurs.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };

@@ -25,7 +25,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   [[nodiscard]] void* data() const { return data_; }
-  /// Copies bytes from the host to the start of this memory, and waits.
+  /// Copies bytes from the host to the start of this memory, and waits until the copy is done.
   void Upload(const void* from, std::int64_t bytes) const;
 
  private:
@@ -37,7 +37,7 @@ class Scratch {
 /// A stream on one device, with the operations that can be queued on it and with memory for them.
 class CPD_API Queue {
  public:
-  /// Opens a new stream on device number `device` of a kind.
+  /// Opens a new stream on device number `device` of the kind of device `kind`.
   Queue(Device kind, int device);
   /// Uses the stream of a tensor. The stream must outlive this object.
   explicit Queue(const TensorView& like);
@@ -83,7 +83,7 @@ class CPD_API Queue {
   void name(const Call& call) const { Check(backend_.name(launch_, call)); }
 #include "cpd/backend/operations.def"
 
-  /// Returns the counts of each segment. Waits for them.
+  /// Returns the counts of each segment (a range of a layer's values). Waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the segments of a ReduceCall and sets them in the call. The tiles of a layer follow the
-// tiles of the layers before it.
+// Makes the segments (ranges of layers' values) of a ReduceCall and sets them in the call. The
+// tiles of a layer follow the tiles of the layers before it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace cpd {
 
-/// Returns one segment for each whole layer. The layers' numbers in random streams are 0, 1, …
+/// Returns one segment (a range of a layer's values) for each whole layer. The layers' numbers in
+/// random streams are 0, 1, …
 inline std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
   std::vector<ReduceSegment> segments;
   std::int64_t tiles = 0;
@@ -27,7 +28,8 @@ inline std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> size
   return segments;
 }
 
-/// Sets the segments that a call works on. They must live as long as the call.
+/// Sets the segments (ranges of layers' values) that a call works on. They must live as long as the
+/// call.
 inline void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.segments = segments.data();
   call.segment_count = static_cast<std::int32_t>(segments.size());

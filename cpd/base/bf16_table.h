@@ -11,8 +11,8 @@ namespace cpd {
 /// The number of columns in a panel of packed bf16 numbers.
 constexpr int kBf16Columns = 64;
 
-/// The values of an operand's lines: bf16 patterns, or (`wide`) binary32 numbers that are bf16
-/// values.
+/// The values of an operand's lines (rows of a, columns of b): bf16 patterns or, if `wide`,
+/// binary32 numbers that are bf16 values.
 struct Bf16Lines {
   const void* values = nullptr;
   bool wide = false;
@@ -64,8 +64,9 @@ struct Bf16Table {
   /// 1; returns 2^32 - 1 if all values are 0.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);
-  /// Adds exact products to sums. Of each word, the product of the upper halves is added first.
-  /// Each addition is rounded to nearest-even in binary32. Subnormal operands and sums count as 0.
+  /// Adds exact products to sums. A word holds two values; the product of the upper values is added
+  /// first. Each addition is rounded to nearest-even in binary32. Subnormal operands and sums count
+  /// as 0.
   void (*tile)(const Bf16Tile& tile);
   void (*finish)(const Bf16Finish& finish);
 };

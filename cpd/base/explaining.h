@@ -26,12 +26,11 @@ struct Explanation {
 };
 
 namespace detail {
-/// The number of Explaining objects that exist in the process.
+/// The number of Explaining objects that exist in the process. If it is 0, no thread records calls.
 CPD_API extern std::atomic<int> g_explaining;
 }  // namespace detail
 
-/// While an object of this class exists, its thread explains: operations record what they would
-/// run.
+/// While an object of this class exists, operations on its thread only record what they would run.
 class CPD_API Explaining {
  public:
   /// `gpu`: the index of the GPU of tensors that have no memory; -1: such tensors are on the CPU.
@@ -67,7 +66,7 @@ class CPD_API Explaining {
   Explaining* before_;
 };
 
-/// Returns whether this thread explains: operations then only record what they would run.
+/// Returns whether operations on this thread only record what they would run.
 inline bool Explains() { return Explaining::Current() != nullptr; }
 
 }  // namespace cpd

@@ -50,9 +50,9 @@ class CPD_API OpenMpThreads {
 };
 
 /// Calls body(begin, end) for ranges that cover [0, n). Each begin is a multiple of `grain`. One
-/// thread runs the loop if n is at most `serial_below`, or inside another parallel loop. Otherwise
-/// each thread gets at least half of `serial_below` elements. body runs in the default
-/// floating-point environment. Results must not depend on the ranges.
+/// thread runs the loop if n is at most `serial_below`, or if the loop is inside another parallel
+/// loop. Otherwise each thread gets at least half of `serial_below` elements. body runs in the
+/// default floating-point environment. Results must not depend on the ranges.
 ///
 /// All calls of a process, except calls under OpenMpThreads, share one pool of threads (pool.h). A
 /// loop uses the threads that are free. When all ranges are done, it does not wait for threads that

@@ -13,15 +13,17 @@
 
 namespace cpd {
 
-/// Returns make_plan of these arguments. Throws Error for an invalid format.
+/// Makes the plan of a rounding by make_plan. Throws Error for an invalid format.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {},
                          const RandomKey& key = {});
-/// TermsPlanOf returns plan_of_terms, and SumsPlanOf returns plan_of_sums. Check must have accepted
-/// the accumulator and the format.
+/// TermsPlanOf makes the plan for adding terms (plan_of_terms), and SumsPlanOf the plan for adding
+/// sums of chunks and trees (plan_of_sums). The caller must have checked the accumulator and the
+/// format (Check).
 CPD_API FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in,
                              const RandomKey& key = {});
 CPD_API FoldPlan SumsPlanOf(const Accumulator& accumulator, const RandomKey& key = {});
-/// Returns make_accumulator_plan of these arguments. Check must have accepted the accumulator.
+/// Makes the plan of a matrix product's accumulator by make_accumulator_plan. The caller must have
+/// checked the accumulator (Check).
 CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth,
                                           const RandomKey& key = {});
 

@@ -78,7 +78,7 @@ Phase PhaseOf(std::uint64_t word) { return static_cast<Phase>(word % kPhases); }
 
 class PoolThread {
  public:
-  /// The loop that the thread runs: waits for calls and makes them.
+  /// The loop of a pool thread: waits for a call of work(number), and makes the call.
   void Serve() {
     for (;;) {
       const auto is_called = [](std::uint64_t word) { return PhaseOf(word) == kCalled; };

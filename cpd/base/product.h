@@ -49,8 +49,9 @@ struct MatrixProduct {
   }
 };
 
-/// One operand's scales, broadcast to the product. `at.row_stride` leads from one group of lines
-/// (rows of a, columns of b) to the next, `at.column_stride` from one block of k to the next.
+/// One operand's scales, broadcast to the product. Scales of successive groups of lines (rows of a,
+/// columns of b) are `at.row_stride` apart. Scales of successive blocks of k are `at.column_stride`
+/// apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;
@@ -72,8 +73,8 @@ struct ProductScales {
   ProductOperand c{};     ///< added to the total; without data -0
 };
 
-/// The treatment of a batch's dimensions by MakeProduct: it merges dimensions where strides allow,
-/// or keeps the dimensions of `out`.
+/// Selects what MakeProduct does with the dimensions of the batch: merges dimensions where strides
+/// allow, or keeps the dimensions of `out`.
 enum class Batch : std::uint8_t { merged, as_given };
 
 /// Returns the product of a and b, and c if it is not null, all broadcast to out. The shapes must

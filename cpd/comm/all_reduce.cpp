@@ -359,10 +359,10 @@ class Collective {
     }
   }
 
-  /// Returns the codec's bucket lengths. Layers are cut only at multiples of a bucket's length;
-  /// otherwise a result could overwrite values of its bucket that another part has yet to read.
-  /// Empty for a reduce-scatter of several ranks, which cuts layers where its slices of the results
-  /// begin.
+  /// Returns the codec's bucket lengths. Layers are cut into chunks only at multiples of a bucket's
+  /// length. Otherwise a result could overwrite a bucket's values before another chunk has read
+  /// them. Returns an empty list for a reduce-scatter of several ranks, which cuts layers where its
+  /// slices of the results begin.
   [[nodiscard]] std::span<const std::int64_t> Buckets() const {
     if (delivery_ == Delivery::scattered && size() > 1) return {};
     return reduction_->buckets();

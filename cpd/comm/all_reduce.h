@@ -59,8 +59,8 @@ class CPD_API Communicator {
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                          const cpd::Reduce& spec, bool counts = false,
                          const TensorOptions& layers = {});
-  /// Like AllReduce, but only rank `root` receives the result; `out` is empty on all other ranks.
-  /// Throws Error for an exchange other than `owner`.
+  /// Reduces like AllReduce, but only rank `root` receives the result. `out` is empty on all other
+  /// ranks. Throws Error for an exchange other than `owner`.
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
                       const cpd::Reduce& spec, int root, bool counts = false,
                       const TensorOptions& layers = {});

@@ -19,8 +19,8 @@
 
 namespace cpd {
 
-/// One ordered sum of a layer: the sum within a group of ranks, or the sum across units (a unit is
-/// a group, or a rank if there are no groups).
+/// One level of a layer's ordered sum: the sum within a group of ranks, or the sum across all
+/// groups (across all ranks, if there are no groups).
 struct Level {
   Accumulator accumulator;
   Format terms_in;  ///< the format of the terms
@@ -31,8 +31,8 @@ struct Level {
   RandomKey result_key{};    ///< random stream of the rounding to `result`
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
-  /// Returns the format of the values in plane q of the running sum. Plane 1 is the second value
-  /// per element that schemes kahan and chunked carry. Not for scheme pairwise, whose leaves are in
+  /// Returns the format of value q of each running sum's state. Value 0 is the sum. Value 1 is what
+  /// the schemes kahan and chunked carry in addition. Not for scheme pairwise, whose leaves are in
   /// `terms_in`.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
@@ -116,15 +116,16 @@ class Reduction {
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
     return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
   }
-  /// Returns by how many places the layer's slices are rotated among the ranks: rank r owns slice
-  /// (r - turn) mod W. The rotation gives the longer slices of different layers different owners.
-  /// Returns 0 if a rotation would change sums (order ring).
+  /// Returns the number of ranks by which the owners of the layer's slices are rotated: rank r owns
+  /// slice (r - turn) mod W. The rotation gives the longer slices of different layers different
+  /// owners. Returns 0 if a rotation would change sums (order ring).
   [[nodiscard]] std::int64_t turn(std::int64_t layer) const {
     const bool turns = to_all_ && spec_.exchange == Exchange::owner && spec_.order != Order::ring;
     return turns ? number(layer) % world_ : 0;
   }
   [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
-  /// Returns the first rank of a unit: the unit's ranks are group_begin … group_begin + group_size
+  /// Returns the first rank of a unit (a group, or a rank if there are no groups). The unit's ranks
+  /// are group_begin … group_begin + group_size
   /// - 1.
   [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
   [[nodiscard]] std::int64_t group_size(std::int64_t unit) const;

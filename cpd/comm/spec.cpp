@@ -128,8 +128,8 @@ SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
   return std::make_shared<ScaledBlocks>(ParseScaled(head), rounding);
 }
 
-/// Returns the reduction for a form of contributions, with the default of every key and without its
-/// `wire`.
+/// Returns a reduction for contributions in the format or codec `head`, with the default of every
+/// key. Does not set the codec `wire`.
 Reduce Usual(const std::string& head) {
   if (!IsCompressor(head) && !NamesScaled(head)) return Reduce(ParseFormat(head));
   Reduce spec;
@@ -146,8 +146,8 @@ bool NamesFormat(const std::string& text) {
   }
 }
 
-/// Returns Usual(head) with its `wire`. If the head is invalid, it may hold a misspelled key; the
-/// error then names that key.
+/// Returns the default reduction for contributions in the format or codec `head`, with the codec
+/// `wire` set. If `head` is invalid because of a misspelled key, the error names that key.
 Reduce ParseHead(const std::string& head) {
   try {
     Reduce spec = Usual(head);
@@ -186,7 +186,7 @@ void CheckCompressor(const Reduce& spec) {
 
 // ---- texts ----------------------------------------------------------------------------------
 
-/// A text, split into the form of contributions and the keys.
+/// A text, split into the format or codec of contributions and the keys.
 struct Parts {
   std::string head;
   std::vector<Option> keys;

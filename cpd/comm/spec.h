@@ -18,8 +18,8 @@
 namespace cpd {
 
 /// The messages that a real transport moves. The exchange does not change the result's bits: these
-/// depend on `order` and `group_size`. The exception is a codec that encodes sums again
-/// (Codec::ForResults), which it does in `owner` alone.
+/// depend on `order` and `group_size`. The exception is a codec that encodes results again
+/// (Codec::ForResults): only with exchange `owner` are results encoded again.
 enum class Exchange : std::uint8_t {
   owner,         ///< a slice's owner gathers and sums it, then sends the result; any order
   gather,        ///< every rank gathers all contributions and sums them; any order
@@ -61,7 +61,8 @@ struct Reduce {
 
 /// Throws Error if an option is out of range or two options exclude each other.
 CPD_API void Check(const Reduce& spec);
-/// Like Check(spec), and throws Error if `world` is below 1 or a group has more than `world` ranks.
+/// Does the same as Check(spec), and also throws Error if `world` is below 1 or a group has more
+/// than `world` ranks.
 CPD_API void Check(const Reduce& spec, int world);
 
 /// Returns whether a sequential sum, rounded to nearest, has more than 2^precision terms within a

@@ -210,8 +210,8 @@ struct VirtualReduce::Impl {
     });
   }
 
-  /// Counts the bytes of a rank's layer and the bits that its codec chose, at the rank's first
-  /// visit only.
+  /// Counts the bytes of a rank's encoded layer and the bits that the layer's codec chose. Counts
+  /// only the first time that the rank contributes.
   void CountEncoded(int l, CodecState* state, const float* x) {
     if (visit >= rounds().units) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];

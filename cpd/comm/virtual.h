@@ -39,9 +39,9 @@ class CPD_API VirtualReduce {
   /// Measures one rank's layer. Throws Error if the layer was observed `world` times already.
   void Observe(int layer, const TensorView& x);
 
-  /// Returns the ranks in the order in which they must contribute. Each rank appears once. With
-  /// order `ring`, whose slices start at different ranks, all ranks except one (or one group)
-  /// appear twice.
+  /// Returns the ranks in the order in which they must contribute. With order `sequential` or
+  /// `tree`, each rank appears once. With order `ring`, sums of slices start at different ranks, so
+  /// all ranks except one (or, with groups, the ranks of one group) appear twice.
   [[nodiscard]] std::vector<int> schedule() const;
   /// Adds layer `layer` of the schedule's next rank. x is float32, contiguous and of the layer's
   /// size. A rank contributes each layer once, in any order. The layers' device computes the sums.

@@ -40,8 +40,9 @@ class VirtualSums {
   /// Waits for the result.
   [[nodiscard]] float Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
-  /// Identifies a contribution: the rank, its index `member` within its unit, the unit, and the
-  /// visit of that unit.
+  /// Identifies a contribution: the rank, the number `unit` of its group (or of the rank, without
+  /// groups), its index `member` in the group, and the position `visit` in the sequence of units
+  /// that contribute.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
     bool counts = false;        ///< whether its losses count: once for each rank
@@ -61,7 +62,8 @@ class VirtualSums {
   /// Replaces a layer's sums by the values that result from encoding and decoding them with a
   /// codec's kernels.
   void EncodeResults(int layer, const Codec& codec, const Piece& whole, CodecState* state);
-  /// Calls `change` for each block of a layer on threads of the host. It changes the sums in place.
+  /// Calls `change` for each block of a layer, on threads of the host. `change` changes the block's
+  /// sums in place.
   void ChangeResults(int layer, std::int64_t block, const Make& change);
   /// Returns one rank's layer in the host's memory. The values are valid until the next call.
   const float* OnHost(int layer, const TensorView& x);
@@ -81,7 +83,8 @@ class VirtualSums {
     std::int64_t bad_results = 0;  ///< NaN and infinities
     std::int64_t bytes = 0;        ///< of contributions whose messages have varying sizes
   };
-  /// Returns a layer's counts up to now. Waits for the device's work.
+  /// Returns the counts of a layer's contributions that have been added so far. Waits for the
+  /// device's work.
   [[nodiscard]] Counts counts(int layer) const;
 
  private:
@@ -95,7 +98,8 @@ class VirtualSums {
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;
-  /// Returns the call that adds ranks' values to the sums across units, from visit `visit` on.
+  /// Returns the arguments for adding the values of ranks (or of groups) to the sums across ranks.
+  /// `visit` is the position, in the order of contributions, of the first rank (or group).
   [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
   [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
   void AddTerms(int layer, const Turn& turn) const;

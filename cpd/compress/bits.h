@@ -110,9 +110,9 @@ class BitReader {
   /// The least number of valid bits in the result of Peek.
   static constexpr int kSeen = 56;
 
-  /// Returns the next bits, the first bit in the most significant place. The loaded word depends on
-  /// earlier calls of Peek, but not on calls of Skip. So the load does not wait for the codes
-  /// between two calls (Giesen 2018, "Reading bits in far too many ways").
+  /// Returns the next bits as a word. The first bit is the most significant. The loaded word
+  /// depends on earlier calls of Peek, but not on calls of Skip. So the load does not wait for the
+  /// codes between two calls (Giesen 2018, "Reading bits in far too many ways").
   [[gnu::always_inline]] std::uint64_t Peek() {
     window_ |= WordAt(byte_) >> count_;
     byte_ += (63 - count_) >> 3;
@@ -147,8 +147,8 @@ class BitReader {
   [[nodiscard]] std::int64_t at() const { return 8 * byte_ - count_; }
 
  private:
-  /// Returns eight bytes as a word, the first byte in the most significant place. Bytes past the
-  /// end are 0.
+  /// Returns eight bytes as a word. The first byte is the most significant. Bytes past the end are
+  /// 0.
   [[nodiscard]] std::uint64_t WordAt(std::int64_t byte) const {
     std::uint64_t word = 0;
     if (size_ - byte >= 8) [[likely]] {

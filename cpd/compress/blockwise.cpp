@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
 
-/// Calls part(i, n) for each range of n values, from value i on, that lies in one bucket and in one
-/// block. Blocks are counted from value 0 and have `bucket` values each. The first bucket has
-/// `before` values before value 0.
+/// Splits values at the ends of buckets and of blocks, and calls part(i, n) for each range of n
+/// values from value i on. Blocks have `bucket` values each, counted from value 0. Buckets have the
+/// same length, but the first one begins `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
   for (std::int64_t i = 0; i < n; i += bucket) {
@@ -81,8 +81,8 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// Encodes `part`, which is some of a bucket's values. `values` has all values of the bucket that
-/// are known.
+/// Encodes `part`, a range of values within one bucket. `values` holds all values of the bucket
+/// that are known.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;

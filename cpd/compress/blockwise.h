@@ -16,7 +16,7 @@ class CodecWords;
 /// encoded in the same way.
 ///
 /// A message holds up to three items for each bucket, or for the part of a bucket that is in the
-/// piece:
+/// piece (a range of a layer's values):
 /// - the number of bytes (u32, little-endian), if the size of inner's messages varies;
 /// - a byte that is 1 if a value of the bucket is NaN or infinite, if inner has no code for NaN.
 ///   The whole bucket then decodes to NaN;
@@ -53,8 +53,8 @@ class CPD_API Blockwise final : public Codec {
   [[nodiscard]] std::int64_t HeadBytes() const;
   std::int64_t EncodeInner(const Piece& part, const Values& values, std::uint8_t* to) const;
   std::int64_t EncodePart(const Piece& part, const Values& values, std::uint8_t* to) const;
-  /// Decodes one bucket, or the part of a bucket, from the front of `bytes`. Returns the number of
-  /// bytes that it takes.
+  /// Decodes the n values of one bucket, or of a part of a bucket, from the front of `bytes`.
+  /// Returns the number of bytes that the values take.
   std::int64_t DecodePart(std::span<const std::uint8_t> bytes, std::int64_t n, float* y) const;
 
   SharedCodec inner_;

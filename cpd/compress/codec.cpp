@@ -122,7 +122,8 @@ struct CodecStates::Entry {
   std::int64_t size = 0;
   std::unique_ptr<CodecState> state;  // null from Load to the codec's first use
   std::vector<float> restored;
-  // The index of the state's first value in the layer. None until the first use, if not saved.
+  // The index of the state's first value in the layer. If the index was not saved, it is not set
+  // until the state is first used.
   std::optional<std::int64_t> begin;
 
   [[nodiscard]] std::vector<float> Values() const {

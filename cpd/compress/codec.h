@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codec: the interface that encodes pieces of a layer into the bytes of messages, and decodes them.
-// It sends nothing and sums nothing.
+// Codec: the interface of a reversible encoding. A codec encodes pieces (ranges of a layer's
+// values) into the bytes of messages, and decodes the bytes. It neither sends nor adds.
 //
 // The value that Decode gives for element i of a layer depends only on the layer, its rank and i,
-// never on the division of the layer into pieces. So every exchange and the virtual ranks have the
-// same bits. A quantity of a whole layer (a threshold, an error that is fed back) is computed when
-// a call begins, by a CodecState, or is a number that Measure returns.
+// never on the division of the layer into pieces (ranges of a layer's values). So every exchange
+// and the virtual ranks have the same bits. A quantity that depends on a whole layer (a threshold,
+// an error that is fed back) is computed when a call begins, by a CodecState, or is a number that
+// Measure returns.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct Piece {
   const std::uint32_t* random = nullptr;  ///< the elements' random integers; null: the key's
 };
 
-/// The number of the whole layer that a codec needs before it can encode a piece.
+/// The number, measured over a whole layer, that a codec needs before it can encode a piece (a
+/// range of a layer's values).
 enum class Measured : std::uint8_t {
   nothing,
   own,  ///< each rank uses its own number
@@ -65,9 +67,9 @@ class CPD_API CodecState {
   CodecState& operator=(const CodecState&) = delete;
   virtual ~CodecState();
   /// Begins a call that computes on the queue's device. For contributions, `x` is the whole layer,
-  /// on that device. For results, `layer` is a slice of the layer from `layer.begin` on, and its
-  /// values come piece by piece (x is null). May be called again with the same values: only Commit
-  /// changes what the next call finds.
+  /// on that device. For results, `layer` is the slice of the layer from `layer.begin` on. The
+  /// slice's values follow later, one range at a time, so x is null. May be called again with the
+  /// same values, because only Commit changes the state that the next call finds.
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
   /// Calls BeginOn with the CPU's queue.
   void Begin(const Piece& layer, const float* x);
@@ -126,11 +128,13 @@ class CPD_API Codec {
   /// Returns whether messages have a fixed size: n values always take MostBytes(n, before), and
   /// block() * k + r values take k times the bytes of block() values plus the bytes of r values.
   [[nodiscard]] virtual bool is_fixed() const = 0;
-  /// Returns an upper bound of the bytes of a piece of n values. `before` (begin mod bucket()) is
-  /// the number of values of the piece's first bucket that come before the piece.
+  /// Returns an upper bound of the bytes of a piece (a range of a layer's values) of n values.
+  /// `before` (begin mod bucket()) is the number of values of the piece's first bucket that come
+  /// before the piece.
   [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const = 0;
   /// Returns the number of values that a message stores together: a multiple of 8 and of bucket(),
-  /// at least 4096. Blocks count from the beginning of a piece of the layer.
+  /// at least 4096. Blocks count from the beginning of a piece (a range of a layer's values) of the
+  /// layer.
   [[nodiscard]] virtual std::int64_t block() const { return 4096; }
   /// Returns the number of values that share something that costs bytes, such as a norm; at most
   /// kMostBucket. Layers are cut at multiples of bucket() where possible.
@@ -140,8 +144,8 @@ class CPD_API Codec {
   [[nodiscard]] virtual bool has_nan() const { return true; }
   /// Returns whether the codec itself scales values. APS then has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
-  /// Returns whether partial sums may be sent from rank to rank in place of contributions
-  /// (exchanges `ring` and `hierarchical`). The codec is then only a cast of each rank's values.
+  /// Returns whether ranks may send partial sums in place of contributions, as the exchanges `ring`
+  /// and `hierarchical` do. The codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
   /// Returns whether some values of a layer of n values become zero whatever the values are. Such a
@@ -170,22 +174,24 @@ class CPD_API Codec {
   /// magnitude of the layer's values.
   [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
                                                        const CodecState& state) const;
-  /// Writes the bytes of a piece, at most MostBytes, and returns their number. `x` points to the
-  /// piece's values, which may be any binary32 values. If a piece cuts a bucket, the values of the
-  /// layer around the piece are read too (x[-piece.begin] … x[piece.size - piece.begin - 1]).
-  /// Pieces may be encoded concurrently, in any order and repeatedly: a state records the same for
-  /// a piece each time. Throws Error for a value without a code.
+  /// Writes the bytes of a piece (a range of a layer's values), at most MostBytes, and returns
+  /// their number. `x` points to the piece's values, which may be any binary32 values. If a piece
+  /// cuts a bucket, the values of the layer around the piece are read too (x[-piece.begin] …
+  /// x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in any order and
+  /// repeatedly: a state records the same for a piece each time. Throws Error for a value without a
+  /// code.
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const = 0;
   /// Writes y[i] = (value i * 2^shift) / divisor, where each of the two operations is rounded once
-  /// to binary32. NaN gives 0x7FC00000. `before` is as for MostBytes. Reads only `bytes`. If
-  /// `bytes` do not hold n values, throws DamagedBytes on the CPU, and reports a fault on other
-  /// devices (faults.h).
+  /// to binary32. NaN gives 0x7FC00000. `before` has the same meaning as for MostBytes. Reads only
+  /// `bytes`. If `bytes` do not hold n values, throws DamagedBytes on the CPU, and reports a fault
+  /// on other devices (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
                         int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
   /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Adds
-  /// the losses to *counts, on the device, unless `counts` is null. y may be x, unless the piece
-  /// cuts a bucket. The default encodes and decodes on the CPU, and does not count losses.
+  /// the losses to *counts, on the device, unless `counts` is null. y may be x, unless the piece (a
+  /// range of a layer's values) cuts a bucket. The default encodes and decodes on the CPU, and does
+  /// not count losses.
   virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                        float* y, SegmentCounts* counts = nullptr) const;
   /// Queues the counting of LayerBytes, and returns a function that waits for the number. Call
@@ -194,7 +200,7 @@ class CPD_API Codec {
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
 
-  // These functions do the same on the CPU.
+  // These functions do the same as the functions above, on the CPU.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
   [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -257,7 +263,8 @@ class CPD_API CodecStates {
     std::optional<int> rank{};
     bool operator==(const Owner&) const = default;
   };
-  /// The rank, layer and use that identify a state.
+  /// Identifies a stored state: the rank, the layer, and whether the state is for contributions or
+  /// for results.
   struct Key {
     int rank = 0;
     std::int64_t number = 0;
@@ -267,8 +274,8 @@ class CPD_API CodecStates {
   /// The index in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// The beginning of the slice if owners do not rotate. If a state was saved without its begin,
-    /// this value is used.
+    /// The beginning that the rank's slice has if the owners of slices are not rotated. Used for a
+    /// saved state without a `begin`.
     std::int64_t unrotated = 0;
   };
   struct Kept {

@@ -20,14 +20,14 @@ struct Code {
   int length = 0;
 };
 
-/// Returns Elias(k), k > 1. `front` is the code of one less than the number of bits of k. The
-/// result is `front` without its "0", then k in binary, then "0".
+/// Returns Elias(k) for k > 1: `front` without its final "0", then k in binary, then "0". `front`
+/// is Elias(b - 1), where b is the number of bits of k.
 constexpr Code Behind(const Code& front, uint32_t k) {
   const int bits = std::bit_width(k);
   return {front.bits >> 1 << (bits + 1) | uint64_t{k} << 1, front.length + bits};
 }
 constexpr Code kCodeOfOne{0, 1};
-/// The fronts of numbers, indexed by the number of bits of the number.
+/// The argument `front` of Behind for numbers of b bits, indexed by b: entry b is Elias(b - 1).
 constexpr auto kFronts = [] {
   std::array<Code, 33> fronts;
   fronts[2] = kCodeOfOne;
@@ -212,8 +212,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// The position of the number k in its code, found by the first bits of the code. For numbers below
-/// 2^16.
+/// The position of the number k in its Elias code. A table of entries is indexed by the first bits
+/// of the code. Valid for numbers below 2^16.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
@@ -318,7 +318,7 @@ const std::array<Entry, 1 << kWindow>& EntriesOf(Entry (*of)(uint64_t)) {
   return table;
 }
 
-/// Applies the sign without a branch. A CPU would mispredict a branch every other time.
+/// Applies the sign without a branch, because a CPU would mispredict the branch every other time.
 int32_t Signed(uint32_t magnitude, bool negative) {
   const uint32_t sign = negative ? ~0U : 0U;
   return static_cast<int32_t>((magnitude ^ sign) - sign);

@@ -67,8 +67,8 @@ struct Feedback::State final : Residual {
   std::shared_ptr<float> v;
 };
 
-/// The values v of a piece: x with the residual added. If the piece cuts buckets, also the values
-/// around the piece in these buckets.
+/// The values v of a piece (a range of a layer's values): x with the residual added. If a bucket is
+/// only partly in the piece, v also has the other values of that bucket.
 class Feedback::Compensated {
  public:
   Compensated(const Queue& queue, const Codec& inner, const Piece& piece, CodecState* state,
@@ -92,7 +92,8 @@ class Feedback::Compensated {
   [[nodiscard]] const float* v() const { return call_.v; }
   [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
 
-  /// Records the errors of a piece's values as the next residual.
+  /// Stores the errors of the encoded values of a piece (a range of a layer's values) as the next
+  /// residual.
   void TakeErrors(const Piece& piece, const float* decoded, SegmentCounts* counts) {
     call_.decoded = decoded;
     call_.next = state_.next(piece.begin);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback for a codec that has none itself. The error of a value in one call is added to
-// that value in the next call.
+// Adds error feedback to a codec without error feedback. The error of a value in one call is added
+// to that value in the next call.
 #pragma once
 
 #include "cpd/compress/pieces.h"
@@ -66,7 +66,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
 
  private:
-  /// Returns the piece with shift 0, for values that are already multiplied by 2^shift.
+  /// Returns a copy of `piece` with shift 0, for values that are already multiplied by 2^shift.
   static Piece Unshifted(Piece piece);
   struct State;
   class Compensated;

@@ -18,15 +18,15 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-// The number of values of a part of a layer whose largest magnitude is found separately.
+// The number of values for which one thread finds the largest magnitude.
 constexpr std::int64_t kSplit = 2048;
 constexpr std::int64_t kTagBytes = 1;
 constexpr std::int64_t kTrits = 5;          // levels in a byte
 constexpr std::uint8_t kTritsOfByte = 243;  // 3^5
 constexpr const char* kDamagedNorm = " of a message: its bucket's norm is negative or infinite";
 
-/// Calls run(i, count) for each range of n values that lies in one bucket. The range has `count`
-/// values from value i on.
+/// Splits n values at the ends of buckets, and calls run(i, count) for each range of `count` values
+/// from value i on.
 template <class Run>
 void ForBuckets(std::int64_t bucket, std::int64_t before, std::int64_t n, Run run) {
   for (std::int64_t i = 0; i < n;) {
@@ -140,8 +140,8 @@ NormCall LevelBlocks::NormsCall(std::int64_t n, int shift, const float* x) const
 
 float LevelBlocks::Measure(const Queue& queue, const Piece& layer, const float* x) const {
   if (layer.n == 0) return 0;
-  // The largest magnitude of a layer can be computed from the largest magnitudes of its parts, in
-  // any order.
+  // A layer's largest magnitude is the maximum of the largest magnitudes of its parts. Parts may be
+  // processed in any order.
   const bool sums = options_.norm == LevelNorm::euclidean || options_.clip != 0;
   const std::int64_t part = sums ? layer.n : kSplit;
   const std::int64_t parts = (layer.n + part - 1) / part;

@@ -27,16 +27,17 @@ enum class LevelCoding : std::uint8_t {
   trits,
 };
 
-/// Numbers of a whole layer that are needed to compute the levels of its pieces.
+/// Numbers, measured over a whole layer, that are needed to compute the levels of any range of its
+/// values.
 struct LayerLevels {
   float norm = 0;  ///< the norm, if there are no buckets
   LevelSpacing spacing{};
 };
 
-/// Encodes a piece in blocks of block() values, counted from the piece's first value. A block holds
-/// the norms of the buckets that it touches, four bytes each. If levels are spaced, the positions
-/// of levels 1 … s - 1 follow, a byte each. Then come the levels. If a piece cuts a bucket, the
-/// block has the norm of all values of the bucket.
+/// Encodes a piece (a range of a layer's values) in blocks of block() values, counted from the
+/// piece's first value. A block holds the norms of the buckets that it touches, four bytes each. If
+/// levels are spaced, the positions of levels 1 … s - 1 follow, a byte each. Then come the levels.
+/// If a piece cuts a bucket, the block has the norm of all values of the bucket.
 class LevelBlocks {
  public:
   struct Options {
@@ -81,8 +82,8 @@ class LevelBlocks {
   [[nodiscard]] NormCall NormsCall(std::int64_t n, int shift, const float* x) const;
   [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   [[nodiscard]] LevelCall CallOf(const Piece& piece, const LayerLevels& layer) const;
-  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
-  /// and the norms of its buckets are in `call`.
+  /// Splits a piece (a range of a layer's values) into parts and calls run(call, i) for each. A
+  /// part begins at value i of the piece. `call` holds the norms of the part's buckets.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer, const float* x,
                    Run run) const;

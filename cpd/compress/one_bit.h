@@ -20,11 +20,11 @@ class CodecWords;
 /// residual. A NaN or Inf makes both means of its bucket NaN, and leaves that bucket's residual
 /// unchanged.
 ///
-/// For each block() of a piece, a message holds the two means of each bucket that the block
-/// touches, then one bit for each value. The bit is 1 for v >= 0, and the bit of the first value is
-/// the lowest in its byte. If buckets are columns, the bits of each column fill whole 32-bit words.
-/// For columns of M values, a message is then smaller than binary32 by a factor of 32 M / (32
-/// ceil(M / 32) + 64). The bits of other buckets are packed without gaps.
+/// For each block() of a piece (a range of a layer's values), a message holds the two means of each
+/// bucket that the block touches, then one bit for each value. The bit is 1 for v >= 0, and the bit
+/// of the first value is the lowest in its byte. If buckets are columns, the bits of each column
+/// fill whole 32-bit words. For columns of M values, a message is then smaller than binary32 by a
+/// factor of 32 M / (32 ceil(M / 32) + 64). The bits of other buckets are packed without gaps.
 class CPD_API OneBit final : public Codec {
  public:
   /// The rule 1bitSGD*: buckets are `bucket` consecutive values of a layer whose columns along
@@ -56,7 +56,8 @@ class CPD_API OneBit final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// Returns a Residual: two binary32 numbers for each value.
+  /// Returns a Residual, which stores two binary32 errors for each value: one from the last call
+  /// and one for the next.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return (columns_ || axis_) && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
@@ -71,8 +72,8 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::int64_t BitBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] OneBitCall CallOf(std::int64_t n, std::int64_t before) const;
-  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
-  /// and the means of its buckets are known.
+  /// Splits a piece (a range of a layer's values) into parts and calls run(call, i) for each. A
+  /// part begins at value i of the piece. `call` holds the means of the part's buckets.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                    Run run) const;

@@ -11,7 +11,7 @@ namespace cpd {
 class CPD_API Packed final : public Codec {
  public:
   /// Throws Error for a format or an option out of range. A stochastic rounding takes its random
-  /// integers from the piece's stream, not from rounding.stream.
+  /// integers from the stream of each Piece (range of a layer), not from rounding.stream.
   explicit Packed(const Format& format, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Helpers for codecs that compute a piece by calls of operations (operations.def) on the queue of
-// any device: the buckets of a piece, its parts, and a note of damaged values.
+// Helpers for codecs that encode a piece (a range of a layer's values) by operations
+// (operations.def) on any device. They find the buckets of a piece, split a piece into parts, and
+// record damaged values.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +23,18 @@ struct ValueRange {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// Returns the range of the layer's values in the buckets that a piece touches. Returns only the
-/// piece if the layer's size is not known.
+/// Returns the range of all values in the buckets that have values in `piece` (a range of a layer's
+/// values). If the layer's size is not known, returns only the range of the piece.
 CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
-/// Returns the number of buckets that a piece touches.
+/// Returns the number of buckets that have values in a piece (a range of a layer's values).
 [[nodiscard]] inline std::int64_t BucketsOf(const Piece& piece, std::int64_t bucket) {
   return (piece.begin % bucket + piece.n + bucket - 1) / bucket;
 }
 
-/// Calls run(part, i) for consecutive parts of a piece. A part begins at value i of the piece. On
-/// the CPU, a part has up to `step` values, which stay in the caches from one operation to the
-/// next. This requires that the values of all buckets that the piece cuts are known. Otherwise, and
-/// on other devices, the part is the whole piece.
+/// Splits a piece (a range of a layer's values) into parts and calls run(part, i) for each. A part
+/// begins at value i of the piece. On the CPU, a part has up to `step` values, which stay in the
+/// caches from one operation to the next. This requires that the values of all buckets that the
+/// piece cuts are known. Otherwise, and on other devices, the part is the whole piece.
 template <class Run>
 void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::int64_t step,
               Run run) {
@@ -48,15 +49,15 @@ void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::
   }
 }
 
-/// The place in which a decoding operation notes the first damaged value. On the CPU, the note is
-/// in this object; on other devices, it is a fault (faults.h).
+/// Records the index of the first damaged value that a decoding operation finds. On the CPU, the
+/// index is stored in this object. On other devices, it is recorded as a fault (faults.h).
 class DamageNote {
  public:
   /// The text of the fault is "value N" followed by `what`.
   DamageNote(const Queue& queue, const char* what)
       : place_(queue.notes_faults() ? queue.NoteOf({"value ", what}) : &index_) {}
   [[nodiscard]] unsigned long long* place() { return place_; }
-  /// Returns true if a damaged value was noted, on the CPU only.
+  /// Returns true if the CPU has recorded a damaged value. On other devices, always returns false.
   [[nodiscard]] bool is_noted() const { return index_ != kNone; }
 
  private:

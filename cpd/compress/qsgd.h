@@ -61,8 +61,8 @@ class CPD_API Qsgd final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// Returns a state with the layer's norm, if there are no buckets, and with the places of the
-  /// levels, if they are spaced.
+  /// Returns a state that holds the layer's norm, if there are no buckets, and the positions of the
+  /// levels, if the distances of levels vary.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return options_.axis.has_value() && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;

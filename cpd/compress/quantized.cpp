@@ -19,9 +19,9 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-/// The number of values of a piece from which on elements are encoded in four pages at a time
-/// (pages.h). The elements are not encoded in this way if the search for the maxima of long buckets
-/// has already read the pages in this way.
+/// The least number of values of a piece (a range of a layer's values) that are encoded in four
+/// memory pages at a time (kernels/cpu/pages.h). The values of long buckets are not encoded in this
+/// way, because the search for their maxima has already read four pages at a time.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends the codes of a scaled format for contributions and for results. Each piece alone determines
-// its codes. Blocks are neighbors or rows with one scale each. Covers int8 with one scale for each
-// row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of
-// scales.
+// Sends the codes of a scaled format for contributions and for results. Each piece (a range of a
+// layer's values) alone determines its codes. Blocks are neighbors or rows with one scale each.
+// Covers int8 with one scale for each row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows,
+// and any format with one level of scales.
 #pragma once
 
 #include "cpd/compress/pieces.h"
@@ -15,9 +15,9 @@ namespace cpd {
 
 class CodecWords;
 
-/// For each block() values of a piece, a message holds the scales of the buckets that the values
-/// touch, then the elements. Scales and elements each begin on a byte. Decoding gives the values of
-/// Cast (ops/scaled.h) of the layer, but +0 if a scale is 0.
+/// For each block() values of a piece (a range of a layer's values), a message holds the scales of
+/// the buckets that the values touch, then the elements. Scales and elements each begin on a byte.
+/// Decoding gives the values of Cast (ops/scaled.h) of the layer, but +0 if a scale is 0.
 ///
 /// FP8 rows are torchft's (torchft/quantization.py at commit 001d404). Their multiplier is s = 448
 /// / max, rounded once to binary32 (in torchft, within 2 ulp: Triton's fp32 division). s is 1 if
@@ -65,7 +65,7 @@ class CPD_API Quantized final : public Codec {
 
   [[nodiscard]] bool by_rows() const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
-  /// Returns an equal codec: sums are quantized again.
+  /// Returns a codec that equals this one, because results are quantized again in the same way.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
@@ -75,8 +75,8 @@ class CPD_API Quantized final : public Codec {
   /// first bucket that come before these values.
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
-  /// Calls run(call, i) for consecutive parts of a piece. The part begins at value i of the piece,
-  /// and the scales of its buckets are known.
+  /// Splits a piece (a range of a layer's values) into parts and calls run(call, i) for each. A
+  /// part begins at value i of the piece. `call` holds the scales of the part's buckets.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const float* x, Run run) const;
 

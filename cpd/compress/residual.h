@@ -13,9 +13,10 @@
 
 namespace cpd {
 
-/// The errors of a layer's values, times 2^shift as the values were sent. `kept` has the errors
-/// after the last call that succeeded, and `next` has the errors of the current call. A codec
-/// writes `next` for the pieces that it encodes, the same numbers each time, and nothing else.
+/// The errors of a layer's values, multiplied by 2^shift like the values that are sent. `kept` has
+/// the errors after the last call that succeeded, and `next` has the errors of the current call. A
+/// codec writes `next` only for the values that it encodes. If it encodes a value again, it writes
+/// the same number.
 ///
 /// Errors are stored on the last call's device, and are copied if the next call uses another
 /// device. The memory of the errors outlives the queues of calls, so it has its own queue. BeginOn
@@ -42,7 +43,7 @@ class CPD_API Residual : public CodecState {
   void MoveTo(Device kind, int device);
   void Leave() noexcept;
 
-  // Before the first call there is no memory. The first call finds zeros.
+  // No memory is allocated before the first call, which finds residuals of zero.
   std::int64_t size_, begin_ = 0;
   SharedQueue own_;
   std::shared_ptr<float> kept_, next_;

@@ -18,7 +18,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-// The size, in bytes, of the field that holds the number of values in a run's first block.
+// The size, in bytes, of a field in the message: the number of values that the first block has
+// among the next kRunValues values.
 constexpr std::int64_t kCountBytes = 2;
 constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 
@@ -84,8 +85,8 @@ void CheckForRuns(const Scaled& scaled) {
 
 }  // namespace
 
-/// The codes of a layer. If the layer has a NaN or Inf that may have no code, its cast values
-/// instead.
+/// The codes of a layer. If the layer has a NaN or Inf for which there may be no code, the layer's
+/// cast values are stored instead.
 struct ScaledBlocks::Coded final : CodecState {
   Coded(const ScaledBlocks& codec, std::int64_t layer_size)
       : scaled(codec.scaled_),
@@ -133,7 +134,7 @@ struct ScaledBlocks::Coded final : CodecState {
   std::vector<float> values;
 };
 
-/// The byte layout of a run of up to kRunValues values.
+/// The byte layout in a message of up to kRunValues successive values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
   /// The offsets, in bytes, of the outer scale, the blocks' scales and the elements; then the size.

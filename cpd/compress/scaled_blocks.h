@@ -12,15 +12,15 @@
 
 namespace cpd {
 
-/// A message holds these items for each 4096 values of a piece: the number of values in the first
-/// block that they touch (two bytes); the outer scale, if there is one; the scales of all blocks
-/// that 4096 values can touch, 0 for unused ones; and the elements. Each item begins on a byte. For
-/// mxfp8, the items have 2 + 129 + 4096 bytes.
+/// A message holds these items for each 4096 values of a piece (a range of a layer's values): the
+/// number of values in the first block that they touch (two bytes); the outer scale, if there is
+/// one; the scales of all blocks that 4096 values can touch, 0 for unused ones; and the elements.
+/// Each item begins on a byte. For mxfp8, the items have 2 + 129 + 4096 bytes.
 class CPD_API ScaledBlocks final : public Codec {
  public:
   /// Throws Error if blocks need a layer's shape (rows, R x C), if elements are unsigned and have
   /// no NaN, or if an option is out of range. A stochastic rounding takes its random integers from
-  /// the piece's stream, not from rounding.stream.
+  /// the stream of each Piece (range of a layer), not from rounding.stream.
   explicit ScaledBlocks(const Scaled& scaled,
                         const RoundingOptions& rounding = {.overflow = Overflow::saturate});
 
@@ -33,8 +33,8 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// Copies the codes of the piece from the layer's state. The codes are of the values times
-  /// 2^shift, rounded to binary32.
+  /// Copies the codes of a piece (a range of a layer's values) from the layer's state. They encode
+  /// x * 2^shift, rounded to binary32.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,

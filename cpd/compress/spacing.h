@@ -13,17 +13,19 @@
 
 namespace cpd {
 
-/// The sums of norm^2, norm^2 u and norm^2 u^2 for each of 256 units. A value belongs to unit
-/// floor(256 u).
+/// Sums from which the variance of any choice of levels follows. The interval of u is divided into
+/// 256 equal units, and a value belongs to unit floor(256 u). Each unit has the sums of norm^2,
+/// norm^2 u and norm^2 u^2 over its values.
 class CPD_API SpacingSums {
  public:
   /// Adds the values of one bucket. Adds nothing if the bucket's norm is zero or NaN.
   void Add(std::int64_t n, const float* x, float norm);
-  /// Returns the variance of the values between levels at units a < b.
+  /// Returns the variance of the values between two neighboring levels, which are at a / 256 and b
+  /// / 256 of the norm (a < b).
   [[nodiscard]] double Variance(int a, int b) const;
-  /// Returns the levels 0 … steps of least variance, among all levels that are at whole units.
-  /// Among equal variances, smaller positions are preferred, and the last level is compared first.
-  /// `steps` must be 1 … LevelSpacing::kMostSteps.
+  /// Returns the levels 0 … steps of least variance, among all levels that are at multiples of
+  /// 1/256 of the norm. Among equal variances, smaller positions are preferred, and the last level
+  /// is compared first. `steps` must be 1 … LevelSpacing::kMostSteps.
   [[nodiscard]] LevelSpacing Optimal(int steps) const;
 
  private:
@@ -33,7 +35,8 @@ class CPD_API SpacingSums {
   std::array<Sums, LevelSpacing::kUnits> units_{};
 };
 
-/// Fills `below` from the places. Throws DamagedBytes unless the places ascend from 0 to 256.
+/// Fills the table `below` from the positions of the levels. Throws DamagedBytes unless the
+/// positions ascend from 0 to 256.
 CPD_API void CompleteSpacing(LevelSpacing& spacing, int steps);
 
 }  // namespace cpd

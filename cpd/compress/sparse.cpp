@@ -21,7 +21,7 @@ constexpr std::int64_t kRun = 4096;
 
 bool IsZero(float value) { return std::bit_cast<std::uint32_t>(value) == 0; }
 
-/// Returns the places of all values that are not +0.
+/// Returns the indices of all values that are not +0.
 std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
   std::vector<std::int64_t> places;
   std::uint32_t found[kRun];
@@ -67,7 +67,7 @@ std::int64_t Sparse::EncodeOn(const Queue& queue, const Piece& piece, CodecState
     return 1 + values_.EncodeOn(queue, {piece.layer, 0, piece.n}, nullptr, x, to + 1);
   };
   const std::int64_t count = piece.n - std::count_if(x, x + piece.n, IsZero);
-  // A place takes at least one bit.
+  // The index of each value takes at least one bit.
   if (count * (format().bits() + 1) >= piece.n * format().bits()) return dense();
   const std::vector<std::int64_t> places = PlacesOf(piece.n, x);
   std::vector<std::uint8_t> gaps(static_cast<std::size_t>(MostPlaceBytes(piece.n)));

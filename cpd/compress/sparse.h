@@ -11,9 +11,9 @@ namespace cpd {
 
 class CodecWords;
 
-/// The first byte of a message selects one of two forms. One form has the places of all values that
-/// are not +0 (places.h), and the packed codes of these values. If that is not shorter, the other
-/// form has the codes of all values. -0 does not count as +0.
+/// The first byte of a message selects one of two forms. One form has the indices of all values
+/// that are not +0 (places.h), and the packed codes of these values. If that is not shorter, the
+/// other form has the codes of all values. -0 does not count as +0.
 class CPD_API Sparse final : public Codec {
  public:
   /// Encodes numbers of `format`; other numbers are rounded to nearest-even. Throws Error unless

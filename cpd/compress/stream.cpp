@@ -189,7 +189,8 @@ std::string WithSeed(std::string text, std::uint64_t seed) {
   return text;
 }
 
-/// Begins the state and measures the layer. Returns the whole layer as a piece.
+/// Begins the call of the codec's state and measures the layer. Returns a Piece that describes the
+/// whole layer.
 Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& options,
                  std::span<const float> x) {
   const auto count = static_cast<std::int64_t>(x.size());

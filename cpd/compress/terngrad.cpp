@@ -84,8 +84,8 @@ LevelBlocks SumsOf(int world) {
 
 }  // namespace
 
-/// A rank's own limit of a layer's values times 2^shift: the rank's scaler before ranks share one
-/// scaler.
+/// The limit to which a rank clips a layer's values times 2^shift. The limit is the rank's own
+/// scaler, before ranks agree on a common scaler.
 struct TernGrad::Limit final : CodecState {
   explicit Limit(const TernGrad& codec) : blocks(codec.blocks_) {}
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {

@@ -68,8 +68,8 @@ class CPD_API TernGrad final : public Codec {
 
  private:
   struct Limit;
-  /// Calls run(piece, x) with the piece's values. If ranks clip their own values, the values are
-  /// clipped by the rank's limit.
+  /// Calls run(piece, x), where x points to the piece's values (a range of a layer). If ranks clip
+  /// their own values, x points to values that are clipped to this rank's limit.
   template <class Run>
   void WithClipped(Piece piece, const CodecState* state, const float* x, Run run) const;
 

@@ -37,8 +37,9 @@ constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
 constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // the number of values of a message
 
-/// Returns the number of tiles of a span: a power of two, at most the tiles of a block. The number
-/// is as small as possible while a device can run all spans at once.
+/// Returns the number of tiles in a span (the values that are counted together). The number is a
+/// power of two, at most the number of tiles in a block. It is the least such number that gives at
+/// most 1024 spans, if there is one.
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
@@ -46,8 +47,9 @@ std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   return static_cast<std::int32_t>(span);
 }
 
-/// Returns the number of bytes of messages. `places` has the number of values and the place bits of
-/// each message; `inner` encodes the values.
+/// Returns the number of bytes of all messages of a layer. `places` has, for each message, the
+/// number of selected values and the number of bits that their indices take. `inner` encodes the
+/// values.
 std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) {
   std::int64_t bytes = 0;
   std::int64_t rank = 0;
@@ -100,14 +102,16 @@ struct TopK::Sending final : Residual {
   }
 
   [[nodiscard]] Piece InnerOf(const Piece& layer) const { return TopK::InnerOf(layer, kept_count); }
-  /// Returns a number of the search, after waiting for it. Returns 0 for a layer without values.
+  /// Copies one result of the search for the largest values to the host, and waits for it. Returns
+  /// 0 for a layer without values.
   template <class T>
   [[nodiscard]] T Read(const Queue& queue, T TopKSearch::* number) const {
     T found{};
     if (n > 0) queue.Copy(&found, &(call.search->*number), sizeof(found));
     return found;
   }
-  /// Returns the call that rounds a piece, or that records the errors of the piece's values.
+  /// Returns the arguments with which a piece (a range of a layer's values) is rounded, or with
+  /// which the errors of its values are recorded.
   [[nodiscard]] TopKCall CallOf(const Piece& piece) const {
     TopKCall rounding = call;
     rounding.begin = piece.begin;
@@ -174,8 +178,8 @@ struct TopK::Sending final : Residual {
   std::shared_ptr<std::byte> search_;
 };
 
-/// The selected values of a piece. On a device other than the CPU, the piece is the whole layer,
-/// and the indices of the values are not known.
+/// The selected values of a piece (a range of a layer's values). On a device other than the CPU,
+/// the piece is the whole layer, and the indices of the values are not known.
 struct TopK::Run {
   Run(const Piece& of, const Sending& sending) : piece(sending.InnerOf(of)) {
     const Selection& sent = sending.sent;

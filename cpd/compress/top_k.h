@@ -24,9 +24,10 @@ class CodecWords;
 /// v if the value is not sent or does not decode to a finite number, and 0 if v itself is not
 /// finite. The residual does not depend on the shift, so APS may choose another shift in each call.
 ///
-/// A message holds the places of a piece's selected values (places.h), then the inner codec's
-/// bytes. If the inner codec has buckets, the message also holds, between the two, the number of
-/// values of the first bucket that come before the piece.
+/// A message encodes a piece (a range of a layer's values). It holds the indices of the piece's
+/// selected values (places.h), then the inner codec's bytes for these values. If the inner codec
+/// has buckets, a number stands between them: how many values of the first bucket come before the
+/// piece.
 class CPD_API TopK final : public Codec {
  public:
   /// Throws Error unless the fraction is above 0 and at most 1, with at most 9 decimals. Throws
@@ -38,7 +39,8 @@ class CPD_API TopK final : public Codec {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
-  /// Returns the format of the inner codec if that is a packed format with a zero, else kFp32.
+  /// Returns the inner codec's format if the inner codec sends packed codes of a format that has a
+  /// zero. Otherwise returns kFp32.
   [[nodiscard]] const Format& format() const override { return format_; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
@@ -58,7 +60,7 @@ class CPD_API TopK final : public Codec {
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
                 float divisor, float* y, std::int64_t before = 0) const override;
 
-  /// Returns the number that the inner codec measures for the selected values.
+  /// Returns the number that the inner codec measures over the selected values.
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                 const float* x) const override;
   [[nodiscard]] std::optional<float> LargestOn(const Queue& queue,
@@ -83,7 +85,7 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
-  /// Returns the piece of the inner codec that holds all selected values of a layer.
+  /// Returns the Piece that describes all selected values of a layer to the inner codec.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9

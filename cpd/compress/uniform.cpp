@@ -70,7 +70,8 @@ class FiniteRange {
   void AddLanes(int64_t n, const float* x) {
     for (int64_t i = 0; i < n; ++i) {
       const auto lane = static_cast<size_t>(i);
-      // `finite` is NaN if x[i] is not finite. No comparison with NaN is true.
+      // `finite` is NaN if x[i] is not finite, and so changes no minimum or maximum: no comparison
+      // with NaN is true.
       const float finite = x[i] - x[i] + x[i];
       least_[lane] = finite < least_[lane] ? finite : least_[lane];
       greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
@@ -131,7 +132,8 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Writes the codes code_of(i) of values begin … end - 1.
+/// Appends the codes of values begin … end - 1 to a bit stream. code_of(i) must return the code of
+/// value i.
 template <class CodeOf>
 void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // a local copy, which the bytes written cannot alias
@@ -145,7 +147,8 @@ void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
 
 /// A package's bins.
 struct Bins {
-  /// The bin of each value; if `by_place`, the index in `symbols` of the bin.
+  /// The bin of each value. If `by_place`, each entry is instead an index in `symbols`, which lists
+  /// the bins.
   std::vector<uint32_t> bins;
   std::vector<uint32_t> symbols;  ///< the bins that are used, ascending
   std::vector<uint32_t> counts;
@@ -240,7 +243,8 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  // The bits of the size field, and of two bytes that may not be full.
+  // The bits that a package with a Huffman code needs in addition: the size field, and the last
+  // bytes of two streams, which may not be full.
   constexpr int64_t kBeside = 8 * (kFirstSize + 2);
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
@@ -261,7 +265,8 @@ int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman,
 
 // ---- decode
 
-/// Writes the values of the bins. `shift` and `divisor` are as for Decode.
+/// Decodes bin numbers: writes y[i] = (value of bin given[i] * 2^shift) / divisor, as Codec::Decode
+/// defines.
 void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shift, float divisor,
               float* y) {
   for (size_t i = 0; i < given.size(); ++i) {
@@ -462,7 +467,7 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// Returns the key of a number of the rule that determines the bits.
+/// Returns the key of an option that is a number in the rule for the number of bits.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

@@ -12,7 +12,7 @@ namespace cpd {
 
 class CodecWords;
 
-/// The rule that determines the number of bits of a layer's bins.
+/// The rule that determines the number of bits N for a layer: the layer has 2^N bins.
 struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,

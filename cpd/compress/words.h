@@ -71,7 +71,8 @@ CPD_API std::string NumberText(double value);
 template <class Options>
 using Condition = bool (*)(const Options&);
 
-/// The key of an integer member that has a special meaning at 0 or if it is not set.
+/// The key of an integer option that a text may set to least … most. Other values of the member,
+/// such as 0 or not set, have a special meaning and cannot be set by a text.
 template <KeyName name, auto member, std::int64_t least, std::int64_t most>
 constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                          Condition<decltype(ClassOf(member))> always = nullptr) {

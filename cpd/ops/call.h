@@ -26,15 +26,16 @@ namespace cpd {
 /// rounding mode does not use them. They are also null on the CPU, whose plans hold the values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// If this thread is explaining a call (base/explaining.h), records a kernel on x's device and
-/// returns true. Returns false on the CPU, whose backend records its own kernels.
+/// If this thread only explains a call (records what the call would run, base/explaining.h),
+/// records a kernel on x's device and returns true. Returns false on the CPU, whose backend records
+/// its own kernels.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 
 /// Returns the queue of x's device and stream. Throws Error if an earlier call on the device had a
 /// fault (an error that depends on values).
 [[nodiscard]] Queue QueueOf(const TensorView& x);
 
-/// Calls run(first), which queues a call that lowers *first to the lowest index of a faulty
+/// Calls run(first). run must queue an operation that lowers *first to the lowest index of a faulty
 /// element. fault(index) returns the error. On the CPU the error is thrown here, with the element's
 /// index. On another device the error is recorded with index -1 and raised later (faults.h).
 template <class MakeFault, class Run>
@@ -48,12 +49,12 @@ void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   if (first != kNoFault) Raise(fault(static_cast<std::int64_t>(first)), first);
 }
 
-/// Returns the fault of an encoding that meets a NaN for which the format has no code.
+/// Returns the fault (error text) for a NaN that the format cannot encode.
 [[nodiscard]] Fault LostNan(const Format& format);
 
 /// The caller's random integers for an ordered sum: `draws` integers for each element of the
-/// result, contiguous in memory. Without integers if `random` is null. Throws Error if a tensor on
-/// another device than the CPU is not contiguous.
+/// result, contiguous in memory. Empty if `random` is null. Throws Error if a tensor on another
+/// device than the CPU is not contiguous.
 class GivenIntegers {
  public:
   GivenIntegers(const TensorView* random, std::int64_t draws);

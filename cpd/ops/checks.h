@@ -52,8 +52,8 @@ void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOp
                  const RandomKey& key);
 /// Throws Error if x is on the CPU and the key holds addresses in device memory.
 void CheckKey(const RandomKey& key, const TensorView& x);
-/// Throws Error as CheckRandom does, for the random integers of an ordered sum. The shape of
-/// `random` is out's shape with a last dimension of `draws`.
+/// Checks the caller's random integers for an ordered sum, and throws Error as CheckRandom does.
+/// `random` must have out's shape and in addition a last dimension of `draws`.
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
                 const RoundingOptions& options);
 /// Throws Error unless out = a * b + c is a batched matrix product (ops/gemm.h) of fp32, bf16 or
@@ -80,8 +80,8 @@ struct Outside {
 /// float type but fp64. On another device than the CPU an element out of range is a fault
 /// (faults.h).
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name);
-/// Throws Error unless all elements are nonnegative values of `format`. Faults are raised as in
-/// CheckUnitOperand.
+/// Throws Error unless all elements are nonnegative values of `format`. On another device than the
+/// CPU, an element out of range is a fault (faults.h).
 void CheckScales(const TensorView& x, const Format& format, const char* name);
 /// Throws Error unless x is an fp32 tensor on out's device that does not overlap out. Its last two
 /// dimensions must be `shape`, or 1 if `broadcasts` is set. Its other dimensions must broadcast to

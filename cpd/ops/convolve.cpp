@@ -37,8 +37,9 @@ void CheckType(const TensorView& x, const char* name) {
   Check(OnCpuAlone::convolutions, x);
 }
 
-/// Throws Error unless x's shape is `shape`, followed by the field `along` (kernel or places) of
-/// the windows' axes. Null `along`: x's shape is `shape` alone.
+/// Throws Error unless x has the expected shape. The expected shape is `shape`, followed for each
+/// axis by the number of windows or of kernel elements, which `along` selects. If `along` is null,
+/// the expected shape is `shape` alone.
 void CheckShape(const TensorView& x, const char* name, std::vector<std::int64_t> shape,
                 const Windows& windows, std::int64_t WindowAxis::* along) {
   for (int d = 0; along != nullptr && d < windows.rank; ++d) {
@@ -143,8 +144,8 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const RandomKey& key, std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
-  // Random bits depend on the row-major number of an element of `out`, in which images come before
-  // groups.
+  // Random bits depend on the row-major number of an element of `out`. `out` has the dimension of
+  // images before the dimension of groups.
   const bool numbered = accumulator.rounding.mode == Rounding::stochastic;
   const Of batch = numbered ? Of::images_and_groups : Of::groups;
   const Matrices matrices(w);
@@ -173,7 +174,7 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
 
 bool HoldsZeros(const Format& format) { return format.is_signed && format.has_zero(); }
 
-/// Returns whether `is` is true for any element.
+/// Returns whether is(element) is true for any element of the tensor.
 template <class Is>
 bool HasAny(const TensorView& x, Is is) {
   std::atomic<bool> has{false};
@@ -217,8 +218,8 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   return !adds_nothing || !AllFinite(w);
 }
 
-/// The places first, first + spread, … of windows along one axis, with only the taps that meet
-/// elements of the image.
+/// The windows number first, first + spread, … along one axis, with only those kernel elements that
+/// are on elements of the image.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;
@@ -255,7 +256,8 @@ void Thin(TensorView& x, int dimension, std::int64_t first, std::int64_t step, s
   x.shape[at] = count;
 }
 
-/// Returns where chunks of `chunk` terms end, counted in the terms that are computed.
+/// Returns the ends of chunks of `chunk` terms. Skipped products count for the length of a chunk,
+/// but ends are numbers of computed products.
 std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Residue> residues,
                                     std::int64_t channels, std::int64_t chunk) {
   std::vector<std::int64_t> taps{0};
@@ -280,9 +282,9 @@ std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Resi
   return ends;
 }
 
-/// Computes Convolve without products by zeros between elements: one product for each residue of
-/// places modulo the spread. Returns false if a result is -0, which might be +0 if the zeros were
-/// added.
+/// Computes Convolve without the products by zeros between the image's elements. Windows with equal
+/// window number modulo the spread form one matrix product. Returns false if a result is -0,
+/// because the sum with the zeros might be +0.
 bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
                  const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
   std::int64_t combinations = 1;

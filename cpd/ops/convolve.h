@@ -14,8 +14,9 @@
 namespace cpd {
 
 /// Computes out[n, o, place] = c[o] + the sum over k = (channel, tap), in row-major order, of w[o,
-/// k] times the element of image x[n] under the tap of the window at that place. The bits, random
-/// bits included, equal the bits of Gemm of each group's matrix w by the group's unfolded images.
+/// k] times an element of image x[n]. A place is a window position, a tap is an element of the
+/// kernel, and the element of x[n] is the one under that tap. The bits, random bits included, equal
+/// the bits of Gemm of each group's matrix w by the group's unfolded images.
 ///
 /// x: images x channels x the image's dimensions. w: groups x outputs x channels x the kernel's
 /// dimensions. c: groups x outputs; null: +0. out: images x groups * outputs x places. Each is
@@ -29,8 +30,9 @@ CPD_API void Convolve(const TensorView& x, const TensorView& w, const TensorView
                       const RandomKey& key = {});
 
 /// Computes out[o, channel, tap] = the sum over k = (image, place), in row-major order, of g[n, o,
-/// place] times the element of image x[n] under the tap of the window at that place. This is the
-/// gradient of Convolve's w, with the bits of Gemm.
+/// place] times an element of image x[n]. A place is a window position, a tap is an element of the
+/// kernel, and the element of x[n] is the one under that tap. This is the gradient of Convolve's w,
+/// with the bits of Gemm.
 ///
 /// g: images x outputs x places. x: as in Convolve. out: outputs x channels of a group x the
 /// kernel's dimensions, contiguous.

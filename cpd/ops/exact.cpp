@@ -115,9 +115,9 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
                     .out = Contiguous(exact)});
 }
 
-/// Calls raise(run, i, raised) for kStage elements at a time; i is the first of them. raise writes
-/// exceptions to `raised`, which are stored in `flags`. If raise returns true, exceptions of
-/// signaling NaNs are added. It returns false if no operand is NaN.
+/// Calls raise(run, i, raised) for kStage elements at a time, from element i on. raise must write
+/// the exceptions to `raised`, which are then stored in `flags`. If raise returns true, the
+/// exceptions of signaling NaNs are added. raise must return false if no operand is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,
@@ -139,9 +139,9 @@ void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions&
 
 constexpr std::int64_t kLimitsFrom = 2048;  ///< elements that outweigh finding the limits
 
-/// Computes flags with the kernels: rounds the exact result and compares. T must hold the exact
-/// results, or the results rounded to odd. Cases that the limits leave open are computed by
-/// soft_float.h.
+/// Computes exception flags with the fast kernels: rounds the exact results, and compares exact and
+/// rounded results with limits. T must hold the exact results, or the results rounded to odd. If
+/// the comparisons do not determine an element's exceptions, soft_float.h computes them.
 template <class T>
 void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& format,
                    const RoundingOptions& options, const soft::Target& to, const RandomKey& key,
@@ -172,8 +172,8 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               });
 }
 
-/// Returns whether binary32 holds most of the first kStage results, rounded to odd (short_exact.h).
-/// Results that it leaves in doubt, such as many products of fma, are computed by the slow
+/// Returns whether most of the first kStage results, rounded to odd, can be computed in binary32
+/// (short_exact.h). Uncertain results, such as many products of fma, are computed by the slow
 /// soft_float.h.
 bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
                    const RoundingOptions& options, const RandomKey& key) {

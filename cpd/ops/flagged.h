@@ -10,16 +10,16 @@
 
 namespace cpd {
 
-/// Like Sum, and writes to `flags` (u8, of out's shape) the exceptions of all roundings in an
-/// element's sum, or-ed (numeric/units/flagged_sums.h). Throws Error before anything is written;
-/// also throws for tensors that are not on the CPU.
+/// Does the same as Sum. Also writes to `flags` (u8, of out's shape), for each element, the bitwise
+/// or of the exceptions of all roundings in its sum (numeric/units/flagged_sums.h). Throws Error
+/// before anything is written; also throws for tensors that are not on the CPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                         const RandomKey& key = {}, const TensorView* random = nullptr);
 
-/// Like Gemm, and writes to `flags` (u8, of out's shape) the exceptions of all roundings in an
-/// element's sum, c's rounding included, or-ed. Throws Error for a matrix unit whose adder is not
-/// `aligned`.
+/// Does the same as Gemm. Also writes to `flags` (u8, of out's shape), for each element, the
+/// bitwise or of the exceptions of all roundings in its sum, including the rounding of c. Throws
+/// Error for a matrix unit whose adder is not `aligned`.
 CPD_API void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                          soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                          const TensorView* c = nullptr, const RandomKey& key = {},

@@ -71,8 +71,8 @@ bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
 }
 
-/// Returns the number of values of k that share one scale of a and one of b, which is the finer
-/// block of both operands.
+/// Returns the finer block of both operands: the number of values of k that share one scale of a
+/// and one scale of b.
 std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_t depth) {
   const std::int64_t of_a = a.scales == nullptr ? 0 : a.block;
   const std::int64_t of_b = b.scales == nullptr ? 0 : b.block;
@@ -92,8 +92,8 @@ std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_
   return finer == 0 ? std::max<std::int64_t>(1, depth) : finer;
 }
 
-/// The operand of a product, a or b. It determines which of the last two dimensions is k and which
-/// holds lines (a's rows, b's columns).
+/// Selects an operand of a product, a or b, and so which of its last two dimensions is k. The other
+/// one has the lines: the rows of a or the columns of b.
 enum class Side : std::uint8_t { a, b };
 
 const char* NameOf(Side side) { return side == Side::a ? "a" : "b"; }
@@ -193,7 +193,7 @@ void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// Returns the call of a product, without a caller's random integers.
+/// Returns the arguments of a product for the backend, without random integers from the caller.
 template <class Call>
 Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out,
                  const TensorView* c, Batch batch, const Accumulator& accumulator,
@@ -203,15 +203,15 @@ Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out
           KeyOf(accumulator.rounding, key)};
 }
 
-/// Makes the call use the caller's random integers.
+/// Sets the caller's random integers in the arguments `call` of a product.
 void Give(const GivenIntegers& integers, GemmCall& call) {
   call.random = integers.draws();
   if (call.random.random == nullptr) return;
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
 }
 
-/// If this thread is explaining a call (base/explaining.h), records the product with the kernel
-/// that the device's backend names, and returns true.
+/// If this thread only explains a call (records what the call would run, base/explaining.h),
+/// records the product with the kernel that the device's backend names, and returns true.
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;
@@ -233,8 +233,8 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-/// Throws Error unless Gemm accepts this part of a product. `depth`: the part's number of values of
-/// k.
+/// Throws Error unless Gemm can compute `part` of a larger product. `depth`: the number of values
+/// of k in the part.
 void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;

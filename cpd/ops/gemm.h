@@ -48,15 +48,15 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
                   const TensorView& out, const TensorView* c = nullptr, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
-/// The position of a part in a larger product. The part's elements have the numbers `element`,
-/// element + 1, … in row-major order of the larger result. Its values of k begin at `product`. The
-/// part's sums continue from c.
+/// The position of a part of a matrix product in the whole product. The part's elements have the
+/// numbers `element`, element + 1, … in row-major order of the larger result. Its values of k begin
+/// at `product`. The part's sums continue from c.
 struct GemmPart {
   std::int64_t element = 0, product = 0;
 };
-/// Computes a part of a larger product, with the bits, random bits included, that the part has in
-/// the larger product. Throws Error unless `product` is 0, or the scheme is sequential, or the
-/// scheme is chunked and `product` is a multiple of the chunk.
+/// Computes a part of a larger product. The part gets the same bits as in the larger product, also
+/// with stochastic rounding. Throws Error unless `product` is 0, or the scheme is sequential, or
+/// the scheme is chunked and `product` is a multiple of the chunk.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                   const TensorView& out, const TensorView* c, const GemmPart& part,
                   const RandomKey& key = {});

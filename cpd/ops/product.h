@@ -10,8 +10,9 @@
 
 namespace cpd {
 
-/// If this thread is explaining a call (base/explaining.h), begins the record of a product of
-/// `depth` values of k. `given`: whether the caller gives the random integers.
+/// If this thread only explains a call (records what the call would run, base/explaining.h), begins
+/// the record of a product of `depth` values of k. `given`: whether the caller gives the random
+/// integers.
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out);
 

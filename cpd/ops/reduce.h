@@ -33,18 +33,20 @@ CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, st
                       std::int64_t first, std::int64_t n, const float* terms, FoldState state,
                       const RandomKey& key = {});
 
-/// Calls FoldStep for terms k … k + count - 1; the values of term k + j are at terms[j]. More terms
-/// in a call are faster. Planes that are aligned to 64 bytes are fastest.
+/// Calls FoldStep for terms k … k + count - 1; the values of term k + j are at terms[j]. Calls with
+/// more terms are faster for each term. Planes (the arrays of the state) are fastest if aligned to
+/// 64 bytes.
 CPD_API void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                        std::int64_t count, std::int64_t first, std::int64_t n,
                        const float* const* terms, FoldState state, const RandomKey& key = {});
 
-/// Ends the sums after the last of `terms` terms (at least 1). The sums are then in plane 0.
+/// Ends the sums after the last of `terms` terms (at least 1). Plane 0 of the state, its first
+/// array, then holds the sums.
 CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
                      std::int64_t first, std::int64_t n, FoldState state,
                      const RandomKey& key = {});
 
-/// FoldSteps and FoldEnd for any binary64 terms. Sums are stored as binary64.
+/// Overloads of FoldSteps and FoldEnd for binary64 terms of any value. Sums are stored as binary64.
 CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
                        std::int64_t first, std::int64_t n, const double* const* terms,
                        FoldState64 state, const RandomKey& key = {});
@@ -77,8 +79,8 @@ CPD_API std::int64_t EncodeScaled(const Format& format, const RoundingOptions& o
 CPD_API void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                           const std::uint8_t* packed, float* y);
 
-/// Returns the CRC-32C (Castagnoli, as in RFC 3720) of n more bytes. `crc`: the CRC of the bytes
-/// before, 0 at the start.
+/// Updates a CRC-32C (Castagnoli, as in RFC 3720) with n more bytes and returns it. `crc`: the CRC
+/// of all bytes before, 0 at the start.
 CPD_API std::uint32_t Crc32c(std::uint32_t crc, std::int64_t n, const void* data);
 
 }  // namespace cpd

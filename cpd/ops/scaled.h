@@ -18,8 +18,8 @@ namespace cpd {
 /// device, with one element for each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
   /// The scales of blocks (`blocks`) and the outer scales (`tensor`): fp32 numbers that are values
-  /// of the level's format, or packed codes (u8). If the format has outer scales, `blocks` needs
-  /// `tensor`, too.
+  /// of the scales' format, or packed codes (u8). If the format has outer scales, a caller who
+  /// gives `blocks` must give `tensor`, too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
   /// The largest |x| (fp32) of each cell of the outermost level. It replaces the largest |x| of the
@@ -57,10 +57,13 @@ CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
 /// Casts x twice, with blocks along axes[0] into `first` and with blocks along axes[1] into
 /// `second`. The results equal two calls of Cast. Neither `first` nor `second` may overlap x.
 ///
-/// A GPU reads x only once for both results if all of this holds: axes[0] is the last axis and
-/// axes[1] the axis before it; blocks have 16, 32 or 128 values; scales are formed from x's
-/// magnitudes alone; elements are rounded to nearest-even; all tensors are contiguous and of one
-/// type; rows have a multiple of 4 values; and addresses are multiples of 16.
+/// A GPU reads x only once for both results if all of these conditions hold:
+/// - axes[0] is the last axis, and axes[1] is the axis before it.
+/// - Blocks have 16, 32 or 128 values.
+/// - Scales are computed from x's magnitudes alone. An outer scale, if any, is of the whole tensor.
+/// - Elements are multiplied by a factor (ElementRoute::multiply) and rounded to nearest-even.
+/// - All tensors are contiguous and of one type. Rows have a multiple of 4 values, and addresses
+///   are multiples of 16.
 CPD_API void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, const TensorView& first,
                       const TensorView& second, const RandomKey& key = {});

@@ -30,7 +30,7 @@ inline constexpr int kExponentBits = 12;
 inline constexpr int kShiftBits = 12;
 inline constexpr int kLeadingBits = 64;  // bits of n_sig where the addend is not aligned
 
-/// The widths of a unit's signals, in bits unless a field says otherwise.
+/// The widths of a matrix unit's signals, in bits unless a field says otherwise.
 struct UnitWidths {
   int terms = 16;        ///< terms of a block
   int fraction = 20;     ///< p_sig counts 2^(p_exp - fraction)
@@ -106,7 +106,7 @@ inline std::vector<Signal> unit_signals(const Accumulator& accumulator, std::int
   return signals;
 }
 
-/// The signals of a unit, in the order in which unit_signals lists and names the signals.
+/// The signals of a matrix unit, in the order in which unit_signals lists and names the signals.
 enum class Wire : std::uint8_t {
   special,
   p_sign,
@@ -133,8 +133,8 @@ inline constexpr std::array<std::string_view, 19> kWires{
     "c_exp",   "c_sig",  "c_shift",  "c_cut",     "max_exp", "sum",   "n_sign",
     "n_exp",   "n_sig",  "n_sticky", "block_sum", "promoted"};
 
-/// The index of each signal in a line's array of signals, and the unit's order of k. All lines
-/// share one layout.
+/// The index of each signal in a line's array of signals, and the matrix unit's order of k. All
+/// lines share one layout.
 class UnitLayout {
  public:
   struct Place {
@@ -171,8 +171,8 @@ inline std::uint64_t whole_number(const Exact& x, int quantum) {
   return whole.significand.bits_from(0);
 }
 
-/// Computes one line of a unit and records the roundings of the line. The code of the last rounding
-/// is the result.
+/// Computes one sum of a matrix unit (one line of test vectors) and records its roundings. The code
+/// of the last rounding is the result.
 class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,
@@ -199,8 +199,8 @@ class UnitTrace {
   // and `promoted` also store signals.
   Exact addend(const Exact& c) { return record_.round(format_, c, options_); }
 
-  /// Rounds c into the format of the unit's sum, in the unit's rounding mode. A random integer for
-  /// this rounding is not used.
+  /// Rounds c into the format of the matrix unit's sum, in the matrix unit's rounding mode. A
+  /// random integer for this rounding is not used.
   Exact addend_in_unit(const Exact& c) {
     const Exact s = round_exact(sum_, c, into_unit_);
     record_.flags |= flags_of(sum_, c, s, into_unit_, record_.tininess);

@@ -18,8 +18,8 @@ namespace cpd::reference {
 
 using soft::Tininess;
 
-/// Returns the exponent of the least normal power of two. For e8m0: the exponent of the least
-/// value.
+/// Returns the exponent of the least normal power of two. For e8m0, returns the exponent of the
+/// least value.
 inline int least_exponent(const Spec& spec) {
   return spec.encoding == Encoding::e8m0 ? -127 : spec.emin();
 }

@@ -85,8 +85,8 @@ class IntegerTrace {
       const Natural low = x.significand << up;
       return {Wide{low.bits_from(64) & 0xFFFFFFFF} << 64 | low.bits_from(0), bits};
     }
-    // A product has at most 48 bits. If the product has bits below one unit, it is below 2^48
-    // units, where the codes of this grid equal the numbers of units.
+    // A product has at most 48 bits. If some of these bits are below one unit, the product is below
+    // 2^48 units. In this range, the code of a number on `grid` equals its number of units.
     constexpr int kBits = 50;
     const Spec grid{8, kBits, 1 - kBits + fixed_.fraction};
     Options o;

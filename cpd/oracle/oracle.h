@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slow, exact oracle (oracle/reference.h) for many lines at a time. A line is one element-wise
-// operation on codes; the oracle computes the result's code and exception flags. It shares no
-// arithmetic with the kernels.
+// The slow, exact oracle (oracle/reference.h) of elementwise operations, for many lines of test
+// vectors at a time. A line is one element-wise operation on codes; the oracle computes the
+// result's code and exception flags. It shares no arithmetic with the kernels.
 #pragma once
 
 #include <array>

@@ -12,14 +12,16 @@ namespace {
 
 using soft::Operation;
 
-/// kAtOnce: the lines that are generated together. kDrawGrain: the lines of one task of a thread.
+/// kAtOnce: the number of lines (test inputs) that are generated together. kDrawGrain: the number
+/// of lines in one task of a thread.
 constexpr std::size_t kAtOnce = 256;
 constexpr std::int64_t kDrawGrain = 4096;
 
 /// One number for each of the lines that are generated together.
 using Column = std::array<std::int32_t, kAtOnce>;
 
-/// Returns a column with `function` applied to each line's numbers in `columns`.
+/// Applies `function` to the numbers of each line in `columns`, and returns the results as a
+/// column.
 template <class Function, class... Columns>
 Column Each(const Function& function, const Columns&... columns) {
   Column made;
@@ -46,8 +48,9 @@ std::int32_t Complemented(const Format& f, std::int32_t code) {
   return made & (2 * size - 1);
 }
 
-/// Three leaps of a stream: `line` moves to the next line's word of the same column, `lines` to the
-/// word kTogether lines later, and `column` to the same line's word of the next column.
+/// Three functions that skip words of a random stream: `line` moves to the next line's word of the
+/// same column, `lines` to the word kTogether lines later, and `column` to the same line's word of
+/// the next column.
 struct Leaps {
   Leaps(const RandomWords& words, std::int64_t n)
       : line(words.leap(1)),

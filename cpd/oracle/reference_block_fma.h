@@ -19,9 +19,9 @@ namespace cpd::reference {
 
 // --- Operands ------------------------------------------------------------------------------------
 
-/// Returns the values of k in the order in which the unit adds its products. Within each group, the
-/// k with k mod stride < take come first, then the k of the next `take` remainders, and so on. If
-/// the last group is incomplete, -1 stands for each missing k.
+/// Returns the values of k in the order in which the matrix unit adds its products. Within each
+/// group, the k with k mod stride < take come first, then the k of the next `take` remainders, and
+/// so on. If the last group is incomplete, -1 stands for each missing k.
 inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t length) {
   const auto end = static_cast<std::int64_t>(length);
   const std::int64_t group = unit.group == 0 ? end : unit.group;
@@ -71,8 +71,8 @@ inline Exact cut(Exact x, int quantum) {
   return exact_finite(x.negative, x.significand.bits_from(drop), quantum);
 }
 
-/// The operands of a block of products: for each k two elements and, if the unit takes scales, two
-/// scales.
+/// The operands of a block of products: for each k two elements and, if the matrix unit takes
+/// scales, two scales.
 struct BlockOperands {
   std::span<const float> a, b;
   std::span<const float> a_scales{}, b_scales{};  ///< empty: all are 1
@@ -85,7 +85,7 @@ struct BlockOperands {
   }
 };
 
-/// Returns the terms of a block in a unit with scales: sums of `unit.dot` scaled products.
+/// Returns the terms of a block in a matrix unit with scales: sums of `unit.dot` scaled products.
 inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
   const auto scale = [&](std::span<const float> scales, std::size_t k) {
     return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
@@ -116,7 +116,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   return terms;
 }
 
-/// Returns the terms of a block in a unit without scales: one product for each k.
+/// Returns the terms of a block in a matrix unit without scales: one product for each k.
 inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
   const int emin_a = spec_of(unit.a).emin();
   const int emin_b = spec_of(unit.b).emin();
@@ -250,7 +250,7 @@ inline void limit(std::vector<BlockTerm>& terms) {
   }
 }
 
-/// Returns the unit's sum after one block of products, as defined in BlockFma.
+/// Returns the matrix unit's sum after one block of products, as defined in BlockFma.
 inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   if (unit.adder == Adder::flushed_pairs) return flushed_sum(unit, x, addend);
   const Spec sum = spec_of(unit.sum);
@@ -282,10 +282,10 @@ inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact
 // --- One line ------------------------------------------------------------------------------------
 
 /// Returns the sum of one line. Adds the products block by block, in the order of k that `order`
-/// gives. A unit that promotes adds its sum to an outer sum after every `promote` values of k.
-/// `steps` has a function for each operation: addend(c) or, without promotion, addend_in_unit(c)
-/// rounds c; block() adds a block of products; promoted() adds the unit's sum to the outer sum;
-/// result() rounds the result of a unit without promotion.
+/// gives. A matrix unit that promotes adds its sum to an outer sum after every `promote` values of
+/// k. `steps` has a function for each operation: addend(c) or, without promotion, addend_in_unit(c)
+/// rounds c; block() adds a block of products; promoted() adds the matrix unit's sum to the outer
+/// sum; result() rounds the result of a matrix unit without promotion.
 template <class Steps>
 Exact unit_sum(const Accumulator& accumulator, std::span<const std::int64_t> order,
                const BlockOperands& operands, float c, Steps& steps) {

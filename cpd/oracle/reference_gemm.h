@@ -105,7 +105,8 @@ typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::sp
   return OrderedSum(order_of(accumulator), a.size(), product, next_of_sum, arithmetic).from(start);
 }
 
-/// Returns c + a[0] b[0] + … by an ordered scheme. Each rounding takes the next options of `draws`.
+/// Returns c + a[0] b[0] + …, summed by an ordered scheme. Each rounding uses the next options,
+/// with the next random integer, that `draws` returns.
 template <class Arithmetic = ExactArithmetic>
 float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
                   std::span<const float> b, float c, Draws& draws) {

@@ -31,9 +31,9 @@ std::uint64_t NumberAt(const TextField& field, std::size_t i) {
   }
 }
 
-/// The number of bytes after its own text that a writer may overwrite. Copies of eight bytes are
-/// faster than shorter copies. A line has at least one byte, so kSpare lines hold all overwritten
-/// bytes.
+/// The number of bytes after a text that the function that writes the text may overwrite, because
+/// it copies eight bytes at a time. A line has at least one byte, so kSpare lines hold all
+/// overwritten bytes.
 constexpr std::size_t kSpare = 8;
 
 void Store(std::uint64_t bytes, char* out) { std::memcpy(out, &bytes, sizeof bytes); }
@@ -122,8 +122,9 @@ void WriteLines(const std::vector<TextField>& fields, const std::string& end, st
   parallel_for(n, kTextAtOnce, kTextAtOnce, [&](std::int64_t begin, std::int64_t stop) {
     const auto first = static_cast<std::size_t>(begin);
     const auto count = static_cast<std::size_t>(stop - begin);
-    // A writer may overwrite bytes after its text. After the last lines of this range lie lines of
-    // another thread, so the last lines are written to a buffer and copied.
+    // The function that writes a line may overwrite a few bytes after the line. After the last
+    // lines of this range follow lines that another thread writes. So the last lines are written to
+    // a buffer and then copied.
     const std::size_t rest = std::min(count, kSpare);
     const std::size_t last = first + count - rest;
     put(first, count - rest, out + first * size);

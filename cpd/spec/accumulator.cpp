@@ -187,20 +187,21 @@ void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_v
               ToString(accumulator.scheme));
 }
 
-/// Returns whether the sums of a unit are rounded once more, into the accumulator's format.
+/// Returns whether the sums of a matrix unit are rounded once more, into the accumulator's format.
 bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }
 
-/// Returns whether some sum of an integer is not a number of the accumulator's format.
+/// Returns whether the integer in which terms are summed can hold a sum that is not a number of the
+/// accumulator's format.
 bool RoundsSums(const FixedPoint& point, const Format& format) {
   const int top = point.width - 1;  // the least sum is -2^top units
   return top > format.precision() || -point.fraction < format.min_quantum_exponent() ||
          top - point.fraction > format.emax() || !format.is_signed;
 }
 
-/// Throws Error if the text sets rounding= or overflow= although no sum of the unit or the integer
-/// is rounded. `rounds` and `overflows`: whether the text has rounding= and overflow=.
+/// Throws Error if the text sets rounding= or overflow= although no sum of the matrix unit or the
+/// integer is rounded. `rounds` and `overflows`: whether the text has rounding= and overflow=.
 void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
   const std::string format = ToString(accumulator.format);
   if (rounds && accumulator.unit && !RoundsSums(*accumulator.unit, accumulator.format)) {
@@ -221,7 +222,8 @@ void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
 
 // ---- texts ----------------------------------------------------------------------------------
 
-/// The parts of a text. A part is empty if the text does not have it.
+/// The parts of an accumulator's text: format, scheme and options. A part is empty if the text does
+/// not have it.
 struct Parts {
   std::string format, scheme;
   std::vector<Option> options;  ///< all but format and scheme
@@ -246,9 +248,9 @@ std::string Taken(std::vector<Option>& options, std::string_view name) {
   return taken;
 }
 
-/// Splits a text into its parts. The format is the first word, unless that word is an option. The
-/// scheme is the first other word that is not an option. The options `format` and `scheme` replace
-/// these words.
+/// Splits an accumulator's text into format, scheme and options. The format is the first word,
+/// unless that word is an option. The scheme is the first other word that is not an option. The
+/// options `format` and `scheme` replace these words.
 Parts PartsOf(std::string_view text, std::span<const Option> given) {
   std::vector<std::string> words = WordsOf(text);
   Parts parts;
@@ -272,8 +274,8 @@ Parts PartsOf(std::string_view text, std::span<const Option> given) {
   return parts;
 }
 
-/// Returns the format of a sum. `is_alone`: the text has only this word, which might have been
-/// meant as the name of something else.
+/// Returns the format that `word` names. `is_alone`: `word` is the whole text of the accumulator.
+/// An error then also mentions schemes and matrix units, which the user may have meant.
 Format FormatOf(std::string_view word, bool is_alone) {
   try {
     return ParseFormat(word);
@@ -286,15 +288,16 @@ Format FormatOf(std::string_view word, bool is_alone) {
   }
 }
 
-/// Returns the word of the scheme in the text, or of the scheme to which the options belong.
+/// Returns the name of the scheme that the text gives. If the text gives no scheme, returns the
+/// scheme to which the text's options belong.
 std::string_view SchemeOf(const Parts& parts) {
   if (!parts.scheme.empty()) return parts.scheme;
   if (parts.HasAnyOf(&IsUnit)) return "block_fma";
   return parts.HasAnyOf(&IsInteger) ? "fixed" : "sequential";
 }
 
-/// Makes an accumulator from the word for a scheme, or from the name of a matrix unit or an
-/// integer.
+/// Makes an accumulator from the name of a scheme, of a matrix unit, or of an integer format of
+/// sums (such as `int32`).
 Accumulator WithScheme(std::string_view word, const Parts& parts) {
   Accumulator accumulator;
   const bool is_scheme = std::ranges::find(kSchemeWords, word) != kSchemeWords.end();
@@ -315,7 +318,7 @@ Accumulator WithScheme(std::string_view word, const Parts& parts) {
   return accumulator;
 }
 
-/// Throws Error for a unit whose operand formats are missing.
+/// Throws Error for a matrix unit whose operand formats are missing.
 void CheckUnitText(const Parts& parts) {
   if (parts.Has("a") && parts.Has("b")) return;
   throw Error(

@@ -59,9 +59,9 @@ CPD_API std::string ToString(const Accumulator& accumulator);
 /// Reads a text: a format, a scheme (default: sequential) and options. `fma` stands for the scheme
 /// sequential with exact products. The name of a matrix unit or of an integer may stand in place of
 /// the scheme; then the format may be left out: `h100-fp8 a=e5m2`, `fp16 v100`, `fixed<40,12>`.
-/// Keys that only a unit or an integer has also determine the scheme: `a=fp16 b=fp16 block=4`. The
-/// options `format` and `scheme` replace the words for format and scheme. Throws Error for any
-/// other text.
+/// Keys that only a matrix unit or an integer has also determine the scheme: `a=fp16 b=fp16
+/// block=4`. The options `format` and `scheme` replace the words for format and scheme. Throws
+/// Error for any other text.
 CPD_API Accumulator ParseAccumulator(std::string_view text);
 template <>
 CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> keys);
@@ -71,7 +71,7 @@ CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Opt
 template <>
 CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 
-/// Returns the sum for the transposed matrix product: a unit's operand formats a and b are
+/// Returns the sum for the transposed matrix product: a matrix unit's operand formats a and b are
 /// exchanged.
 CPD_API Accumulator Swapped(Accumulator accumulator);
 /// Returns the same sum for terms that are not products. Its additions are the only roundings.

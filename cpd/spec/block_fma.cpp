@@ -39,8 +39,8 @@ int BitsOf(int n) { return std::bit_width(static_cast<unsigned>(n)); }
 
 constexpr int kBinary64 = 53;
 
-/// Returns the largest F (fraction_bits) of a unit with scales for which the sum of a block, in
-/// units, is exact in binary64. Throws Error unless each term is exact in binary64.
+/// Returns the largest F (fraction_bits) of a matrix unit with scales for which the sum of a block,
+/// in units, is exact in binary64. Throws Error unless each term is exact in binary64.
 int MostFractionWithScales(const BlockFma& unit) {
   Check(*unit.scale);
   CheckBetween("block_fma: scale_block", 1, unit.block, unit.scale_block);
@@ -116,7 +116,7 @@ void CheckCuts(const BlockFma& unit) {
               "two_steps_even cut");
 }
 
-/// Throws Error unless the unit meets the assumptions of its adder. Adder `aligned` makes no
+/// Throws Error unless the matrix unit meets the assumptions of its adder. Adder `aligned` makes no
 /// assumptions.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", unit.adder);

@@ -28,9 +28,9 @@ enum class Adder : std::uint8_t {
 /// below 2^E. The sum of the cut terms is exact and rounded once into `sum`. With adder `aligned`,
 /// a sum beyond the range of `sum` is Inf if `sum` has Inf, also when rounding toward zero.
 ///
-/// A unit with scales multiplies each product exactly by the magnitudes of its two scales. The
-/// product's exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1, the terms are
-/// instead the exact sums of `dot` scaled products, and only the scales determine a term's
+/// A matrix unit with scales multiplies each product exactly by the magnitudes of its two scales.
+/// The product's exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1, the terms
+/// are instead the exact sums of `dot` scaled products, and only the scales determine a term's
 /// exponent. A zero term has no exponent. A scale that is NaN makes the sum NaN. Units with scales
 /// take k in ascending order and have the adder `aligned`.
 struct BlockFma {
@@ -42,10 +42,10 @@ struct BlockFma {
   int min_exponent = -133;                    ///< the least E
   Format sum{};                               ///< the format of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
-  /// After every `promote` values of k (a multiple of `block`), the unit's sum is added to the
-  /// accumulator and starts again from +0. 0: never.
+  /// After every `promote` values of k (a multiple of `block`), the matrix unit's sum is added to
+  /// the accumulator and starts again from +0. 0: never.
   std::int64_t promote = 0;
-  /// The format of the scales (GemmScaled); none: the unit takes no scales.
+  /// The format of the scales (GemmScaled); none: the matrix unit takes no scales.
   std::optional<Format> scale{};
   int scale_block = 32;  ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;           ///< the number of products that form one term, a divisor of scale_block

@@ -27,14 +27,16 @@ int WidthNamed(std::string_view word) {
   if (!name.starts_with(kInt) || name.size() == kInt.size()) return 0;
   const std::string_view digits = name.substr(kInt.size());
   if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;
-  // Six digits suffice: a number that is longer is beyond all widths too.
+  // Six digits suffice: a number with more digits exceeds every width, and so does the number of
+  // its first six digits.
   return ParseInteger<int>("width", digits.substr(0, 6));
 }
 
 /// Returns log2 of the spacing of a format's greatest numbers.
 int TopQuantum(const Format& format) { return std::max(format.emax(), format.emin()) - format.man; }
 
-/// Returns a format's greatest value in units of that spacing: an integer below 2^24.
+/// Returns a format's greatest value divided by the spacing of the format's greatest numbers: an
+/// integer below 2^24.
 std::uint64_t GreatestSignificand(const Format& format) {
   return static_cast<std::uint64_t>(format.max() * Format::power_of_two(-TopQuantum(format)));
 }

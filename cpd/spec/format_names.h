@@ -65,8 +65,8 @@ inline constexpr std::string_view kE4m3IsAmbiguous =
     "a "
     "max of 240)";
 
-/// Parses a format in a place where readers expect `e4m3` to mean OCP's format. Throws Error for a
-/// bare `e4m3`, in any letter case.
+/// Parses the text of a format where users expect `e4m3` to mean OCP's format. Throws Error for
+/// `e4m3` without a suffix, in any letter case, because it is ambiguous.
 Format ParseUnambiguous(std::string_view name);
 
 /// Returns the text of a format, or of a cast that begins with a format, in a form that

@@ -175,7 +175,8 @@ void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Spec& spec) 
 }
 
 /// Returns ` name=value` for each key in which `spec` differs from `base`, and for the keys that
-/// are always present. `base` is the spec of the text before the keys.
+/// are always present. `base` is the spec that the beginning of the text, without any keys, stands
+/// for.
 template <class Spec>
 std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
   std::string text;

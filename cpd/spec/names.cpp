@@ -48,7 +48,8 @@ std::string Quoted(std::string_view name) { return "'" + Shortened(name, 2 * kLo
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names) {
   if (name.size() < 2 || name.size() > kLongest) return {};
   const std::string given = Lower(name);
-  // One more than the largest difference between `name` and a near name.
+  // Names count as near if their difference is below this number: at most 1, or at most 2 for names
+  // of six letters or more.
   std::size_t least = name.size() < 6 ? 2 : 3;
   std::string_view nearest;
   for (const std::string_view one : names) {

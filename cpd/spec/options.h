@@ -27,8 +27,8 @@ CPD_API std::string Written(std::string_view name, std::string_view value);
 
 bool IsOption(std::string_view word);
 
-/// Returns the options in `words`. Throws Error, naming their `owner`, for a word that is not an
-/// option, and for an option that occurs twice.
+/// Returns the options in `words`. Throws Error for a word that is not an option, and for an option
+/// that occurs twice. The error names `owner`, to which the options belong.
 CPD_API std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner);
 
 /// Returns the value of an option; null if `options` does not have it.

@@ -14,7 +14,7 @@ constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};
 constexpr Format kTf32{.exp = 8, .man = 10, .bias = 127};
 constexpr Format kE4m3fnuz{.exp = 4, .man = 3, .bias = 8, .encoding = Encoding::fnuz};
-/// The format that holds the bits of fp32 that FP8 units store.
+/// The format of the sums that FP8 matrix units store: fp32 with only 13 fraction bits.
 constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};
 
 constexpr std::string_view kReplayed = "replayed";
@@ -32,7 +32,7 @@ constexpr std::string_view kMmaSimResults = "MMA-Sim (arXiv 2511.10909), whose r
 constexpr std::string_view kDeepSeek =
     "DeepSeek-V3 (arXiv 2412.19437, section 3.3.2) for the promotion; the unit is h100-fp8";
 
-/// The rule for fp16 results, in a unit that supports them.
+/// The rule by which a matrix unit computes fp16 results, if it supports them.
 enum class Half : std::uint8_t {
   none,
   same,  ///< as the rule for fp32, with the sum rounded to nearest into fp16
@@ -133,7 +133,7 @@ constexpr std::array kUnits{
     Amd("cdna3-fp8", kE4m3fnuz, 16, Adder::two_steps_even),
 };
 
-/// Finds a unit by its name, in any letter case.
+/// Finds a matrix unit by its name, in any letter case.
 const Unit* FindUnit(std::string_view name) {
   const auto* const found = std::ranges::find(kUnits, Lower(name), &Unit::name);
   return found == kUnits.end() ? nullptr : found;
@@ -163,7 +163,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
 
-/// Changes `rule`, the unit's rule for fp32 results, to its rule for fp16 results.
+/// Changes `rule`, the matrix unit's rule for fp32 results, to its rule for fp16 results.
 void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.sum = kFp16;
   rule.rounding = Rounding::nearest_even;
@@ -198,7 +198,7 @@ Accumulator Preset(std::string_view name, const Format& output) {
   rule.fraction_bits = unit.fraction_bits;
   rule.min_exponent = unit.min_exponent;
   rule.promote = unit.promote;
-  // FP8 units with 13 fraction bits store 13 bits of their fp32 sums.
+  // FP8 matrix units that align terms to 13 fraction bits store their sums with 13 fraction bits.
   rule.sum = unit.fraction_bits == kE8m13.man ? kE8m13 : kFp32;
   rule.scale = unit.scale;
   rule.scale_block = unit.scale_block;

@@ -14,11 +14,11 @@ namespace cpd {
 
 /// Returns the accumulator of a matrix unit (`v100`, `a100`, `h100-fp8`, …) with fp32 or fp16
 /// output. Its scheme is Scheme::block_fma. Throws Error for an unknown name, and for an output
-/// format for which the unit has no known rule.
+/// format for which the matrix unit has no known rule.
 CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
 
-/// Returns all matrix units. Their evidence is `replayed` (against published results of the unit)
-/// or `literature`.
+/// Returns all matrix units. Their evidence is `replayed` (against published results of the matrix
+/// unit) or `literature`.
 CPD_API std::vector<NamedSpec> Presets();
 
 /// Returns the binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`. For fp16

@@ -69,7 +69,7 @@ struct RecipePart {
   Purpose purpose{};
   std::string_view field{}, tensor{};
 };
-/// Returns the parts: the four sums, then the six operands.
+/// Returns all parts of a recipe: the four sums, then the six operands.
 CPD_API std::vector<RecipePart> RecipeParts();
 
 /// Returns the text of each rounding, indexed by the number of its purpose: the four sums (`given`

@@ -85,8 +85,9 @@ std::vector<Steps> StepsOf(const DryRun& run, int rank) {
   return rotations.Take();
 }
 
-/// Returns the steps of all ranks. A group's first rank takes part in all transfers of its members.
-/// All groups but the last have the size of the first, so the first and the last group suffice.
+/// Returns the steps of an exchange, each with the longest message of any rank. A group's first
+/// rank takes part in all transfers of its members. All groups but the last have the size of the
+/// first, so the first and the last group suffice.
 std::vector<Steps> StepsOfAll(const DryRun& run) {
   const Reduction& reduction = run.reduction();
   if (!reduction.grouped()) return StepsOf(run, 0);
@@ -102,8 +103,8 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   return all;
 }
 
-/// Counts of a step's messages for the host that has most: `across` counts messages that leave or
-/// reach the host, `within` messages that stay in the host.
+/// The largest message counts of any host in one step. `across` counts messages that leave or reach
+/// a host; `within` counts messages between ranks of one host.
 struct Crossings {
   std::int64_t across = 0, within = 0;
 };
@@ -147,7 +148,7 @@ class Hosts {
       return {0, per_host_};
     }
     if (world_ % group_ == 0 && (group_ == world_ || group_ % per_host_ == 0)) {
-      // Hosts with per_host ranks have the highest counts.
+      // Hosts with per_host ranks have the most messages. (The last host may have fewer ranks.)
       const std::int64_t stay = std::max<std::int64_t>(per_host_ - by, 0) +
                                 std::max<std::int64_t>(per_host_ - (group_ - by), 0);
       return {per_host_ - stay, stay};

@@ -14,9 +14,9 @@
 namespace cpd {
 
 struct Cost {
-  /// The steps of the rank that has most: 2 (W - 1) for the exchanges owner and ring, W - 1 for
-  /// gather, and 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical, with W ranks in groups of k. 0
-  /// if there are no values.
+  /// The number of steps of the rank with the most steps: 2 (W - 1) for the exchanges owner and
+  /// ring, W - 1 for gather, and 4 (k - 1) + 2 (ceil(W / k) - 1) for hierarchical, with W ranks in
+  /// groups of k. 0 if there are no values.
   std::int64_t steps = 0;
   std::int64_t bytes_sent = 0;  ///< by this rank; an upper bound unless exact
   std::int64_t bytes_received = 0;

@@ -30,7 +30,8 @@ CPD_FN V exact_quotient(V x, V y) {
 }
 
 /// Returns the result of `op` for x, y and z, rounded to odd. The operands are binary32 values or,
-/// with kAny, any binary64 values; kAny does not support div and sqrt. `down`: as for exact_sum.
+/// with kAny, any binary64 values; kAny does not support div and sqrt. `down`: the result will be
+/// rounded down.
 template <Operation op, bool kAny, class V>
 CPD_FN V exact_operation(V x, V y, V z, bool down) {
   if constexpr (op == Operation::div || op == Operation::sqrt) {

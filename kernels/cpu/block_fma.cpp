@@ -106,8 +106,8 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// Sums the aligned products of a tile in V's lanes, starting at lane `lane`. The sums are integers
-/// in units of 2^(E - F).
+/// Adds the aligned products of a block for as many sums of each row as V has lanes, starting at
+/// sum `lane` of the row. The results are integers in units of 2^(E - F).
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -125,7 +125,8 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Rounds the block's total in D's lanes, starting at lane `lane`, and stores the new sums.
+/// Rounds the totals of a block for as many sums as D has lanes, starting at sum `lane` of the row,
+/// and stores the new sums.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {
@@ -142,8 +143,8 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Rounds the block's totals of the rows that end_block32 supports. Returns a bit mask of the other
-/// rows.
+/// Rounds the totals of a block for each row that end_block32 supports. Returns a bit mask of the
+/// remaining rows.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -217,7 +218,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// Adds one block of products of a unit with scales to a tile's sums.
+/// Adds one block of products of a matrix unit with scales to a tile's sums.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -287,8 +288,9 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Returns the random integers number first_draw + `draw` of the lanes' elements (i, j), (i, j +
-/// 1), …. If the caller gave random integers, returns those, and 0 for lanes beyond the result.
+/// Returns random integer number first_draw + `draw` of each lane's element: (i, j), (i, j + 1), ….
+/// If the caller passed random integers, returns the caller's integers, and 0 in lanes beyond the
+/// edge of the result.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {
@@ -308,8 +310,8 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
   }
 }
 
-/// Rounds a tile's sums into the accumulator's format. With promotion, adds the unit's sums to the
-/// outer sums in plane 0, rounds those, and sets the unit's sums to +0.
+/// Rounds a tile's sums into the accumulator's format. With promotion, adds the matrix unit's sums
+/// to the outer sums (plane 0), rounds the outer sums, and sets the matrix unit's sums to +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -440,8 +442,8 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Ends sums without products. Without promotion, rounds the unit's sum (which is c) into the
-/// accumulator's format; with promotion, does nothing.
+/// Finishes the sums of a product with no values of k. Without promotion, rounds the matrix unit's
+/// sum, which is c, into the accumulator's format. With promotion, does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

@@ -46,7 +46,8 @@ CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T
   });
 }
 
-/// Rounds whole groups of pages with non-temporal stores. n must be a multiple of kGroup.
+/// Rounds whole groups of four memory pages with non-temporal stores. n must be a multiple of
+/// kGroup.
 template <class R, class Map>
 CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                         const uint32_t* random, float* y, Map map) {
@@ -83,8 +84,8 @@ CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const 
                y + done, map);
 }
 
-/// Rounds n values with one random integer each. Rounds a range of values into L1 and then writes
-/// whole cache lines of it by non-temporal stores.
+/// Rounds n values with one random integer each. Rounds a range of values to a buffer in the L1
+/// cache, and then writes whole cache lines of the buffer by non-temporal stores.
 template <class R>
 CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const uint32_t* random,
                        float* y) {
@@ -119,12 +120,14 @@ CPD_FN void round_rows(const CastCall& call) {
   const auto* const x = static_cast<const float*>(call.x.data);
   auto* const y = static_cast<float*>(call.out.data);
   if (plan.wide) return for_rows(x, y, in_binary64);
-  // In shorter rows, too many cache lines would be written in two parts.
+  // Shorter rows do not use non-temporal stores, because too many of their cache lines would be
+  // written in two parts.
   const bool streams = call.streaming && holds_floats(y) && n >= kBlock;
   const int64_t x_stride = call.x.stride[0];
   with_rule<F>(plan, [&]<class R>() {
     for_rows(x, y, [&](const float* from, const uint32_t* integers, float* to) {
-      // The hardware does not prefetch rows in other pages.
+      // Prefetches the next row by an instruction, because the hardware does not prefetch from
+      // other memory pages.
       for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + 2 * x_stride + i);
       if (streams) return stream_row<R>(plan, n, from, integers, to);
       round_span<R, F>(plan, n, from, integers, to, Identity{});

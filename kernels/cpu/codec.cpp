@@ -80,8 +80,8 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
   return nan;
 }
 
-/// Encodes whole groups of pages with non-temporal stores. n must be a multiple of kGroup. Returns
-/// the least index of a NaN that the format cannot encode, or -1.
+/// Encodes whole groups of four memory pages with non-temporal stores. n must be a multiple of
+/// kGroup. Returns the least index of a NaN that the format cannot encode, or -1.
 template <class R, class Map>
 CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                             const uint32_t* random, uint8_t* packed, Map map) {
@@ -166,7 +166,8 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
   }
 }
 
-/// Decodes whole groups of pages with non-temporal stores. n must be a multiple of kGroup.
+/// Decodes whole groups of four memory pages with non-temporal stores. n must be a multiple of
+/// kGroup.
 template <class R, class Map>
 CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float* y, Map map) {
   alignas(64) uint32_t codes[kPages][kBlock];

@@ -2,7 +2,7 @@
 //
 // Matrix products summed in integers (numeric/sums/fixed_number.h), one tile at a time. A tile is
 // one panel of a times one panel of b. A unit is the value of the integer's last bit. The bounds of
-// the panels' values choose a tile's route:
+// the panels' values determine the route (method of computation) of a tile:
 //
 // - whole32, whole64: every product is a multiple of the unit, and a block's sum of products is
 //   exact in binary32 or binary64. A product takes one fused operation.
@@ -47,7 +47,7 @@ constexpr double kMostTerm = 0x1p51;
 /// True if one instruction converts binary64 to integers by truncation.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
-/// One tile: its sums, its panels and the values of k to add.
+/// One tile: its sums, its panels (packed rows of a or columns of b) and the values of k to add.
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;
@@ -68,7 +68,8 @@ struct Tile {
 
 enum class Route : std::uint8_t { whole32, whole64, rounded, cut, saturating, general };
 
-/// Bounds of a tile's products, in units of the integer's last bit.
+/// Bounds of the products of a tile, in units of the integer's last bit: of each product (`each`),
+/// and of the sum of their magnitudes (`all`).
 struct Bounds {
   double each = 0;
   double all = 0;  ///< the sum of their magnitudes; NaN or Inf where an operand is
@@ -90,8 +91,8 @@ CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const P
   return bounds;
 }
 
-/// Returns whether a sum of the tile may leave the integer's range. `all` bounds the sum of the
-/// products' magnitudes; rounding adds at most one unit to each product.
+/// Returns whether a sum of the tile may leave the integer's range. `all` is a bound of the sum of
+/// the products' magnitudes. Rounding changes each product by at most one unit.
 CPD_FN bool may_leave(const Tile& tile, double all) {
   double most = 0;
   for (int64_t i = 0; i < tile.rows; ++i) {
@@ -129,8 +130,8 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
 CPD_FN U load_word(const float* at) { return convert<U>(load<typename Narrow<D>::U32>(at)); }
 CPD_FN void store_word(float* at, U word) { store(at, convert<typename Narrow<D>::U32>(word)); }
 
-/// load_sums returns the low 64 bits of the integers from `at` on, modulo 2^(32 words). store_sums
-/// stores them.
+/// load_sums reads one vector of integer sums from `at` on: the low 64 bits of each sum, or 32 bits
+/// if a sum has a single word. store_sums writes such sums.
 CPD_FN U load_sums(const Tile& tile, const float* at) {
   const U low = load_word(at);
   return tile.plan.words == 1 ? low : low | (load_word(at + tile.block.plane) << 32);
@@ -140,7 +141,8 @@ CPD_FN void store_sums(const Tile& tile, float* at, U sums) {
   if (tile.plan.words > 1) store_word(at + tile.block.plane, sums >> 32);
 }
 
-/// Adds `units` to the sums of the lanes from (row, column) on.
+/// Adds an integer to each of one vector of sums, from (row, column) on. `units` holds the
+/// integers, in units of the last bit.
 CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
   float* at = tile.at(row, column);
   if (tile.plan.words <= 2) return store_sums(tile, at, load_sums(tile, at) + units);
@@ -172,7 +174,8 @@ CPD_FN V add_product(V a, V b, V sum) {
   }
 }
 
-/// The values of one panel of a in units of the integer's last bit, as binary64 numbers.
+/// The values of one packed panel of a, divided by the value of the integer's last bit, as binary64
+/// numbers.
 struct Scaled {
   alignas(64) double value[kMostK * kRows];
 
@@ -246,7 +249,8 @@ CPD_BODY void add_whole64(const Tile* tile) {
 
 // --- products rounded to units -------------------------------------------------------------------
 
-/// The constant that rounded_units adds to each product. Sums of products contain a multiple of it.
+/// The constant that rounded_units adds to each product. A sum of N rounded products therefore
+/// exceeds the correct sum by N times the constant.
 template <Rounding mode>
 constexpr uint64_t kBias = mode == Rounding::toward_zero && kConverts ? 0 : kMagnetBits;
 

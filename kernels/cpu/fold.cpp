@@ -50,8 +50,8 @@ using Steps = StepsOf<float>;
 
 // --- with all cases ------------------------------------------------------------------------------
 
-/// Generates the random integers of the elements in V's lanes, starting with random integer number
-/// steps.draw. The first element has index steps.first.
+/// Generates the random integers of the elements in V's lanes. The first element has index
+/// steps.first, and the first integer of each element has number steps.draw.
 template <class R, class V>
 class Draws {
  public:
@@ -104,8 +104,8 @@ class Given : public TakenDraws<V> {
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Runs the steps of V's lanes. term(j) returns the term of step j. Kahan's compensation is a
-/// number of the format, so a term minus the compensation does not overflow V.
+/// Runs the steps of as many sums as V has lanes. term(j) must return the terms of step j. Kahan's
+/// compensation is a number of the format, so a term minus the compensation does not overflow V.
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {
@@ -336,7 +336,8 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
   fold_any(&plan, false, &rest);
 }
 
-/// Returns the path of a plan's steps after the first step.
+/// Returns the fast path for all steps of a sum but the first. `given`: the caller passes the
+/// random integers, which excludes the fast path of stochastic rounding.
 CPD_FN FastPath path_of(const FoldPlan& plan, bool given) {
   if (Lanes<F>::count == 1) return FastPath::none;  // fma of one lane may be a library function
   const bool draws = plan.round.mode == Rounding::stochastic;

@@ -34,7 +34,7 @@ struct Place {
   GivenDraws given;  ///< from the first lane's element on
 };
 
-/// Reads the operands of GemmSums from packed panels.
+/// Reads the operands of GemmSums from packed panels (packed rows of a or columns of b).
 template <class V>
 struct PackedOperands {
   const float *a_, *b_;

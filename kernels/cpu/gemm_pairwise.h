@@ -51,7 +51,7 @@ class PairwiseTile {
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
-  /// The values of b of one group of k, in kSome vectors of columns.
+  /// The values of b for one group of kRangeGroup values of k, in kSome vectors of columns.
   template <int kSome>
   struct Columns {
     F b[kRangeGroup][kSome];
@@ -168,8 +168,8 @@ class PairwiseTile {
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
   }
-  /// Calls visit(node, address) for each node of the rows. `address` is the node's position in a
-  /// plane of finished trees.
+  /// Calls visit(node, address) for each vector of trees (node) of the rows. `address` is the
+  /// vector's address in an array of finished trees, a plane of the sums' state.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

@@ -16,12 +16,13 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Returns the number of groups of k for which a panel has bounds.
+/// Returns the number of groups of successive k for which the bounds of a panel's values are
+/// stored. (A panel holds packed rows of a or columns of b.)
 CPD_FN std::int64_t groups_of(const GemmBlock& block) {
   return (block.count + kRangeGroup - 1) / kRangeGroup;
 }
 
-/// A tile and the bounds of the values in its panels.
+/// A tile and the bounds of the values in its panels (packed rows of a or columns of b).
 struct BoundedTile {
   const GemmPlan* plan;
   const GemmBlock* block;
@@ -46,8 +47,8 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  /// Returns the least value of a last bit among `count` exact products that start at k. k must be
-  /// even, and the products must lie within one group.
+  /// Returns a power of two that divides `count` exact products, from value k on. k must be even,
+  /// and the products must lie within one group of kRangeGroup values of k.
   [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
     const float* of_a = a[k / kRangeGroup].least_bit;
     const float* of_b = b[k / kRangeGroup].least_bit;
@@ -83,9 +84,9 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// The largest magnitude of sums, and of the bounded sum of a group's products, with which guarded
-/// roundings may start. Up to this limit, the rounding constants of a run's sums (2^23 times the
-/// sums) are finite.
+/// The largest magnitude up to which guarded roundings (with a check for overflow) are used: of
+/// sums, and of the bound of a group's products. Up to this limit, the rounding constants, which
+/// are 2^23 times the sums, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
 /// Returns whether every product is exact in the product format, or larger than the format's
@@ -129,8 +130,8 @@ class RegisterTile {
     return k;
   }
 
-  /// Adds `count` values of k from k on by guarded steps. Returns false and adds nothing if the
-  /// result may be wrong.
+  /// Adds the products of `count` values of k, from k on, by roundings that check for overflow.
+  /// Returns false and adds nothing if a result may be wrong.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
       if (!(bounded_.products(group, kRangeGroup) <= kMostGuarded)) return false;
@@ -170,8 +171,9 @@ class RegisterTile {
   /// True if a sum is first tried in binary32, which is right if the sum is exact there.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
-  /// If a sum in binary32 is not exact, a sum in two parts is tried next. It takes half the
-  /// operations of rounding to odd on CPUs without instructions that round down and up.
+  /// If sums in binary32 are not exact, sums in two parts are tried next. On CPUs without
+  /// instructions that round in a given direction, a sum in two parts takes half the operations of
+  /// rounding to odd.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
   /// Adds the next few values of k if no sum can overflow. Returns the number of values added, or
@@ -192,9 +194,9 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds the next group or pair of values of k, starting at k, to sums of magnitude at most
-  /// `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number or
-  /// can be rounded in parts. Returns the number of values added, or 0.
+  /// Adds the products of the next group or pair of values of k, from k on, to sums of magnitude at
+  /// most `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number
+  /// or can be rounded in parts. Returns the number of values added, or 0.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
@@ -225,8 +227,8 @@ class RegisterTile {
     }
     return most;
   }
-  /// Returns the largest magnitudes for each lane. Compares within rows first, to keep the chain of
-  /// maxima short.
+  /// Returns, for each lane, the largest magnitude of all rows and vectors. Compares within rows
+  /// first, to keep the chain of dependent maxima short.
   CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
     F of_row[kRows];
     for (int i = 0; i < kRows; ++i) {
@@ -367,9 +369,9 @@ CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::
   return tile;
 }
 
-/// Adds `count` values of k from k on to some rows. Uses guarded roundings, or the general path if
-/// the result may be wrong. Takes fewer rows at a time than bounded steps, so that a sum that
-/// overflows slows down fewer rows.
+/// Adds the products of `count` values of k, from k on, to some rows. Uses roundings that check for
+/// overflow, or the general path if a result may be wrong. Takes fewer rows at a time than steps
+/// without the check. So a sum that overflows slows down fewer rows.
 template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
                          std::int64_t count) {
@@ -384,8 +386,8 @@ CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int6
 }
 
 /// Computes some rows. While no sum can overflow, steps(k) adds products from k on and returns the
-/// next k. Then adds a few groups by guarded steps or, if the result may be wrong, by the general
-/// path.
+/// next k. Otherwise adds a few groups of products by roundings that check for overflow or, if a
+/// result may be wrong, by the general path.
 template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
 CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;

@@ -18,8 +18,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Stores the random integers of `blocks` blocks of random words for a panel's columns. Each row of
-/// `to` has one integer for each column. The last `spare` bits of each integer are cut off.
+/// Generates the random integers of `blocks` blocks of random words for the columns of a tile. Each
+/// row of `to` has one integer for each column. The last `spare` bits of each integer are cut off.
 template <int kPerWord>
 CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
@@ -51,7 +51,7 @@ class RandomRun {
  public:
   static constexpr int kDraws = 128;
 
-  /// Generates random integers number first … first + count - 1 for each of the panel's columns.
+  /// Generates random integers number first … first + count - 1 for each column of the tile.
   /// `index` is the element index of the first column; count <= kDraws.
   CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
@@ -82,7 +82,8 @@ class RandomRun {
   const std::uint32_t* next_ = draws_;
 };
 
-/// Returns the number of values of k in a run. The random integers of a run are generated together.
+/// Returns the number of values of k in a run: a range of k for which the random integers are
+/// generated together.
 constexpr std::int64_t steps_in_run(Scheme scheme) {
   switch (scheme) {
     case Scheme::kahan:
@@ -94,7 +95,7 @@ constexpr std::int64_t steps_in_run(Scheme scheme) {
   }
 }
 
-/// Consecutive values of k of a block: the run that starts at k and has `count` values.
+/// A run: `count` consecutive values of k of a block, from value `k` on.
 struct StochasticRun {
   std::int64_t k, count;
   bool last;  ///< no value of k follows
@@ -106,7 +107,7 @@ struct StochasticRun {
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// Bounds on the values of a run, which decide what must be checked.
+/// The checks that a run (a range of k) needs, according to bounds on its operands.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
   watched,  ///< no product overflows; where a sum does, the run is not stored
@@ -138,7 +139,8 @@ class StochasticRows {
         product_(plan_.fast.stochastic.product, plan_.sum.random_bits - spare),
         sum_(plan_.fast.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  /// Adds a run. Returns false and leaves the sums unchanged if a sum of Range::watched overflows.
+  /// Adds the products of a run (a range of k). Returns false and leaves the sums unchanged if a
+  /// sum overflows and the run is Range::watched.
   CPD_FN bool take(const StochasticRun& run) {
     if (kRange == Range::watched && are_at_end(load_plane(0))) return false;
     const SumOrder order = product_order(plan_.scheme, kExactProducts);
@@ -229,7 +231,7 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// Returns the product of number k of the run, for each sum.
+  /// Returns, for each sum, the product at value number k of the run (a range of k).
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -315,8 +317,9 @@ class StochasticRows {
   std::int64_t k_ = -1;  ///< its first product
 };
 
-/// Adds a run to the rows of a tile, a few rows at a time. The floating-point environment must
-/// round toward zero. If a watched sum overflows, computes its rows again with Range::any.
+/// Adds the products of a run (a range of k) to the rows of a tile, a few rows at a time. The
+/// floating-point environment must round toward zero. If a watched sum overflows, computes its rows
+/// again with Range::any.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -349,7 +352,8 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Returns whether all operands in k's group of the tile's panels are finite.
+/// Returns whether all operands of the tile are finite for the group of successive k that contains
+/// k.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];
@@ -368,7 +372,7 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
   return bounded.least_bit() >= least;
 }
 
-/// Returns whether all sums and products of a run stay so far below the plan's limit
+/// Returns whether all sums and products of a run (a range of k) stay so far below the plan's limit
 /// (StochasticPlan) that no value can overflow.
 CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
@@ -393,8 +397,8 @@ CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   return all_at_most(larger_magnitude(state, state), limit);
 }
 
-/// Returns whether no rounded product of a run overflows. Rounding at most doubles a product or
-/// adds one spacing.
+/// Returns whether no rounded product of a run (a range of k) overflows. Rounding at most doubles a
+/// product or adds one spacing.
 CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) {
   const StochasticFormat& format = bounded.plan->fast.stochastic.product;
   if (bounded.plan->exact_products) return true;
@@ -406,7 +410,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// Returns the Range of a run whose operands are finite.
+/// Returns the checks (Range) that a run (a range of k) with finite operands needs.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;

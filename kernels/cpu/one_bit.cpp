@@ -39,7 +39,7 @@ CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float*
   return __builtin_shufflevector(four(b), four(b + 4), 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/// Does the work of gather for four values of each bucket.
+/// Does the work of the function gather for four values of each bucket.
 CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                         float (*values)[kEight]) {
   F32x8 rows[4];
@@ -62,7 +62,7 @@ CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const f
 }
 #endif
 
-/// Does the work of gather for eight values of each bucket.
+/// Does the work of the function gather for eight values of each bucket.
 CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                          float (*values)[kEight]) {
 #if defined(__AVX2__)
@@ -113,8 +113,8 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
 
 constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits fill bytes
 
-/// Calls visit(b, i, count, bit) for each bucket b that overlaps the run: `count` values from value
-/// i of the run on, with bits from bit `bit` on.
+/// Calls visit(b, i, count, bit) for each bucket b with values in the run (the values of one call).
+/// The bucket has `count` values from value i of the run on. Their bits begin at bit number `bit`.
 template <class Visit>
 CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   int64_t bit = 0;
@@ -128,9 +128,9 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Splits `count` values by the bytes of their bits. Calls one(i) for each value before the first
-/// whole byte, unit(i) for each kUnit values after it, and rest(i, left) for the last left < kUnit
-/// values.
+/// Splits `count` values, with one bit each, so that most bits can be written as whole bytes. Calls
+/// one(i) for each value before the first whole byte, then unit(i) for each kUnit values, then
+/// rest(i, left) for the last left < kUnit values.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;

@@ -43,7 +43,8 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(min(of_rest, -largest_lane(-least)));
 }
 
-/// Copies one panel. Lines beyond the last line of the operand are +0.
+/// Copies some rows of a or columns of b into one panel. Lines beyond the operand's last row or
+/// column become +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
                         int64_t k_stride, float* packed) {
@@ -76,8 +77,9 @@ CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   return most;
 }
 
-/// Stores the ranges of a panel's groups of k, except the least bits. Panels of columns also get
-/// totals. Returns the bitwise or of all fraction bits.
+/// Stores the bounds of a panel's values for each group of successive k, except the least last
+/// bits. Panels of b's columns also get sums of magnitudes (`total`). Returns the bitwise or of all
+/// fraction bits.
 template <int kWidth>
 CPD_FN uint32_t pack_ranges(int64_t count, const float* packed, PanelRange* range) {
   PanelRange* const first = range;

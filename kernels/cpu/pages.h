@@ -49,8 +49,8 @@ CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
   return i - i % kBlock + (i + page * kAhead) % kBlock;
 }
 
-/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below `end`. For each i,
-/// visits all pages. kStep must be a multiple of kLine.
+/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below `end`, and for each i
+/// for all four pages of the group. kStep must be a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {
@@ -59,19 +59,20 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   }
 }
 
-/// Returns the offset of the block after `block` in the order of for_blocks. After the last group,
-/// returns the block that would follow.
+/// Returns the offset of the block that for_blocks visits after `block`. After the last group of
+/// pages, returns the offset at which the next group would begin.
 CPD_FN std::int64_t next_block(std::int64_t block) {
   const std::int64_t next = block + kBlock;
   return next % kPage == 0 ? next + kGroup - kPage : next;
 }
 
-/// Prefetches the cache line one group after p into L2. Some L1 caches cannot hold two groups,
-/// because the groups' pages map to the same sets.
+/// Prefetches into L2 the cache line that is one group of four pages after p. Some L1 caches cannot
+/// hold two groups, because the groups' pages map to the same sets.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
 
-/// Prefetches two lines for a loop in block `block` at address p: the line one group later into L2,
-/// and the same line of the next block, which is already in L2, into L1.
+/// Prefetches two cache lines for a loop that is at address p in block `block`. The line one group
+/// of pages later is fetched into L2. The line one block later, which is already in L2, is fetched
+/// into L1.
 CPD_FN void prefetch_line(const float* p, std::int64_t block) {
   prefetch_group(p);
   __builtin_prefetch(p + (next_block(block) - block));
@@ -99,7 +100,8 @@ class PageValues {
       __builtin_prefetch(y_ + block + page * kPage, 1);
     }
   }
-  /// Stores the lanes of v as values i, i + 1, … of the given block in page `page`.
+  /// Stores the lanes of v as values i, i + 1, … of block `block` in memory page `page` of the
+  /// group.
   template <class V>
   CPD_FN void put(std::int64_t block, std::int64_t page, std::int64_t i, V v) {
     if (head_ == 0) {
@@ -116,8 +118,8 @@ class PageValues {
   }
 
  private:
-  /// Writes one page's block to `to`. The block begins at value `i` of the page. `row` has the last
-  /// line of the previous block, followed by the values of this block.
+  /// Writes a block of one memory page to `to`. The block begins at value `i` of the page. `row`
+  /// has the last cache line of the previous block, followed by the values of this block.
   CPD_FN void leave(float* row, float* to, std::int64_t i) const {
     if (i == 0) copy_few(to, row + kLine, head_);
     for (std::int64_t k = i == 0 ? kLine : 0; k < kBlock; k += kLine) {
@@ -165,13 +167,14 @@ class PageIntegers {
     for (std::int64_t page = 0; page < kPages; ++page) draw(0, page);
   }
 
-  /// Returns the random integers of a block in one page.
+  /// Returns the random integers for a block of kBlock elements in one memory page of the group.
   CPD_FN const std::uint32_t* of(std::int64_t block, std::int64_t page) const {
     if (!kFresh || given_ != nullptr) return given_ + block + page * kPage;
     return run_[block / kBlock % 2][page];
   }
 
-  /// Generates the random integers of the next block in one page.
+  /// Generates the random integers for the next block of kBlock elements in one memory page of the
+  /// group.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
     const std::int64_t next = next_block(block);
@@ -193,8 +196,8 @@ class PageIntegers {
   alignas(64) std::uint32_t run_[2][kPages][kFresh ? kBlock : 1];
 };
 
-/// Calls visit(page, i, random) as for_lines does, for one block and with the random integers of
-/// each line.
+/// Does the same as for_lines for one block, and passes the random integers of each cache line:
+/// calls visit(page, i, random).
 template <class R, class Visit>
 CPD_FN void for_lines(PageIntegers<R>& integers, std::int64_t block, Visit visit) {
   constexpr std::int64_t kPart = kBlock / kPages;

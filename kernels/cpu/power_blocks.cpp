@@ -44,8 +44,8 @@ CPD_FN void store_pair(Bf16* y, Pair pair) {
 
 CPD_FN I magnitude(U x) { return (I)(x & splat<U>(Pattern<F>::magnitude)); }
 
-/// Casts blocks along a row, one block in each lane of F at a time. Stops at the first block that
-/// PowerBlocks does not support. Returns the number of values cast.
+/// Casts blocks along a row, as many blocks at a time as a vector F has lanes. Stops at the first
+/// block that PowerBlocks does not support. Returns the number of values cast.
 template <class T>
 CPD_FN int64_t cast_along(const PowerBlocks blocks, int64_t n, const T* x, Bf16* y) {
   constexpr int64_t kStep = kLanes * kPowerBlock;

@@ -50,7 +50,8 @@ CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t lin
   return least;
 }
 
-/// Implements Bf16Table::pair for operands in which neighboring values belong to different lines.
+/// Implements Bf16Table::pair for operands in which neighboring values belong to different lines
+/// (rows of a or columns of b).
 template <class T>
 CPD_FN uint32_t pair_across(int64_t lines, int64_t count, const T* x, int64_t k_stride,
                             uint32_t* words, int64_t stride) {

@@ -16,9 +16,9 @@ using std::uint8_t;
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Calls one(at) for each group of V's lanes of several binary32 arrays of n values. at[k] points
-/// to the group in array k, or to a buffer for the incomplete last group. `one` reads the first kIn
-/// arrays and writes the others.
+/// Processes several binary32 arrays of n values together, as many values at a time as V has lanes:
+/// calls one(at) for each such group. at[k] points to the group's values in array k, or to a buffer
+/// for the incomplete last group. `one` reads the first kIn arrays and writes the others.
 template <class V, int kIn, int kAll, class One>
 CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -61,8 +61,8 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Returns the scales of the elements in V's lanes from element i on. Each element must have a
-/// scale of its own (run.run = 1).
+/// Loads the scales of as many elements as V has lanes, from element i of the row on. Each element
+/// must have a scale of its own (run.run = 1).
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
   const ElementScale<V> at{load_f32<V>(run.factor + i), load_f32<V>(run.scale + i),
@@ -119,8 +119,8 @@ CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, inverts, one);
 }
 
-/// Calls body.operator()<R, route, V>() with the plan's rounding rule R, the route and the lanes V
-/// of the route.
+/// Calls body.operator()<R, route, V>() with the plan's rounding rule R, the route (the method of
+/// division by scales) and the lane type V in which the route computes.
 template <class Body>
 CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   if (route == ElementRoute::wide) {
@@ -196,8 +196,8 @@ CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
   return (any & 0xFFFF) == 0;
 }
 
-/// The scales of a row's blocks in a group of pages (pages.h). Requires run.run > 1 and a run.n
-/// that is a multiple of kGroup.
+/// Finds the scales of a row's blocks in a group of four memory pages (pages.h). Requires run.run >
+/// 1 and a run.n that is a multiple of kGroup.
 class PageScales {
  public:
   CPD_FN explicit PageScales(const ScaledRun& run)
@@ -205,7 +205,7 @@ class PageScales {
   CPD_FN void enter_group(const ScaledRun& run, int64_t group) {
     for (int64_t page = 0; page < kPages; ++page) first_[page] = (group + page * kPage) / run.run;
   }
-  /// Returns the scale of value i of page `page`.
+  /// Returns the scale of value i of memory page `page` in the current group.
   CPD_FN ElementScale<F> of(const ScaledRun& run, int64_t page, int64_t i) const {
     return splat_scale<F>(run, first_[page] + (i >> shift_));
   }
@@ -215,9 +215,10 @@ class PageScales {
   int64_t first_[kPages];
 };
 
-/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, one vector at a time;
-/// `at` is the index of the vector's first element. begin and end must be multiples of kBlock
-/// (pages.h). Changes the page after each scaled block, and prefetches lines of the next group.
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each of the four memory pages of a
+/// group, one vector at a time; `at` is the index of the vector's first element. begin and end must
+/// be multiples of kBlock (pages.h). Changes the page after each scaled block, and prefetches lines
+/// of the next group.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
@@ -239,7 +240,7 @@ CPD_FN bool fits_pages(const ScaledRun& run) {
   return run.rows == 1 && run.run > 1 && run.n % kGroup == 0;
 }
 
-/// Rounds a row in groups of pages with non-temporal stores.
+/// Rounds a row, four memory pages at a time (pages.h), with non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   PageValues values(y);
@@ -341,7 +342,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   }
 }
 
-/// Stores the packed codes of whole groups of pages by non-temporal stores.
+/// Stores the packed codes of whole groups of four memory pages by non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
   constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width

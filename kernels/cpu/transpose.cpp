@@ -11,9 +11,10 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Exchanges the rows and columns of a square of words. Each step takes two neighboring rows: their
-/// even words become a row of the first half, their odd words a row of the second half. In terms of
-/// a word's row and column, written as one binary number, a step rotates the digits by one.
+/// Exchanges the rows and columns of a square of words. A step takes each two neighboring rows.
+/// Their even words become a row of the upper half, and their odd words a row of the lower half. If
+/// a word's row and column are written as one binary number, a step rotates the digits of that
+/// number by one.
 template <class V>
 CPD_FN void transpose_square(Unsigned<V>* rows) {
   using U = Unsigned<V>;
@@ -70,7 +71,8 @@ CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, i
     if (from_stride >= to_stride) {
       for (int64_t r = 0; r < whole_rows; r += kLanes) {
         for (int64_t c = 0; c < whole_columns; c += kLanes) {
-          // The hardware does not prefetch rows in other pages.
+          // Prefetches by an instruction, because the hardware does not prefetch rows in other
+          // memory pages.
           for (int k = 0; k < kLanes; ++k)
             __builtin_prefetch(from + (r + kLanes + k) * from_stride + c);
           at(r, c);

@@ -18,7 +18,7 @@ static_assert(sizeof(ArithmeticTask) <= 4000, "a kernel's parameters have at mos
 
 /// Returns the result of the call's operation on x, y and z, rounded to odd. The operands are
 /// binary32 values or, with kAny, any binary64 values; kAny does not support quotients and square
-/// roots. `down`: as for exact_sum.
+/// roots. `down`: the result will be rounded down.
 template <bool kAny>
 CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
   if constexpr (!kAny) {

@@ -12,13 +12,13 @@
 
 namespace cpd::cuda {
 
-/// The sums of one element: the unit's sum and, with promotion, the accumulator's outer sum.
+/// The sums of one element: the matrix unit's sum and, with promotion, the accumulator's outer sum.
 struct UnitState {
   float sum = 0.0F;
   float unit = 0.0F;
 };
 
-/// Calls run.operator()<Rule<…>>() with the rule that rounds the unit's sum.
+/// Calls run.operator()<Rule<…>>() with the rule that rounds the matrix unit's sum.
 template <class Run>
 CPD_FN void with_unit_rule(const BlockFmaPlan& plan, Run run) {
   if (plan.sum.mode == Rounding::toward_zero) {
@@ -47,9 +47,9 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
   return state;
 }
 
-/// Promotes after `done` products: adds the unit's sum to the accumulator's sum and sets the unit's
-/// sum to +0. Without promotion, rounds the unit's sum into the accumulator's format. `draws` is
-/// the number of random integers before the element's first.
+/// Promotes after `done` products: adds the matrix unit's sum to the accumulator's sum and sets the
+/// matrix unit's sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's
+/// format. `draws` is the number of random integers before the element's first.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -126,8 +126,8 @@ class UnitSum {
   }
 
  private:
-  /// The operands of a unit with scales. The index of a scale counts values of k from the first k
-  /// of the step.
+  /// The operands of a matrix unit with scales. The index of a scale counts values of k from the
+  /// first k of the step.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -140,7 +140,8 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  /// Returns the unit's sum after a block, for the adders that do not align all products first.
+  /// Returns the matrix unit's sum after a block, for the adders that do not align all products
+  /// first.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
                                    int count, double sum) {

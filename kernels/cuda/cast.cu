@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts contiguous values of one type stochastically, one Pack at a time, in the order of
-/// for_elements. x and out must be aligned to 16 bytes.
+/// Casts contiguous values of one type stochastically, one Pack (four neighboring values) at a
+/// time, in the order of for_elements. x and out must be aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Casts contiguous values of one type in a mode that is not stochastic. Each thread casts one Pack
-/// in each iteration. x and out must be aligned to 16 bytes.
+/// (four neighboring values) in each iteration. x and out must be aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x, void* out) {

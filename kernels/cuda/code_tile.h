@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread block's tile of codes in shared memory. One thread packs or unpacks a group of eight
-// codes; neighboring threads copy neighboring bytes from and to global memory. Compiles for host
-// and device.
+// Packs and unpacks a tile of codes in shared memory, one tile for each thread block. One thread
+// packs or unpacks a group of eight codes; neighboring threads copy neighboring bytes from and to
+// global memory. Compiles for host and device.
 #pragma once
 
 #include <cstdint>

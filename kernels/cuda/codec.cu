@@ -49,7 +49,8 @@ CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& 
 }
 
 /// Encodes contiguous values of one type in a mode that is not stochastic; a thread encodes one
-/// Pack at a time. x must be aligned to 16 bytes. `fours`: has_four_codes is true for the result.
+/// Pack (four neighboring values) at a time. x must be aligned to 16 bytes. `fours`: has_four_codes
+/// is true for the result.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x,
@@ -75,8 +76,8 @@ __global__ void __launch_bounds__(kThreads)
   pack_tiles(plan.bits, n, packed, fill);
 }
 
-/// Decodes to contiguous values of one type; a thread decodes one Pack at a time. out must be
-/// aligned to 16 bytes. `fours`: has_four_codes is true for the codes.
+/// Decodes to contiguous values of one type; a thread decodes one Pack (four neighboring values) at
+/// a time. out must be aligned to 16 bytes. `fours`: has_four_codes is true for the codes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const std::uint8_t* packed,

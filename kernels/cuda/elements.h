@@ -108,7 +108,8 @@ CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
 
 // --- of a type known at compile time -------------------------------------------------------------
 
-/// Returns element `at` as value_at does. A NaN keeps its payload.
+/// Returns element `at` of memory of a type known at compile time, converted exactly to binary32. A
+/// NaN keeps its payload.
 template <DType type>
 CPD_FN float value_of(const void* data, std::int64_t at) {
   if constexpr (type == DType::f32) return static_cast<const float*>(data)[at];
@@ -170,8 +171,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
-  /// Copies element `at` of `data` into value i of the Pack, which must be 0 before. `put` copies a
-  /// value back.
+  /// Copies element `at` of `data` into value i of the Pack (four neighboring values), which must
+  /// be 0 before. `put` copies a value back.
   CPD_FN void take(int i, const void* data, std::int64_t at) {
     if constexpr (type == DType::f32) {
       words[i] = static_cast<const std::uint32_t*>(data)[at];
@@ -201,8 +202,9 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
   }
 };
 
-/// Returns a Pack with change(value) for each value of a Pack. The calls are written without a
-/// loop: then nvcc moves branches that depend only on the plan out of the caller's loop.
+/// Returns a Pack (four neighboring values) with change(value) for each value of a Pack. The calls
+/// are written without a loop: then nvcc moves branches that depend only on the plan out of the
+/// caller's loop.
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
@@ -211,8 +213,8 @@ CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   return pack;
 }
 
-/// Returns a Pack with change(value, R) for each value of a Pack, where R is the value's random
-/// integer.
+/// Returns a Pack (four neighboring values) with change(value, R) for each value of a Pack, where R
+/// is the value's random integer.
 template <Stored stored, DType type, class Integers, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
   Pack<type> pack;

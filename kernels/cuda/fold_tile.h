@@ -67,7 +67,7 @@ class ElementPlanes {
   CPD_FN void round_tree(std::int64_t) {
     trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
   }
-  /// Returns plane q of the running sum.
+  /// Returns plane q (one value of each sum's state) of the running sum.
   CPD_FN T& plane(int q) {
     if (plan_.order.scheme == Scheme::pairwise) return trees_[q];
     return q == 0 ? sum : second;
@@ -171,7 +171,8 @@ class ElementSum {
                     std::int64_t k, const std::uint32_t* given = nullptr)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}
 
-  /// sum() and second() return planes 0 and 1 of a running sum that is not pairwise.
+  /// sum() and second() return planes 0 (the values of each sum's state) and 1 of a running sum
+  /// that is not pairwise.
   CPD_FN T& sum() { return planes_.sum; }
   CPD_FN T& second() { return planes_.second; }
   CPD_FN T& plane(int q) { return planes_.plane(q); }

@@ -62,21 +62,21 @@ CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int s
   return place;
 }
 
-/// Returns the number of values of k in a step of at most `depth` values. For a matrix unit, a step
-/// has whole blocks or groups.
+/// Returns the number of values of k that are copied to shared memory at a time, at most `depth`.
+/// For a matrix unit, the number is a multiple of its block or group.
 CPD_FN int step_of(const AccumulatorPlan& plan, int depth = kDepth) {
   if (plan.scheme != Scheme::block_fma) return depth;
   const int whole = plan.unit.group > 0 ? plan.unit.group : plan.unit.block;
   return depth / whole * whole;
 }
-/// Returns the index in shared memory of value k of a step.
+/// Returns the index in shared memory of the value at k, counted from the first copied value.
 CPD_FN int place_of_k(const AccumulatorPlan& plan, int k, int depth = kDepth) {
   if (plan.unit.group == 0 || k >= step_of(plan, depth)) return k;
   return place_in_order(plan.unit, k);
 }
 
-/// Copies this thread's share of kSide lines of `count` values of k. Elements beyond the edge of
-/// the matrix, or beyond `count`, become +0.
+/// Copies this thread's share of kSide lines (rows of a or columns of b), `count` values of k each,
+/// to shared memory. Elements beyond the edge of the matrix, or beyond `count`, become +0.
 CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x,
                             std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
                             std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
@@ -129,8 +129,8 @@ class TileThread {
         call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
         p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_, memory.b);
   }
-  /// Adds the products of the values in shared memory to the sum. The caller must place a barrier
-  /// before this call.
+  /// Adds the products of the values in shared memory to the thread's sum. The caller must place a
+  /// barrier before this call.
   CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {
     sum_.add(call_, &memory.a[0][thread_ / kSide], &memory.b[0][thread_ % kSide], k, count, ranges);
   }
@@ -209,7 +209,7 @@ struct SumSpan {
   std::uint64_t draws = 0;
 };
 
-/// A sum of any scheme but block_fma: sequential (also in chunks), Kahan's or pairwise.
+/// Computes a sum of any scheme except block_fma: sequential, chunked, Kahan's or pairwise.
 template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
@@ -337,7 +337,7 @@ class OrderedSum {
   float state_[kPlanes];
 };
 
-/// Returns the number of values of k in the step that begins at k.
+/// Returns the number of values of k that are copied to shared memory together, from k on.
 CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.product.depth - k;
   return left < step ? static_cast<int>(left) : step;

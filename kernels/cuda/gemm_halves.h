@@ -34,8 +34,8 @@ template <Half kHalf>
 using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
 constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
 
-/// The operands whose products the 16-bit lanes represent exactly, with one bit to spare
-/// (split_short).
+/// Defines the set of operands whose products 16-bit lanes represent exactly, with one bit to
+/// spare, as split_short requires.
 template <Half kHalf>
 struct HeldOperands {
   static constexpr Format kFormat = format_of(kHalf);
@@ -53,8 +53,9 @@ struct HeldOperands {
   }
 };
 
-/// The codes of a patch's lines: one line in the first half and one in the second half of a tile's
-/// lines.
+/// The codes of one operand at one k, for the sums of one thread: of kPatch lines (rows of a or
+/// columns of b) in the first half of the tile's lines, and of kPatch lines in the second half. A
+/// pair holds the codes of two neighboring lines.
 union alignas(16) HalfCodes {
   std::uint16_t codes[2 * kPatch];
   std::uint32_t pairs[kPatch];
@@ -197,7 +198,8 @@ class HalvesThread {
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  /// Returns whether no sum can overflow and no sum is -0 while a group of k is added.
+  /// Returns whether no sum can overflow and no sum is -0 while the products of one group of kGroup
+  /// values of k are added.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const FastPlan& fast = call_.plan.sum.fast;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];

@@ -63,8 +63,8 @@ struct WideMemory {
   WideOperand a, b;
 };
 
-/// Copies this thread's share of kLines lines of `count` values of k by calling take(k, line,
-/// value). Values beyond the matrix or beyond `count` are +0.
+/// Reads this thread's share of kLines lines (rows of a or columns of b), `count` values of k each,
+/// and calls take(k, line, value). Values beyond the matrix or beyond `count` are +0.
 template <int kLines, class Take>
 CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
                        std::int64_t k_stride, std::int64_t lines, int count, int thread,
@@ -82,8 +82,8 @@ CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t
     line += line_step;
   }
 }
-/// Copies this thread's share of both operands (load_lines): values k … k + count - 1 of a tile's
-/// lines.
+/// Copies this thread's share of both operands to shared memory: values k … k + count - 1 of the
+/// tile's rows of a and columns of b.
 template <int kLines, class TakeA, class TakeB>
 CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::int64_t k, int count,
                           int thread, TakeA take_a, TakeB take_b) {
@@ -150,8 +150,8 @@ struct PatchSums {
   float outer[kPatch * kPatch];  ///< sums over the chunks
 };
 
-/// One line of a and one line of b of a thread's patch, in shared memory. a(k) and b(k) return
-/// their values at k.
+/// The operands of one of a thread's 4 x 4 sums, in shared memory: a row of a and a column of b.
+/// a(k) and b(k) return the values at k.
 struct PatchOperands {
   const Four* a_values;
   const Four* b_values;
@@ -243,9 +243,9 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
-/// Returns whether split_short rounds the products correctly, given the or-ed fraction bits of the
-/// operands. Such products have at most 22 bits; bits are lost only far below the least spacing of
-/// the format.
+/// Returns whether split_short rounds the products correctly. The arguments are the bitwise or of
+/// the fraction bits of each operand's values. Such products have at most 22 bits; bits are lost
+/// only far below the least spacing of the format.
 CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
   return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;
@@ -314,7 +314,7 @@ class WideThread {
       }
     }
   }
-  /// Stores the sums in memory as the results.
+  /// Stores the results of the thread's 4 x 4 sums.
   CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) place_.store(i, result_of(results[i]));
@@ -440,8 +440,8 @@ CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
   return taken;
 }
 
-/// Returns whether the sums of a product's tiles are in registers. Chunks must then end with a
-/// group of k.
+/// Returns whether the kernels of this file, with sums in registers, support a product. Chunks must
+/// have a multiple of kGroup products.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   if (plan.ends_in_kernel() || plan.sum.fast.guarded) return false;
   bool takes = false;

@@ -104,7 +104,7 @@ class ScaledSum {
  private:
   CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 
-  /// Starts the sum of the block of products that begins at k.
+  /// Starts the sum over the block of values of k that begins at k.
   CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
     const ProductScales& s = call.scales;
     first_k_ = k;

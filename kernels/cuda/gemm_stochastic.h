@@ -28,8 +28,8 @@ struct StochasticSteps {
   bool products_fit;  ///< none is beyond the format's max
 };
 
-/// Returns the number of low bits that the fast steps omit from random integers, for operands in
-/// these ranges. Returns -1 if the fast steps are not exact.
+/// Returns the number of low bits of the random integers that the fast path omits, because they
+/// have no effect on operands in these ranges. Returns -1 if the fast path is not exact.
 CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
   const StochasticPlan& way = plan.fast.stochastic;
   const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;
@@ -102,12 +102,13 @@ CPD_FN bool is_stochastic(FastPath path) {
   with_path(path, [&]<class Path>() { is = Path::kStochastic; });
   return is;
 }
-/// Returns whether the plan allows fast steps for its sums.
+/// Returns whether the plan allows the fast path of stochastic rounding for its sums.
 CPD_FN bool may_take_short_steps(const GemmPlan& plan) {
   return plan.scheme == Scheme::sequential && is_stochastic(plan.fast.path) &&
          (plan.exact_products || plan.fast.stochastic.on_grid);
 }
-/// Returns whether a sum takes fast steps. They must begin with a block of random words.
+/// Returns whether a sum can be computed by the fast path. `first`, the number of the sum's first
+/// random integer, must be the first of a block of random words.
 CPD_FN bool has_short_steps(const GemmPlan& plan, std::uint64_t first) {
   const auto in_block = static_cast<std::uint64_t>(4 * draws_per_word(plan.sum.random_bits));
   return kHasDirectedRounding<float> && may_take_short_steps(plan) && first % in_block == 0;

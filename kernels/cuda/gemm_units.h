@@ -5,11 +5,11 @@
 // device.
 //
 // A thread block computes 64 x 64 sums; each thread has 4 x 4 sums in registers. Up to 32 values of
-// k at a time are copied to shared memory, each together with its exponent. A unit's block of
-// products takes two loops. The first loop finds the greatest exponents, for two sums in one word
-// (exponent_pairs.h). The second loop aligns the products in binary32 and sums them as integers. If
-// ShortBlocks does not support one of a thread's sums, the thread ends the block for all of its
-// sums in binary64, one after the other.
+// k at a time are copied to shared memory, each together with its exponent. A matrix unit's block
+// of products takes two loops. The first loop finds the greatest exponents, for two sums in one
+// word (exponent_pairs.h). The second loop aligns the products in binary32 and sums them as
+// integers. If ShortBlocks does not support one of a thread's sums, the thread ends the block for
+// all of its sums in binary64, one after the other.
 #pragma once
 
 #include "cpd/numeric/units/exponent_pairs.h"

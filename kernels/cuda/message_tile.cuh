@@ -96,8 +96,8 @@ CPD_DEVICE void round_values(const ThreadBlock& block, std::int64_t n, const flo
 }
 
 /// Writes a message. code_of(i) must return the code of value i. put_numbers(tile, first, thread)
-/// must write a thread's share of the numbers of a block's buckets; `first` is the number of the
-/// block's first value.
+/// must write a thread's share of the numbers (norms, means or scales) of the buckets in a block.
+/// `first` is the index of the block's first value.
 template <class CodeOf, class PutNumbers>
 CPD_DEVICE void encode_message(const ThreadBlock& block, const MessageLayout& layout,
                                std::uint8_t* to, CodeTile& memory, CodeOf code_of,
@@ -119,9 +119,9 @@ CPD_DEVICE void encode_message(const ThreadBlock& block, const MessageLayout& la
   });
 }
 
-/// Reads a message: stores y[i] = value_of(code, numbers, b, i). `numbers` points to the numbers of
-/// the value's block, and b is the index of the value's bucket among them; b is 0 if there are no
-/// numbers.
+/// Reads a message: stores y[i] = value_of(code, numbers, b, i). `numbers` points to the numbers
+/// (norms, means or scales) of the buckets in the value's block, and b is the index of the value's
+/// bucket. b is 0 if there are no numbers.
 template <class ValueOf>
 CPD_DEVICE void decode_message(const ThreadBlock& block, const MessageLayout& layout,
                                const std::uint8_t* from, float* y, CodeTile& memory,

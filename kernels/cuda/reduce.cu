@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ Reduc
     });
   });
 }
-/// Counts the values of each segment that are not finite, and finds the largest finite magnitude.
-/// With kCasts, also counts the values that the cast rounds to zero and all values that are zero
-/// after the cast.
+/// Counts the values of each segment (a range of a layer's values) that are not finite, and finds
+/// the largest finite magnitude. With kCasts, also counts the values that the cast rounds to zero
+/// and all values that are zero after the cast.
 template <Rounding mode, bool kCasts>
 __global__ void __launch_bounds__(kThreads)
     count_values(const __grid_constant__ ReduceCall call, SegmentCounts* counts) {

@@ -82,7 +82,8 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
 
 // --- one value -----------------------------------------------------------------------------------
 
-/// Returns value number `at` of a segment in message from[which].
+/// Decodes and returns value number `at` of a segment (a range of a layer's values) from message
+/// number `which` of the call.
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
                         Codes codes, std::int64_t at) {
   const auto c = static_cast<int>(codes);
@@ -146,8 +147,8 @@ CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegme
                                    call.cast);
 }
 
-/// Returns the sum of a value over a group of ranks. from[first] is the message of the group's
-/// first member.
+/// Returns the sum of a value over a group of ranks. The message of the group's first member is
+/// number `first` of the call.
 template <Rounding mode>
 CPD_CALL float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                          std::int64_t unit, std::int64_t first, std::int64_t members) {
@@ -186,8 +187,8 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
-/// Adds term k to a running sum. `first` and `second` become the codes of the sum's planes (its
-/// running values) or, after the last term, the code of the result.
+/// Adds term k to a running sum. Afterwards, `first` and `second` hold the codes of the two values
+/// of the sum's state. After the last term, `first` holds the code of the result.
 template <Rounding mode>
 CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                      std::uint32_t& first, std::uint32_t& second) {
@@ -223,7 +224,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
 
 // --- blocks --------------------------------------------------------------------------------------
 
-/// Returns the segment to which a tile belongs.
+/// Returns the segment (a range of a layer's values) to which a tile belongs.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
   int low = 0;
   for (int high = call.segment_count - 1; low < high;) {
@@ -248,7 +249,7 @@ CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run 
 }
 
 /// Packs the codes of a tile and copies them to the message, to the position of value `begin` of
-/// the segment.
+/// the segment (a range of a layer's values).
 CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
                            const ReduceSegment& segment, std::int64_t begin, int count, Codes kind,
                            const std::uint32_t* codes, std::uint8_t* bytes) {

@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Does the work of find_largest for contiguous values. `lanes` threads share `packs` Packs of a
-/// block, which are one of `items` items.
+/// Does the work of find_largest for contiguous values. `lanes` threads share `packs` Packs (four
+/// neighboring values each) of a block, which are one of `items` items.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Raises *largest to the largest magnitude of n contiguous values. A thread reads four Packs at a
-/// time; a thread block performs one atomic operation.
+/// Raises *largest to the largest magnitude of n contiguous values. A thread reads four Packs (four
+/// neighboring values each) at a time; a thread block performs one atomic operation.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_of_all(std::int64_t n, const void* x, bool with_nan, std::uint32_t* largest) {
@@ -218,7 +218,8 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of) {
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Queues a kernel that casts Packs. Returns false if the tensors or the route do not allow it.
+/// Queues a kernel that casts Packs (four neighboring values each). Returns false if the tensors or
+/// the route do not allow it.
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
   if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||

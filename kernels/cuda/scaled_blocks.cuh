@@ -22,8 +22,8 @@ struct ShortForm {
       : power(power_rule_of(plan)), in_binary32(steps_in_binary32(plan)) {}
 };
 
-/// Computes scales as scale_of_largest does, by any rule. The function is not inlined, because
-/// there are many rules.
+/// Computes the scales of a block from its largest magnitude, by any rule. The function is not
+/// inlined, because there are many rules.
 inline CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32,
                                                    std::int64_t b, float largest) {
   if (in_binary32) return scale_of_largest<float>(of.call, of.cells, 1.0, b, largest);
@@ -40,7 +40,7 @@ CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortFo
   return scale_by_rules(of, form.in_binary32, b, bits_as<float>(largest));
 }
 
-/// The scales of a lane's columns or rows, or of the values of a Pack.
+/// The scales of a lane's columns or rows, or of the values of a Pack (four neighboring values).
 template <int kCount>
 struct LaneScales {
   ElementScale<float> of[kCount];
@@ -62,7 +62,8 @@ CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
 }
 
 /// cast_one and the next functions call cast_element, code_element and cast_by out of line. They
-/// handle the few values that a kernel's route or its Packs do not support.
+/// handle the few values that a kernel's route (method of division) does not support, and values
+/// that do not fill a Pack (four neighboring values).
 template <Rounding mode>
 CPD_CALL float cast_one(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
   return cast_element<mode>(call, i, random);
@@ -82,8 +83,8 @@ CPD_CALL Pack<type> cast_pack_alone(const ScaledCall& call, Pack<type> values,
   return changed<Stored::nearest>(values, [&](float v) { return cast_alone<mode>(call, v, at); });
 }
 
-/// Returns the values of a Pack in the scaled format, given the scales of their block. Uses a route
-/// in binary32 if that route supports the scales.
+/// Returns the values of a Pack (four neighboring values) in the scaled format, given the scales of
+/// their block. Uses a route in binary32 if that route supports the scales.
 template <class R, ElementRoute kRoute, DType type>
 CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, ElementScale<float> at) {
   if (route_at(call, at.scale) == kRoute) {
@@ -95,13 +96,14 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
 
 // --- blocks of neighbors ------------------------------------------------------------------------
 
-/// Returns the number of Packs of a lane. A warp then computes one block's scales in each lane,
-/// unless registers limit the number of Packs.
+/// Returns the number of Packs (four neighboring values each) of a lane. A warp then computes one
+/// block's scales in each lane, unless registers limit the number of Packs.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// A warp's part of a tensor in blocks of 2^shift neighboring values. Pack j of lane l is Pack
-/// number 32 j + l of the part. The Packs of 2^(shift - 2) neighboring lanes form one block for
-/// each j; lane j of these lanes computes the scales of block j.
+/// The values of a tensor that one warp handles, in blocks of 2^shift neighboring values. Pack j
+/// (four neighboring values) of lane l is Pack number 32 j + l of the part. The Packs of 2^(shift -
+/// 2) neighboring lanes form one block for each j; lane j of these lanes computes the scales of
+/// block j.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack
@@ -140,8 +142,8 @@ struct WarpBlocks {
     }
     return own;
   }
-  /// Returns the scales of the block of Pack j, given the scales that each lane has computed. All
-  /// lanes must call it.
+  /// Returns the scales of the block of Pack j (four neighboring values), given the scales that
+  /// each lane has computed. All lanes must call it.
   [[nodiscard]] CPD_DEVICE ElementScale<float> scale_at(ElementScale<float> own, int j,
                                                         bool two_levels) const {
     const int from = lane / lanes() * lanes() + j;

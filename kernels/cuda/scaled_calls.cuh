@@ -24,8 +24,8 @@ int decode_formed(const Launch& launch, const ScalesCall& of);
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// Checks the requirements of kernels that read Packs: contiguous values in consecutive blocks of
-/// 2^shift values.
+/// Checks the requirements of kernels that read Packs (four neighboring values each): contiguous
+/// values in consecutive blocks of 2^shift values.
 struct PackLayout {
   bool fit = false;
   int shift = 0;
@@ -92,8 +92,8 @@ void with_neighbors(const ScalesCall& of, int shift, Run run) {
   });
 }
 
-/// Calls run.operator()<R, kRoute, type>() with the rounding rule, the binary32 route and the type
-/// of a call's elements.
+/// Calls run.operator()<R, kRoute, type>() with the rounding rule, the binary32 route (method of
+/// division) and the type of a call's elements.
 template <class Run>
 void with_packs_route(const ScaledCall& call, Run run) {
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts Packs by a route in binary32. Blocks whose scales this route does not support take the
-/// binary64 route.
+/// Casts Packs (four neighboring values each), with the division by scales in binary32. Divides in
+/// binary64 in blocks whose scales do not allow binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Returns the scales for a Pack whose values all lie in one block with scales `at`.
+/// Returns the scales for a Pack (four neighboring values) whose values all lie in one block with
+/// scales `at`.
 CPD_DEVICE LaneScales<4> same_scales(const ScaledCall& call, ElementRoute route,
                                      ElementScale<float> at) {
   return {{at, at, at, at}, route_at(call, at.scale) == route};
@@ -62,7 +63,7 @@ CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute rout
   return at;
 }
 
-/// Casts contiguous values stochastically by a route in binary32.
+/// Casts contiguous values stochastically, with a division by scales (route) in binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
@@ -110,8 +111,9 @@ struct CodesOut {
   unsigned long long* first_nan;
 };
 
-/// Returns the codes of a Pack by any route. Sets *lost to the number of the first value that is a
-/// NaN without a code, or to 4 if there is none.
+/// Returns the codes of a Pack (four neighboring values), with any method of division by scales.
+/// Sets *lost to the number of the first value that is a NaN without a code, or to 4 if there is
+/// none.
 template <Rounding mode, DType type>
 CPD_CALL FourCodes codes_alone(const ScaledCall& call, Pack<type> values, LaneScales<4> at,
                                int* lost) {
@@ -145,7 +147,8 @@ CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type
   return {{code(0), code(1), code(2), code(3)}};
 }
 
-/// Encodes Packs to codes of 4 or 8 bits, rounded to nearest-even by a route in binary32.
+/// Encodes Packs (four neighboring values each) to codes of 4 or 8 bits, rounded to nearest-even by
+/// a route in binary32.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ ScaledCall call, int shift, CodesOut to) {

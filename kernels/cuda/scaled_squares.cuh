@@ -12,19 +12,21 @@ namespace cpd::cuda {
 constexpr int kPatchSide = 32;  ///< of the part of a square that a warp holds
 constexpr int kLaneRows = 8;    ///< of a patch, that a lane holds
 
-/// Returns the side of a square for blocks of `length` values: the side of one patch or of four
-/// patches.
+/// Returns the side of a square of values, which the threads process together, for blocks of
+/// `length` values. A square has the side of one patch (32 x 32 values, held by one warp) or of
+/// four patches.
 constexpr int square_side(int length) { return length > kPatchSide ? 4 * kPatchSide : kPatchSide; }
 /// Returns the number of a square's warps along one side.
 constexpr int square_warps(int length) { return square_side(length) / kPatchSide; }
 constexpr int square_patches(int length) { return square_warps(length) * square_warps(length); }
-/// Returns the number of threads of a thread block, which holds one square of several patches, or
-/// several squares of one patch.
+/// Returns the number of threads of a thread block. The thread block holds one square of 16 patches
+/// (of 32 x 32 values), or several squares of one patch.
 constexpr int square_threads(int length) {
   return square_patches(length) == 1 ? kThreads : square_patches(length) * kWarpSize;
 }
 
-/// Returns the number of squares of a layout in blocks of one column.
+/// Returns the number of squares (of side x side values) that cover a tensor in blocks of one
+/// column.
 CPD_FN std::int64_t squares_of(const BlockLayout& layout, int side) {
   const auto pieces = [&](std::int64_t n) { return (n + side - 1) / side; };
   return layout.planes * pieces(layout.height) * pieces(layout.width);
@@ -46,8 +48,8 @@ CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
   }
 }
 
-/// The largest magnitudes of a square's columns or rows, found by each of the warps along a column
-/// or row.
+/// The largest magnitudes of a square's columns or rows, as each of four warps has found them in
+/// its part.
 struct SquareMaxima {
   std::uint32_t of[4][4 * kPatchSide];
 };
@@ -55,12 +57,12 @@ struct SquareMaxima {
 /// A warp's patch of 32 x 32 values, in blocks of kLength values of a column and of kLength values
 /// of a row. Lane l has rows 8 (l / 8) … 8 (l / 8) + 7 of columns 4 (l % 8) … 4 (l % 8) + 3. A lane
 /// computes the scales of some of the blocks of which it holds values. kPacked: rows of the tensor
-/// are aligned to Packs.
+/// are aligned to Packs (four neighboring values each).
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {
   static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
-  /// The number of lanes of a warp that hold values of one block: kDown for a block of a column,
-  /// kAcross for a block of a row.
+  /// kDown: the number of lanes of a warp that hold values of one block of a column. kAcross: the
+  /// same for a block of a row.
   static constexpr int kDown = kLength < kPatchSide ? kLength / kLaneRows : 4;
   static constexpr int kAcross = kLength < kPatchSide ? kLength / 4 : 8;
   static constexpr int kOwnColumns = 4 / kDown, kOwnRows = kLaneRows / kAcross;
@@ -73,7 +75,7 @@ struct WarpPatch {
   int lane, down, across;  ///< the lane's place in the warp, the warp's in the square
   Pack<type> values[kLaneRows];
 
-  /// Loads the patch of warp `warp` of square number `number`.
+  /// Loads the patch (32 x 32 values) of warp `warp` in square number `number`.
   CPD_DEVICE WarpPatch(const BlockLayout& layout, std::uint32_t number, int warp, const void* x)
       : width(layout.width),
         lane(static_cast<int>(threadIdx.x) % kWarpSize),
@@ -175,9 +177,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// Returns the maximum of `most` over the four warps along a block. This warp is number `along`
-  /// of the four. The warps of a square form four such lines; this line has number `beside`. All
-  /// threads of the thread block must call it.
+  /// Returns, for each lane, the maximum of `most` over the four warps that share its block. The 16
+  /// warps of a square form four groups of such warps. This warp is number `along` in group number
+  /// `beside`. All threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;
@@ -189,8 +191,8 @@ struct WarpPatch {
   }
 };
 
-/// Calls visit(patch) for the patches of a warp's squares. Every warp of a square makes the same
-/// number of calls.
+/// Calls visit(patch) for each patch (32 x 32 values) that this warp processes, one in each of its
+/// squares. Every warp of a square makes the same number of calls.
 template <class Patch, class Visit>
 CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   constexpr std::uint32_t kPatches = Patch::kWarps * Patch::kWarps;
@@ -203,7 +205,8 @@ CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   }
 }
 
-/// Casts a lane's part of a patch by any route. The first value of the part has index `first`.
+/// Casts a lane's values of a patch (32 x 32 values), with any method of division by scales. The
+/// first value has index `first`.
 template <Rounding mode, DType type, bool kByRows, int kCount>
 CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
                                LaneScales<kCount> at, void* out) {
@@ -217,7 +220,8 @@ CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int r
   }
 }
 
-/// Stores a patch, cast with the scales of its columns or of its rows.
+/// Casts a patch (32 x 32 values) with the scales of its columns or of its rows, and stores the
+/// results.
 template <class R, ElementRoute kRoute, bool kByRows, class Patch, int kCount, DType type>
 CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneRows],
                            const ScaledCall& call, const LaneScales<kCount>& at, void* out) {
@@ -235,8 +239,8 @@ CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneR
   }
 }
 
-/// Returns the scales of a patch's columns. Passes the scales that this lane computes to
-/// visit(block, scales). All threads of the thread block must call it.
+/// Returns the scales of the columns of a patch (32 x 32 values). Passes the scales that this lane
+/// computes to visit(block, scales). All threads of the thread block must call it.
 template <ElementRoute kRoute, class Patch, class Visit>
 CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall& of,
                                            const ShortForm& form, SquareMaxima* shared,
@@ -255,7 +259,8 @@ CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall&
   }
   return at;
 }
-/// Casts a patch in the blocks of its columns. All threads of the thread block must call it.
+/// Casts a patch (32 x 32 values) in blocks of columns. All threads of the thread block must call
+/// it.
 template <class R, ElementRoute kRoute, class Patch>
 CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const ShortForm& form,
                                 void* out, SquareMaxima* shared) {
@@ -282,7 +287,7 @@ struct ColumnBlocks {
 };
 
 /// Calls run.operator()<type, kLength>() with the type and the block length of the call. Supports
-/// blocks of columns in a tensor whose rows are aligned to Packs.
+/// blocks of columns in a tensor whose rows are aligned to Packs (four neighboring values each).
 template <class Run>
 void with_packed_columns(const ScalesCall& of, int length, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
@@ -292,7 +297,8 @@ void with_packed_columns(const ScalesCall& of, int length, Run run) {
   });
 }
 /// Calls run.operator()<type, kPacked, kLength>() with the type and the block length of the call.
-/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs.
+/// Supports blocks of columns. `packed`: the tensor's rows are aligned to Packs (four neighboring
+/// values each).
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   if (packed) {

@@ -131,8 +131,8 @@ CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::in
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Returns the block of an element. Int must be able to hold the layout's number of elements;
-/// 32-bit integers are divided faster.
+/// Returns the number of the block that holds an element. Int must be able to hold the layout's
+/// number of elements; 32-bit integers are divided faster.
 template <class Int>
 CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const auto width = static_cast<Int>(layout.width), middle = static_cast<Int>(layout.middle);
@@ -146,7 +146,7 @@ CPD_FN Int block_of(const BlockLayout& layout, Int index) {
   const Int g = columns == 1 ? j : j / columns;
   return ((p * bands + i / rows) * middle + t) * across + g;
 }
-/// Returns the block of an element, as block_of does, for blocks of one column.
+/// Returns the number of the block that holds an element. Requires blocks of one column.
 CPD_FN std::uint32_t column_block_of(BlockLayout layout, std::uint32_t index) {
   layout.columns = layout.middle = 1;
   return block_of(layout, index);
@@ -163,7 +163,7 @@ CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
   return is_one_row ? i / static_cast<std::uint32_t>(layout.columns) : block_of(layout, i);
 }
 
-/// Returns the route for the elements of a block with this scale.
+/// Returns the route (method of division) for the elements of a block with this scale.
 CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   if (call.plan.arithmetic != Arithmetic::exact) return call.route;
   // A block with a caller's scale of 0 may contain an infinity.
@@ -171,14 +171,15 @@ CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   return beyond ? ElementRoute::wide : call.route;
 }
 
-/// Returns the value of x in the scaled format, by a route in binary32.
+/// Returns the value of x in the scaled format. Divides by the scales in binary32.
 template <class R, ElementRoute kRoute>
 CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at,
                         std::uint32_t random) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-/// Calls take(scaled, scales) with x divided by its scales, in the lanes of the element's route.
+/// Divides x by its scales, in the precision that the element's route requires, and calls
+/// take(scaled, scales).
 template <class Take>
 CPD_FN auto by_route(const ScaledCall& call, const ScaledPlan& plan, float x,
                      ElementScale<float> at, Take take) {
@@ -223,7 +224,8 @@ CPD_FN std::uint32_t code_by(const ScaledCall& call, float x, ElementScale<float
         round_to_whole_code<mode>(quotient, Unsigned<V>{random}, call.plan.element));
   });
 }
-/// Returns the code of element i of x. Sets *is_lost as code_by does.
+/// Returns the code of element i of x. Sets *is_lost if the element is NaN and has no code, unless
+/// the block's scale is NaN.
 template <Rounding mode>
 CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
                                   bool* is_lost) {

@@ -86,7 +86,8 @@ inline bool is_contiguous(const Strided& t, DType type) {
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-/// Returns whether a kernel may read or write a tensor in Packs of the tensor's type.
+/// Returns whether a kernel may read or write a tensor in Packs (four neighboring values each) of
+/// the tensor's type.
 inline bool has_packs(const Strided& t) {
   return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
 }
@@ -121,9 +122,9 @@ CPD_FN constexpr std::int64_t indices_of(Rounding mode, int random_bits, std::in
   return (n + elements - 1) / elements * 16;
 }
 
-/// Calls visit(i, R) for the elements i < n of Philox index `index` (philox.h), with the random
-/// integer R. 16 neighboring threads read 16 neighboring elements. Without random bits, the order
-/// is the same and R is 0.
+/// Calls visit(i, R) for each element i < n whose random integer R comes from the Philox words of
+/// index `index` (philox.h). 16 neighboring threads read 16 neighboring elements. Without random
+/// bits, the order is the same and R is 0.
 template <Rounding mode, class Visit>
 CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
                          const Source& source, Visit visit) {
@@ -152,9 +153,9 @@ CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& pl
   }
 }
 
-/// Does the work of for_elements for a stochastic mode without given integers and a short body.
-/// Handles the four words of a Philox block without a loop, so that four elements are read before
-/// the first is written.
+/// Does the work of for_elements for short loop bodies and stochastic rounding with generated
+/// integers. Handles the four words of a Philox block without a loop, so that four elements are
+/// read before the first is written.
 template <class Visit>
 CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
                                const Source& source, Visit visit) {
@@ -187,10 +188,10 @@ struct FourIntegers {
   std::uint32_t of[4];
 };
 
-/// Does the work of for_elements in Packs, for a stochastic mode without given integers and
-/// contiguous values of one type. Handles four Philox indices, from 4 * at on. Reads four Packs at
-/// a time, then calls visit(i, pack, integers) for elements i … i + 3. Calls rest(i, R) for the
-/// elements of the last, incomplete 16 Philox blocks.
+/// Does the work of for_elements in Packs (four neighboring values), for contiguous values of one
+/// type and stochastic rounding with generated integers. Handles four Philox indices, from 4 * at
+/// on. Reads four Packs at a time, then calls visit(i, pack, integers) for elements i … i + 3.
+/// Calls rest(i, R) for the elements of the last, incomplete 16 Philox blocks.
 template <DType type, class Visit, class Rest>
 CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& plan,
                              const Source& source, const void* x, Visit visit, Rest rest) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Selects the values of largest magnitude on a GPU. The limit is the least selected magnitude. It
-// is found digit by digit, from counts of all values. A span is a sequence of tiles. The selected
-// values of each span are counted, and the counts of all earlier spans are added up. So each
-// selected value gets its rank in the order of indices, independently of the order in which blocks
-// and threads run.
+// is found digit by digit, from counts of all values. A span is a sequence of tiles of the layer.
+// The selected values of each span are counted, and the counts of all earlier spans are added up.
+// So each selected value gets its rank in the order of indices, independently of the order in which
+// blocks and threads run.
 //
 // Memory traffic for each value: 20 bytes to read v (three counts of digits, the counts of spans,
 // rounding) and 4 bytes to write the term. With a residual, 12 bytes more: the first count reads x
@@ -118,7 +118,8 @@ CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call,
   }
 }
 
-/// Calls run, as for_ranked_tiles does, for the tiles of this thread block's spans.
+/// Ranks the selected values in the tiles of this thread block's spans, and calls `run` for each
+/// tile (for_ranked_tiles).
 template <class Run>
 CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call, TopKTile& memory,
                                  Run run) {

@@ -8,10 +8,12 @@
 namespace cpd {
 namespace {
 
-/// The number of elements of a strip, which then stay in the last-level cache. If a strip would
-/// have more than kLargestStrip elements, a tensor is not divided into strips.
+/// The number of elements of a strip (a range of whole rows), chosen so that the strip stays in the
+/// last-level cache. A tensor is not divided if a strip would have more than kLargestStrip
+/// elements.
 constexpr std::int64_t kStripElements = std::int64_t{1} << 21, kLargestStrip = kStripElements * 2;
-/// The least number of rows of a strip: they fill a cache line of binary32.
+/// The least number of rows of a strip (a range of whole rows): as many as a cache line holds
+/// binary32 values.
 constexpr std::int64_t kLeastRows = 16;
 /// The number of rows of random integers that are generated before they are transposed.
 constexpr std::int64_t kDrawn = 64;

@@ -40,17 +40,19 @@ class CPD_API BoxIntegers {
   std::vector<std::uint32_t> drawn_, all_;
 };
 
-/// The strips of a tensor that is contiguous along its second to last dimension (evenly strided
-/// dimensions count as one dimension). A strip has `rows` indices of that dimension and all indices
-/// of the last. Its elements are a range in row-major order.
+/// Divides a tensor that is contiguous along its second to last dimension into strips. (Evenly
+/// strided dimensions count as one dimension.) A strip has up to `rows` indices of that dimension
+/// and all indices of the last. The elements of a strip are consecutive in row-major order.
 class CPD_API Strips {
  public:
-  /// `wanted`: the number of rows of a strip. A strip has fewer rows if `wanted` rows exceed the
-  /// last-level cache. The number of rows is a multiple of `multiple`.
+  /// `wanted`: the number of rows of a strip (a range of whole rows). A strip has fewer rows if
+  /// `wanted` rows would not fit the last-level cache. The number of rows is a multiple of
+  /// `multiple`.
   Strips(const TensorView& x, std::int64_t wanted, std::int64_t multiple);
-  /// Returns whether the tensor can be divided into strips.
+  /// Returns whether the tensor can be divided into strips (ranges of whole rows).
   [[nodiscard]] bool fit() const { return rows_ > 0; }
-  /// Returns whether the tensor has strips and its last two dimensions are height x width.
+  /// Returns whether the tensor can be divided into strips (ranges of whole rows) and its last two
+  /// dimensions are height x width.
   [[nodiscard]] bool have(std::int64_t height, std::int64_t width) const {
     return fit() && x_.shape[x_.rank - 2] == height && x_.shape[x_.rank - 1] == width;
   }
@@ -59,7 +61,7 @@ class CPD_API Strips {
     std::int64_t begin = 0, size = 0;
     Box box;
   };
-  /// Returns the strip that contains an element, given by its row-major index.
+  /// Returns the strip (range of whole rows) that contains the element with this row-major index.
   [[nodiscard]] Strip of(std::int64_t element) const;
   /// Returns the box of `rows` x `columns` elements whose first element has row-major index
   /// `element`.
@@ -70,9 +72,10 @@ class CPD_API Strips {
   std::int64_t rows_ = 0;
 };
 
-/// Reads ranges of elements by way of strips, and stores the strip that was read last. Read(source,
-/// begin, n, buffer) returns elements begin … begin + n - 1: in the stored strip if it has all of
-/// them, and otherwise copied to the buffer. source(box) must return a strip's elements.
+/// Reads ranges of elements strip by strip (a strip is a range of whole rows), and stores the strip
+/// that was read last. Read(source, begin, n, buffer) returns elements begin … begin + n - 1: in
+/// the stored strip if it has all of them, and otherwise copied to the buffer. source(box) must
+/// return a strip's elements.
 template <class T>
 class StripReader {
  public:

@@ -206,8 +206,8 @@ void CastDirect(const CastCall& call) {
   });
 }
 
-/// Casts values of type T through buffers. For tensors x, out or random that are not contiguous or
-/// not of the kernels' type.
+/// Casts values of type T through buffers. Used if x, out or random is not contiguous or not of the
+/// kernels' type.
 template <class T>
 void CastStages(const CastCall& call) {
   if (Explains()) NoteKernel("cast");

@@ -35,8 +35,8 @@ int Copy(const Launch& /*launch*/, void* to, const void* from, std::int64_t byte
   return 0;
 }
 int Clear(const Launch& /*launch*/, void* memory, std::int64_t bytes) {
-  // Clears on threads: the system places a page near the thread that first writes the page. The
-  // same thread will also compute on the page.
+  // Clears the memory on threads, because the system places a memory page near the thread that
+  // first writes it. The same thread will later compute on the page.
   parallel_for(bytes, kPieceBytes, 4 * kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
   });

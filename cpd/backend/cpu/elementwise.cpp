@@ -13,9 +13,9 @@
 namespace cpd {
 namespace {
 
-/// Calls visit(offset, i, count, stride) for the ranges along the last dimension that make up
-/// elements begin … begin + n - 1. `offset` is in elements, and `i` is the number of elements
-/// before the range.
+/// Calls visit(offset, i, count, stride) for each range along the last dimension, until all
+/// elements begin … begin + n - 1 are covered. `offset` is in elements, and `i` is the number of
+/// elements before the range.
 template <class Visit>
 void ForRuns(const StridedRef& x, std::int64_t begin, std::int64_t n, Visit visit) {
   if (n == 0) return;
@@ -60,8 +60,8 @@ void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const StridedR
           });
 }
 
-/// Calls run(p) with a null pointer p. Its type points to the unsigned integer that has the
-/// element's size.
+/// Calls run(p) with a null pointer p, whose type selects a template: a pointer to the unsigned
+/// integer of the element's size.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {

@@ -37,7 +37,8 @@ T* Sized(std::vector<T>& buffer, std::int64_t n) {
 /// caches.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 
-/// Refers to the elements of a TensorView or a Strided, whose shape and strides must live as long.
+/// Refers to the elements of a TensorView or a Strided. The shape and strides of that object must
+/// live as long as this object.
 struct StridedRef {
   StridedRef(const TensorView& x)  // NOLINT(google-explicit-constructor)
       : data(x.data),
@@ -79,7 +80,7 @@ void ForRanges(std::int64_t begin, std::int64_t end, std::int64_t step, Run run)
   for (std::int64_t i = begin; i < end; i += step) run(i, std::min(step, end - i));
 }
 
-/// Rounds n values in place by a plan that uses no random integers.
+/// Rounds n values in place. The plan must use no random integers.
 template <class T>
 void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* values) {
   Kernels().cast({.n = n,
@@ -109,7 +110,7 @@ class Reader {
   const T* Read(std::int64_t begin, std::int64_t n);
   /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
-  /// Continues with other memory, whose elements have the same shape and strides.
+  /// Makes this object use other memory with elements of the same shape and strides.
   void Move(void* data) { x_.data = data; }
 
  private:
@@ -162,8 +163,8 @@ template <class T>
 class BoxReader {
  public:
   explicit BoxReader(const StridedRef& x) : x_(x) {}
-  /// Returns the box's values, valid until the next call. In a buffer, `gap` elements follow each
-  /// row.
+  /// Returns the values of a box (a two-dimensional range), valid until the next call. If they are
+  /// in a buffer, `gap` unused elements follow each row.
   BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
 
  private:

@@ -148,8 +148,8 @@ std::int64_t ImageOperand::OffsetOf(std::int64_t batch, const Term& term) const 
   return (group * channels_ + term.channel) * image_.stride[1];
 }
 
-/// Adds to `offset` the offset of the image's row that the term reads in the run's windows. Returns
-/// false if that row is outside the image.
+/// Adds to `offset` the offset of the image's row from which the term (a channel and a kernel
+/// element) is read, for the windows in `run`. Returns false if that row is outside the image.
 bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset) const {
   offset += run.image;
   for (int d = 0; d < windows_.rank - 1; ++d) {
@@ -167,7 +167,8 @@ bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset
   return true;
 }
 
-/// Writes the values of `terms` terms at the runs' windows, in row-major order.
+/// Copies `terms` rows of the unfolded image (one for each channel and kernel element) to memory,
+/// for the windows in `runs`, in row-major order.
 template <class T>
 void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_t terms,
                         const std::vector<Run>& runs, T* to) const {
@@ -202,7 +203,8 @@ void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_
   }
 }
 
-/// Writes the values of one term, given for the runs' windows, to the image.
+/// Writes one row of the unfolded image (one channel and kernel element), given for the windows in
+/// `runs`, to the image.
 template <class T>
 void ImageOperand::Put(std::int64_t batch, std::int64_t term, const std::vector<Run>& runs,
                        const T* from) const {

@@ -13,7 +13,7 @@
 
 namespace cpd {
 
-/// The positions of windows along one of an image's dimensions. Element `tap` of window number
+/// The windows of a convolution along one dimension of an image. Element `tap` of window number
 /// `place` is at position place * step + tap * dilation - before. Element i of the image is at
 /// position i * spread. All positions outside the image and between its elements hold +0.
 struct WindowAxis {
@@ -39,9 +39,9 @@ struct Windows {
 /// One thread's buffers for images.
 struct ImageBuffer;
 
-/// Matrices whose elements are elements of an image. A term is a pair (channel within a group,
-/// tap), and a window is a pair (image, place), both in row-major order. Rows of a matrix are terms
-/// and columns are windows; with Rows::windows the matrix is transposed.
+/// An image unfolded into matrices, without a copy. A row of a matrix is a term: a pair (channel
+/// within a group, element of the kernel). A column is a window: a pair (image, window position).
+/// Both are in row-major order. With Rows::windows the matrix is transposed.
 class CPD_API ImageOperand {
  public:
   /// The matrices of a batch. `groups`: one matrix for each group, with the windows of all images.
@@ -72,13 +72,15 @@ class CPD_API ImageOperand {
     std::int64_t count = 0;
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
-  /// For one tap of the last axis: the windows whose element at that tap is an element of the
-  /// image. They are first, first + every_, …, below `end`. The first window's element is `offset`
-  /// elements after the start of the row.
+  /// For one kernel element along the last axis: the windows in which the kernel element is on an
+  /// element of the image. The windows have the numbers first, first + every_, …, below `end`. The
+  /// image's element under the first window is `offset` elements after the start of the image's
+  /// row.
   struct LastTap {
     std::int64_t first = 0, end = 0, offset = 0;
   };
-  /// A term: a channel within the group, and a tap along each axis.
+  /// A row of the unfolded image: a channel within the group, and the position in the kernel along
+  /// each axis (`tap`).
   struct Term {
     std::int64_t channel = 0;
     std::array<std::int64_t, Windows::kMaxRank> tap{};
@@ -122,9 +124,9 @@ struct ProductImages {
   const ImageOperand* a = nullptr;
   const ImageOperand* b = nullptr;
   const ImageOperand* out = nullptr;
-  /// The ends of the chunks of a chunked sum, in ascending order. The last end is the product's
-  /// depth. A chunk without products is skipped. If the span is empty, each `chunk` products form a
-  /// chunk.
+  /// The ends of the chunks of a chunked sum, in ascending order of k. The last end is the
+  /// product's depth. A chunk without products is skipped. If the span is empty, each `chunk`
+  /// products form a chunk.
   std::span<const std::int64_t> chunk_ends;
 };
 

@@ -11,7 +11,8 @@
 
 namespace cpd {
 
-/// n values. They are x[i], or if r is not null the sums x[i] + r[i], which are written to `sum`.
+/// n values from which to select. Value i is x[i] if r is null. Otherwise value i is x[i] + r[i],
+/// which is also written to sum[i].
 struct Summands {
   std::int64_t n = 0;
   const float* x = nullptr;

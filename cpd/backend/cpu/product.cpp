@@ -60,7 +60,7 @@ thread_local Buffers g_buffers;
 constexpr std::size_t kMostKept = std::size_t{4}
                                   << 20;  ///< maximum floats of a buffer that is kept
 
-/// An operand's packed panels and the ranges of their values (GemmBlock).
+/// An operand in packed panels (GemmBlock), and the bounds of each panel's values.
 class Panels {
  public:
   Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
@@ -71,7 +71,7 @@ class Panels {
                       round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
-  /// Packs x, which is lines x k, or k x lines if `across` is set.
+  /// Packs the operand x. Its rows (or columns, if `across` is set) run along k.
   void Pack(const TensorView& x, bool across, int least_bits_within) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
@@ -84,8 +84,8 @@ class Panels {
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_,
                    least_bits_within, packed_, ranges_, logs_);
   }
-  /// Packs x with values of k in the unit's order (place_in_order). After the last of the `count`
-  /// values of k, +0 fills up to `padded` values.
+  /// Packs x with the values of k in the order in which the matrix unit adds (place_in_order).
+  /// After the last of the `count` values of k, +0 fills up to `padded` values.
   void PackInOrder(const TensorView& x, bool across, const BlockFmaPlan& unit,
                    std::int64_t padded) {
     const int line = across ? 1 : 0;
@@ -125,9 +125,8 @@ class Panels {
   std::vector<float> wide_, ordered_;
 };
 
-/// Adds term number k to n sums. `index` is the element number of the first sum; `given` has the
-/// caller's random integers. The kernel is called for ranges of sums whose numbers agree in bits 32
-/// and above.
+/// Adds term number k to each of n sums. `index` is the element number of the first sum; `given`
+/// has the caller's random integers. Numbers in one kernel call agree in bits 32 and above.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
@@ -143,7 +142,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// Adds c's values to the state of integer sums (KernelTable::fixed), with planes `plane` apart.
+/// Adds c to integer sums (KernelTable::fixed), whose words are `plane` elements apart.
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -159,7 +158,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k packed at once: whole groups, pairs and blocks of a unit.
+/// Returns the number of values of k packed at once: whole groups or blocks of a matrix unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -358,8 +357,7 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// Packs the block's values of k, from `k` on. For a matrix unit with its own order of k, packs
-  /// whole groups.
+  /// Packs the block's values of k, from `k` on. If a matrix unit reorders k, packs whole groups.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
@@ -426,7 +424,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Copies the scales of lines first … first + n - 1 at value k from the grid.
+  /// Copies the scales, at value k, of n rows of a or columns of b, from number `first` on.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {

@@ -21,15 +21,16 @@ namespace {
 
 using Word = std::uint32_t;
 
-/// The lines, and the pairs of k, of a square that is transposed within the cache.
+/// The number of lines, and of pairs of values of k, in a square that is transposed within the
+/// cache.
 constexpr std::int64_t kSquare = 64;
-/// The number of pairs of k whose panel of b stays in the L2 cache.
+/// The number of pairs of values of k for which a packed panel of b stays in the L2 cache.
 constexpr std::int64_t kPairs = 1024;
 /// The number of rows of one task.
 constexpr std::int64_t kRows = 192;
 /// The number of multiplications below which one thread computes a product alone.
 constexpr std::int64_t kFew = std::int64_t{1} << 20;
-/// The number of words below which one thread packs an operand alone.
+/// The number of words (pairs of bf16 values) below which one thread packs an operand alone.
 constexpr std::int64_t kSerialWordsBelow = std::int64_t{1} << 15;
 
 struct Free {
@@ -44,7 +45,7 @@ Words MakeWords(std::int64_t count) {
   return words;
 }
 
-/// A matrix as lines, which are its rows or its columns. k counts along a line.
+/// A matrix operand as lines: the rows of a or the columns of b. k counts along a line.
 struct Lines {
   const std::uint8_t* data;
   std::int64_t size;  ///< of an element
@@ -100,8 +101,8 @@ Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word
   return least;
 }
 
-/// Returns the exponent field of a magnitude, given as the magnitude's pattern minus 1. Returns a
-/// large number if all values are 0.
+/// Returns the exponent field of the least magnitude of some values, given the magnitude's bf16
+/// pattern minus 1. Returns a large number if all values are 0.
 std::int64_t ExponentOf(Word below) {
   return below == ~Word{0} ? std::int64_t{1} << 20 : (below + 1) >> 7;
 }
@@ -148,7 +149,8 @@ class Results {
   [[nodiscard]] std::uint8_t* At(std::uint8_t* out, std::int64_t row, std::int64_t column) const {
     return out + (row * stride_ + column) * size_;
   }
-  /// Writes the results of a tile of sums. The tile's first sum is at (row, column).
+  /// Writes the results of a tile of sums. (row, column) is the position of the tile's first sum in
+  /// the result.
   void Finish(const Bf16Tile& tile, std::uint8_t* out, std::int64_t row,
               std::int64_t column) const {
     Bf16Finish finish = finish_;

@@ -21,8 +21,8 @@ namespace {
 /// The assumed number of products in a sum. Some paths depend on it.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// The general path in binary32 (gemm_general.h): the time of one rounding, to nearest-even by an
-/// addition, or of any other form.
+/// The general path in binary32 (gemm_general.h): the time of one rounding to nearest-even by an
+/// addition, and of one rounding of any other form.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
 /// The general path in binary64: the time of one addition, exact or rounded, and of one rounded
 /// product.
@@ -31,14 +31,14 @@ constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 /// The time of one Philox word in each lane: about 30 operations and the use of the word.
 constexpr double kPhiloxWord = 40;
 
-/// fp32 sums by the hardware's roundings (path `binary32`): the time of one product, either fused
-/// or rounded first, with Kahan's compensation, or in a tree.
+/// fp32 sums by the hardware's roundings (path `binary32`): the times of one product that is fused,
+/// of one that is rounded first, of one in Kahan's sum, and of one in a pairwise sum.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
-/// Veltkamp's roundings: the time of one product, with its one or two roundings, in a sum in order,
-/// with Kahan's compensation, or in a tree.
+/// The paths that round by Veltkamp's splitting: the times of one product with its one or two
+/// roundings. The three figures are for a sequential sum, Kahan's sum and a pairwise sum.
 constexpr double kVeltkampInOrder = 9, kVeltkampKahan = 20, kVeltkampTree = 15;
-/// The factor on the times of Veltkamp's roundings if they are guarded (formats without fraction
-/// bits).
+/// The factor by which Veltkamp's roundings take longer if each one checks for overflow, as in
+/// formats without fraction bits.
 constexpr double kGuarded = 2.5;
 /// The path `stochastic` without its random bits: the time of one rounding in binary32 lanes and in
 /// binary64 lanes.
@@ -86,7 +86,7 @@ constexpr bool kTakesAnyValues = [] {
   return false;
 }();
 
-/// Returns the time that belongs to the scheme: in order, with Kahan's compensation, or in a tree.
+/// Returns the time for the scheme of the sum: sequential, Kahan's or pairwise.
 double ByScheme(Scheme scheme, double in_order, double kahan, double tree) {
   if (scheme == Scheme::kahan) return kahan;
   return scheme == Scheme::pairwise ? tree : in_order;

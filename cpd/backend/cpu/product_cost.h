@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Estimates how much slower than a BLAS a product is, before anything runs.
+// Estimates, before a matrix product runs, how much longer the product takes than a BLAS would.
 #pragma once
 
 #include "cpd/export.h"

@@ -8,8 +8,8 @@
 
 namespace cpd {
 
-/// Lines (rows or columns), divided evenly into `blocks` blocks of whole panels. A panel has
-/// `width` lines.
+/// The rows or columns of a matrix of sums (`lines`), divided evenly into `blocks` blocks. A block
+/// has whole panels of `width` lines, as operands are packed.
 struct GridLines {
   std::int64_t lines = 0, width = 1, blocks = 1;
 
@@ -17,7 +17,7 @@ struct GridLines {
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t block) const {
     return std::min(lines, panels() * block / blocks * width);
   }
-  /// Returns the number of lines of the largest block.
+  /// Returns the number of rows or columns of the largest block.
   [[nodiscard]] constexpr std::int64_t most() const {
     return std::min(lines, (panels() + blocks - 1) / blocks * width);
   }
@@ -46,9 +46,9 @@ constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   return turns * (rows * columns + kPackingCost * (rows + columns));
 }
 
-/// Divides a grid with one block for each matrix into blocks of at most `most` x `most` sums.
-/// Chooses the blocks with the lowest cost_of: threads get shares that are as even as whole panels
-/// allow, and few values are packed twice.
+/// Divides each matrix of sums into blocks of at most `most` x `most` sums. `grid` must have one
+/// block for each matrix. Chooses the numbers of blocks with the lowest cost_of. So threads get
+/// nearly equal shares, and few operand values are packed more than once.
 constexpr GemmGrid divided(GemmGrid grid, std::int64_t most, std::int64_t threads) {
   const auto least = [&](const GridLines& x) {
     const std::int64_t panels_of_most = std::max<std::int64_t>(1, most / x.width);

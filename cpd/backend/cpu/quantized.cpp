@@ -39,8 +39,8 @@ void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   }
 }
 
-/// The layout of up to call.block values in a message. The bucket of the first value has `before`
-/// values ahead of this value.
+/// The byte layout of one block of a message, which has up to call.block values. `before` values of
+/// the first bucket come before the block.
 struct ScaledPart {
   ScaledPart(const QuantizedCall& call, std::int64_t n, std::int64_t before)
       : n(n),
@@ -53,14 +53,15 @@ struct ScaledPart {
   std::int64_t elements, bytes;  ///< the offset of the elements; the size of the part
 };
 
-/// A step: `n` neighboring values, whose codes begin on a byte. They begin at the part's value
-/// `begin`, which is value `place` of bucket number `bucket`. Each `run` values share a scale. If
-/// `run` is 0, buckets may be cut at the ends of the step.
+/// `n` neighboring values that one call of a kernel processes. Their codes begin on a byte. The
+/// first value has index `begin` in its message block (ScaledPart) and index `place` in bucket
+/// number `bucket`. Each `run` values share a scale. If `run` is 0, the first and the last bucket
+/// may be incomplete.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
 
-/// Calls take(step) for the steps that make up the part's values, in order.
+/// Calls take(step) for the Steps (ranges for one kernel call) of a message block, in order.
 template <class Take>
 void ForSteps(const QuantizedCall& call, const ScaledPart& part, Take take) {
   const std::int64_t bucket = call.bucket;
@@ -99,9 +100,9 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
   if (first < step.n) Kernels().spread(bucket, step.n - first, each + 1, all + first);
 }
 
-/// The numbers of up to kStep buckets of a part, or of one more if a bucket is cut: `scale` is
-/// stored in the message, elements are divided or multiplied by `factor`, and decoded values are
-/// computed with `decode`.
+/// Three numbers for each bucket of a message block. `scale` is stored in the message. Elements are
+/// divided or multiplied by `factor`. Decoded values are computed with `decode`. There are up to
+/// kStep buckets, or one more if a bucket is incomplete.
 struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
@@ -126,7 +127,7 @@ ElementRoute FindScales(const QuantizedCall& call, std::int64_t buckets, const f
   return outside && plan.arithmetic == Arithmetic::exact ? ElementRoute::wide : route;
 }
 
-/// Encodes a part, whose first value is number `begin` of the call's values.
+/// Encodes one block of a message. The block's first value is the call's value number `begin`.
 void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 std::uint8_t* to) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -175,7 +176,7 @@ void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart&
   });
 }
 
-/// Decodes a part, whose first value is number `begin` of the call's values.
+/// Decodes one block of a message. The block's first value is the call's value number `begin`.
 void DecodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 const std::uint8_t* from, float* y) {
   const ScaledPlan& plan = call.scaled.plan;

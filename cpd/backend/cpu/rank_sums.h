@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums over ranks of one block of values (ReduceTask::fold), in memory of one thread.
+// Computes the sums over ranks for one block of values (ReduceTask::fold), in one thread's memory.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,9 @@ class RankSums {
                 !in_place(call) || call.group_size > 0, n),
         group_(Members(), planes_of_sum(call.group.order.scheme, Members()), !in_place(call), n) {}
 
-  /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
-  /// call. load(r, row) must return n values of from[r]; load may use `row` as memory for the
-  /// values.
+  /// Returns the sums over ranks of values begin … begin + n - 1 of the segment's layer. The
+  /// returned memory is valid until the next call. load(r, row) must return n values of from[r];
+  /// load may use `row` as memory for the values.
   template <class Load>
   const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
                     const Load& load) {
@@ -62,7 +62,8 @@ class RankSums {
   }
 
  private:
-  /// The state of one level's sums (within a group, or across units), and memory for some terms.
+  /// The state of the sums of one level (within a group of ranks, or across groups or ranks), and
+  /// memory for some terms.
   class Level {
    public:
     /// `has_rows`: whether terms need memory of their own.

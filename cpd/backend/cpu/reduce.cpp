@@ -30,7 +30,8 @@ void Raise(std::uint32_t value, std::uint32_t& to) {
   }
 }
 
-/// Finds the largest finite magnitude of a segment, and counts its NaN and infinite values.
+/// Finds the largest finite magnitude of a segment (a range of a layer's values), and counts its
+/// NaN and infinite values.
 void Measure(const ReduceSegment& segment, SegmentCounts& counts) {
   parallel_for(segment.count, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t non_finite = 0;
@@ -56,7 +57,7 @@ void CountCast(const ReduceCall& call, const ReduceSegment& segment, SegmentCoun
   });
 }
 
-/// The blocks of values into which a call's segments are divided.
+/// Divides a call's segments (ranges of layers) into blocks of up to kStage values.
 class Blocks {
  public:
   explicit Blocks(const ReduceCall& call) : call_(call) {
@@ -67,7 +68,8 @@ class Blocks {
   }
   [[nodiscard]] std::int64_t size() const { return size_; }
 
-  /// Values at … at + n - 1 of a segment.
+  /// A block: `n` values of a segment (a range of a layer), starting with the segment's value
+  /// number `at`.
   struct Block {
     const ReduceSegment* segment;
     std::int64_t at, n;
@@ -141,8 +143,8 @@ class Work {
                       .shift = shift,
                       .divisor = divisor});
   }
-  /// Returns the values of from[which]: in place if its codes are binary32 values, and otherwise
-  /// decoded to `row`.
+  /// Returns the values of message from[which]. If the message holds binary32 values, returns its
+  /// own memory. Otherwise decodes the values to `row`.
   const float* Load(const Block& block, std::int64_t which, Codes codes, float* row) const {
     if (codes == Codes::values) return Values(call_.from[which] + Place(block, codes));
     Decode(block, which, codes, 0, 1, row);
@@ -182,8 +184,8 @@ class Work {
   }
   [[nodiscard]] static const float* Own(const Block& block) { return block.segment->x + block.at; }
 
-  /// Returns the values of contribution `which`. If from[which] is null, casts this rank's values
-  /// to `row`.
+  /// Returns the values that rank `which` contributes, decoded from message from[which]. If that is
+  /// null, casts this rank's own values to `row`.
   const float* Contribution(const Block& block, std::int64_t which, float* row) const {
     if (call_.from[which] != nullptr) return Load(block, which, call_.from_codes, row);
     CastSpan(CastPlan(block), block.segment->shift, block.segment->begin + block.at, block.n,

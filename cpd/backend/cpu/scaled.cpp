@@ -30,8 +30,8 @@ class PowerCaster {
 
   /// Returns whether the call may have blocks whose scales are usual powers of two.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts the tile's blocks whose scales are usual powers of two. Calls other(part) for all other
-  /// parts of the tile.
+  /// Casts the blocks of a tile whose scales are usual powers of two. Calls other(part) for each
+  /// remaining part of the tile.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);
@@ -63,8 +63,8 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread is explaining a call (base/explaining.h), records a pass over a call's tiles and
-/// returns true.
+/// If this thread only explains a call (records what the call would run, base/explaining.h),
+/// records a pass over a call's tiles and returns true.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));
@@ -127,8 +127,8 @@ class NanFinder {
  public:
   /// Lowers *first when Look finds a NaN; searches nothing if `first` is null.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches the first row of a range. The row's first element has index `first`. `places`: memory
-  /// for run.n integers.
+  /// Searches the first row of a range for a NaN without a code. The row's first element has index
+  /// `first`. `places`: memory for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =

@@ -14,12 +14,12 @@ namespace {
 /// a block fits into L2.
 constexpr std::int64_t kWhole = kMostChosen;
 
-/// The maximum number of rows of such a block. With more rows, a pass over a few columns would read
-/// too little of each page at a time.
+/// The maximum number of rows of a block whose scale and values are computed in one pass. With more
+/// rows, a pass over a few columns would read too little of each memory page at a time.
 constexpr std::int64_t kTallest = 1024;
 
-/// The maximum length of a run whose largest magnitude is found without prefetching. The pass over
-/// the previous tile's elements has prefetched the run.
+/// The maximum number of neighboring elements whose largest magnitude is found without prefetching.
+/// The pass over the previous tile has already prefetched such elements.
 constexpr std::int64_t kPart = 128;
 
 /// Finds the largest |x| of each block of a tile.

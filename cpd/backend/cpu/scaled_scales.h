@@ -50,23 +50,24 @@ class ScaledPass {
 
 /// The scales of a tile. The first six vectors have a value for each block: the largest |x|, the
 /// outer scale and multiplier, the scale, ElementScale's factor, and the scale that decodes
-/// elements. If a kernel cannot take blocks as runs (ScaledRun::run), the last three vectors have a
-/// value for each element of a row.
+/// elements. Some kernels need a scale for each element instead (ScaledRun::run is 1). The last
+/// three vectors then have a value for each element of a row.
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
   ElementRoute route = ElementRoute::wide;
 };
 
-/// Forms, or looks up, the scales of a tile's blocks, and passes runs of the tile's elements to
-/// kernels together with these scales.
+/// Computes or looks up the scales of a tile's blocks. Passes ranges of the tile's elements
+/// (ScaledRun), with these scales, to kernels.
 class TileScaler {
  public:
   explicit TileScaler(const ScaledPass& pass)
       : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
 
-  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time. `begin` is the
-  /// first column. A run has all rows of the tile.
+  /// Calls take(run, route, begin) for each range of up to kStage columns of the tile. `run`
+  /// describes the range with all rows of the tile, `route` is the method of division by scales,
+  /// and `begin` is the first column.
   template <class Take>
   void ForElements(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
@@ -81,7 +82,8 @@ class TileScaler {
       take(run, scales_.route, c);
     });
   }
-  /// Calls take(run, begin) as ForElements does, but without elements. All scales must be known.
+  /// Does the same as ForElements, but calls take(run, begin) with runs that have scales and no
+  /// elements. All scales must be known.
   template <class Take>
   void ForScales(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;

@@ -9,16 +9,17 @@
 namespace cpd {
 namespace {
 
-// kLine: with fewer columns, a tile of many rows would use little of each page that is fetched.
-// kTall: the number of elements of a tile of several rows.
+// kLine: the least number of columns of a tile of several rows. With fewer columns, such a tile
+// would use little of each memory page that it touches. kTall: the number of elements of a tile of
+// several rows.
 constexpr std::int64_t kLine = 128, kTall = 4 * kStage;
-// The columns of a tile within a block that is taller than a tile can be.
+// The number of columns of a tile in a block that has more rows than a tile can have.
 constexpr std::int64_t kPartColumns = 1024;
 
 std::int64_t Pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// Divides a tensor's random integers into strips. A tile of fewer than kBlock rows lies within one
-/// strip.
+/// Divides a tensor's random integers into strips (ranges of whole rows). A tile of fewer than
+/// kBlock rows lies within one strip.
 Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
   return {indices, kBlock, layout.rows < kBlock ? layout.rows : kPartRows};
 }

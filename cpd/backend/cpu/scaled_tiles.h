@@ -22,14 +22,14 @@ namespace cpd {
 /// Returns a view of the tensor that a call describes.
 TensorView ViewOf(const Strided& x);
 
-/// A tile: the part of a tensor that a thread handles at a time. It has `rows` x `count` elements
-/// of one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout.
+/// A tile: the elements that a thread handles at a time. A tile has `rows` x `count` elements of
+/// one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout.
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
   std::int64_t rows = 0, count = 0;
 };
 
-/// The rows of a tile within a block that is taller than a tile can be.
+/// The number of rows of a tile in a block that has more rows than a tile can have.
 constexpr std::int64_t kPartRows = 16;
 
 /// The tiles that cover a layout. A tile has about kStage elements in one row, or four times that
@@ -46,7 +46,8 @@ class CPD_API Tiles {
   /// Returns whether codes of `bits` bits begin and end on full bytes in every tile. The end of the
   /// last tile is not checked.
   [[nodiscard]] bool on_bytes(std::int64_t bits) const;
-  /// Returns tile number n. Its `count` is 0 if nothing remains for it because a block is short.
+  /// Returns tile number n. The tile's `count` is 0 if the tile is empty, because the last block of
+  /// a row is shorter than the others.
   [[nodiscard]] Tile operator[](std::int64_t n) const;
 
  private:

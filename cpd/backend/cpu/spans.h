@@ -20,7 +20,7 @@ namespace cpd {
 /// The number of values of a layer below which one thread sums the layer over all ranks.
 constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 
-/// Rows of n values. Each row begins at a cache line.
+/// Memory for rows of n values each. Each row begins at a cache line.
 class AlignedRows {
  public:
   AlignedRows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
@@ -75,9 +75,10 @@ CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, Seg
 /// Adds counts to `to`. Several threads may add to the same `to` at once.
 CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
 
-/// The state of one ordered sum for each element. Plane q of element i is planes[q * stride + i].
-/// The caller provides memory for FoldPlanes planes and need not initialize it. `given`: the
-/// caller's random integers, from element 0 on.
+/// The state of one ordered sum for each element. A plane is an array of one state value for each
+/// element: value q of element i is planes[q * stride + i]. The caller provides memory for
+/// FoldPlanes planes and need not initialize it. `given`: the caller's random integers, from
+/// element 0 on.
 template <class T>
 struct FoldStateOf {
   T* planes = nullptr;
@@ -86,9 +87,9 @@ struct FoldStateOf {
 };
 
 /// Carries out the operations of SumWalk (the loop that adds terms in the documented order) for n
-/// elements from index `first` on. `state` has their planes. `Plans` has terms(), the plan for
-/// adding terms, and sums(), the plan for adding sums of chunks and trees. Binary64 has no fast
-/// path.
+/// elements from index `first` on. `state` holds the sums' planes (the values of their states).
+/// `Plans` has terms(), the plan for adding terms, and sums(), the plan for adding sums of chunks
+/// and trees. Binary64 has no fast path.
 template <class T, class Plans>
 class FoldSpans {
  public:
@@ -139,8 +140,8 @@ struct PlansOfSum {
   [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
 };
 
-/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0 has
-/// the sums, rounded to the result's format.
+/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0
+/// (one value of each sum's state) has the sums, rounded to the result's format.
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride);

@@ -25,7 +25,7 @@ std::int64_t BlockCount(const Part& part, const Codecs& codecs) {
 
 std::int64_t Before(const Codec& codec, std::int64_t begin) { return begin % codec.bucket(); }
 
-/// Returns the maximum number of bytes of a segment that is encoded in blocks.
+/// Returns the maximum number of bytes of a range of a layer that is encoded in blocks.
 std::int64_t SegmentBytes(const Codec& codec, const Segment& segment, std::int64_t block) {
   const std::int64_t before = Before(codec, segment.begin);
   std::int64_t bytes = 0;

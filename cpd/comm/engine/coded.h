@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The encoded values of a part (a list of value ranges) in a message.
+// Reads and writes the encoded values in a message. A message holds the values of a Part, which is
+// a list of ranges of layers.
 //
-// A message stores values plane by plane, segment by segment, block by block. A plane is one value
-// per element of the running sum. Each block holds bytes that a codec wrote. Any block can be read
-// and written alone, so a fold reads bytes and writes sums without all values of a message in
-// memory.
+// A message stores values plane by plane, segment by segment (a range of a layer's values), block
+// by block. A plane is one value per element of the running sum. Each block holds bytes that a
+// codec wrote. Any block can be read and written alone, so a fold reads bytes and writes sums
+// without all values of a message in memory.
 //
 // If the codecs' sizes are fixed, the position of a block is computed. Otherwise the message begins
 // with the sizes of its blocks, four bytes each. Codecs compute on a queue's device. A CPU's queue
@@ -24,21 +25,22 @@
 
 namespace cpd {
 
-/// The codecs of a message's planes. Each plane has one codec for all layers or one for each layer.
-/// All planes have the same blocks.
+/// The codecs of a message's planes (the values of each sum's state). Each plane has one codec for
+/// all layers or one for each layer. All planes have the same blocks.
 class CPD_API Codecs {
  public:
   /// `wires`: the codecs of contributions. Their blocks (Codec::block) are the blocks of every
   /// message.
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds the codecs of the next plane. `otherwise` is the codec of layers whose entry in
-  /// `of_layers` is null.
+  /// Adds the codecs of the next plane (one value of each sum's state). `otherwise` is the codec of
+  /// layers whose entry in `of_layers` is null.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
   [[nodiscard]] bool is_fixed() const { return is_fixed_; }
-  /// Returns whether every plane consists of packed codes, all of one format.
+  /// Returns whether every plane (one value of each sum's state) consists of packed codes, all of
+  /// one format.
   [[nodiscard]] bool is_packed() const { return is_packed_; }
   [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
     const std::vector<SharedCodec>& all = planes_[plane];
@@ -56,7 +58,8 @@ class CPD_API Codecs {
   bool is_packed_ = true;
 };
 
-/// Consecutive values of a segment: up to Codecs::block of them, or the whole segment (SegmentsOf).
+/// A block: consecutive values of one layer in a message. BlocksOf gives blocks of up to
+/// Codecs::block values; SegmentsOf gives one block for each range of a layer.
 struct Block {
   std::size_t segment = 0;
   int layer = 0;
@@ -66,11 +69,12 @@ struct Block {
   std::size_t index = 0;          ///< among the part's blocks
 };
 CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
-/// Returns the part's segments, each as one block. Only for codecs of fixed sizes.
+/// Returns a block for each range of a layer in the part. Only for codecs whose messages have fixed
+/// sizes.
 std::vector<Block> SegmentsOf(const Part& part);
 
-/// Returns the maximum number of bytes of a part's message, which is the exact number if the
-/// codecs' sizes are fixed.
+/// Returns the maximum number of bytes of a message with the values of `part`. The number is exact
+/// if the codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
 /// Rethrows a codec's error about a block as Corrupt. `source`: the rank that sent the message, or
@@ -87,8 +91,8 @@ class CPD_API CodedPart {
   /// Begins to write a message. Blocks may be written in any order; End completes the message.
   static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to,
                          const Queue& queue = *HostQueue());
-  /// Completes a message after every block is written: if sizes vary, joins the blocks and sets its
-  /// size.
+  /// Completes a message after every block is written. If sizes of blocks vary, moves the blocks
+  /// together and sets the message's size.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
@@ -106,7 +110,8 @@ class CPD_API CodedPart {
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
   /// Encodes a block's values, which must all be values of the codec: nothing is rounded.
   void Store(int plane, const Block& block, const float* values);
-  /// Encodes the values `x` of a block, described by `piece`, into plane 0.
+  /// Encodes the values `x` of a block, described by `piece`, into the message's plane 0 (the sums,
+  /// or the contributions).
   void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
     EncodeTo(0, block, piece, state, x);
   }

@@ -15,7 +15,7 @@ Part Joined(const std::vector<Part>& parts) {
   return all;
 }
 
-/// Returns the part, cut into `pieces` parts of nearly equal length.
+/// Returns the part (a list of ranges of layers), cut into `pieces` parts of nearly equal length.
 std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
   cut.reserve(Index(pieces));
@@ -26,8 +26,8 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   return cut;
 }
 
-/// Returns the content of a message that holds the sum across units after term k: results after the
-/// last term, otherwise running sums.
+/// Returns the content of a message that holds the sum across ranks (or groups of ranks) after term
+/// k: results after the last term, otherwise running sums.
 Content SumOf(std::int64_t k, std::int64_t units) {
   return k + 1 == units ? Content::results : Content::running_sums;
 }
@@ -157,7 +157,8 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   const auto part = [&](int back) -> const Part& {
     return parts[Index((rank() + 2 * size() - back) % size())];
   };
-  // This rank adds term k to the slice of rank - 1 - k. At k = 0 it starts the slice of rank - 1.
+  // This rank adds term k to the sum of slice number rank - 1 - k. At k = 0 this starts the sum of
+  // slice number rank - 1.
   SharedMessage state = Take(SumOf(0, size()), part(1));
   ops_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
@@ -225,9 +226,9 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   return group;
 }
 
-/// In each group every member sums a sub-part, and the master collects these sums. The masters form
-/// a ring that adds the groups' sums. Each master then sends the results to its members. If one
-/// group holds all ranks, there is no ring.
+/// In each group every member sums one share of the values, and the group's master collects these
+/// sums. The masters form a ring that adds the groups' sums. Each master then sends the results to
+/// its members. If one group holds all ranks, there is no ring.
 Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   Group group = OwnGroup(parts);
@@ -238,8 +239,8 @@ Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   co_await ShareResults(chunk, group);
 }
 
-/// Members exchange contributions. Each member receives the contributions for the sub-part that it
-/// sums.
+/// Members of a group exchange contributions. Each member receives the contributions to its share
+/// of the values.
 Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -264,7 +265,7 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   }
 }
 
-/// Members send the sums of their sub-parts to the group's master.
+/// Members send the sums of their shares of the values to the group's master.
 Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -283,8 +284,8 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   }
 }
 
-/// The masters add the groups' sums around a ring, as in Ring. The other members take part with
-/// empty transfers, which keeps transfer numbers equal on all ranks.
+/// The masters add the groups' sums around a ring, as the exchange `ring` does among ranks. The
+/// other members take part with empty transfers, which keeps transfer numbers equal on all ranks.
 Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
   const auto slice = [&](std::int64_t back) {
@@ -336,7 +337,8 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
 }
 
-/// The master sends each member the result of its sub-part. Members then exchange these results.
+/// The group's master sends each member the results of the member's share of the values. Members
+/// then exchange these results.
 Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   std::vector<SharedMessage> results(Index(group.size));
   for (std::int64_t m = 0; m < group.size; ++m) {

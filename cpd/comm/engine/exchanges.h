@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Coroutines that send the messages of each Exchange for one chunk, and wait at each transfer.
-// Every rank runs the same transfers in the same order. A transfer is empty on ranks that it does
-// not concern. Before messages of varying sizes, a small transfer between the same ranks sends the
-// sizes.
+// Coroutines that exchange one chunk of the layers, one for each kind of exchange. A coroutine
+// sends the messages of each transfer and suspends until the transfer is complete. Every rank runs
+// the same transfers in the same order. A transfer is empty on ranks that it does not concern.
+// Before messages of varying sizes, a small transfer between the same ranks sends the sizes.
 #pragma once
 
 #include <coroutine>
@@ -109,7 +109,8 @@ class Exchanges {
 
   /// Returns the number of slices into which a chunk is cut for the spec's exchange.
   [[nodiscard]] int Slices() const;
-  /// Exchanges the messages of one chunk. parts[s] holds the chunk's values of slice s.
+  /// Exchanges the messages of one chunk. parts[s] lists the chunk's values that belong to slice s
+  /// of the layers.
   Task Run(std::int64_t chunk, std::vector<Part> parts);
   /// Sends every rank's contributions to all ranks. The contribution of rank r is written to out +
   /// offsets[r].

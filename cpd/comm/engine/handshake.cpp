@@ -76,7 +76,8 @@ std::string Shortened(std::string text) {
   return text.substr(0, end) + " … (shortened from " + std::to_string(text.size()) + " bytes)";
 }
 
-/// Returns the text of every rank, padded or cut to `bytes` bytes.
+/// Gathers a text from every rank and returns the texts. Each text is padded with zeros or cut to
+/// `bytes` bytes.
 std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) {
   own.resize(bytes);
   const std::vector<std::uint8_t> all = link.AllGather(

@@ -21,17 +21,18 @@ struct Segment {
   std::int64_t begin = 0, count = 0;
 };
 
-/// A list of segments. The position of a value is its index among the values of all segments.
+/// A list of segments (ranges of layers). The position of a value is its index in the concatenation
+/// of all segments.
 struct CPD_API Part {
   std::vector<Segment> segments;
   std::int64_t count = 0;
 
   void Add(const Segment& segment);
   void Add(const Part& part);
-  /// Returns the part that consists of the values at positions begin … end - 1.
+  /// Returns the values at positions begin … end - 1 as a new list of segments.
   [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
-  /// Returns the number of bytes of packed codes of `bits` bits. Each segment begins at a full
-  /// byte.
+  /// Returns the number of bytes of packed codes of `bits` bits for all values. The codes of each
+  /// segment begin at a full byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
@@ -53,7 +54,8 @@ class CPD_API Layout {
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Returns the next chunk. Part s holds the chunk's values of sequence s, and may be empty.
+  /// Returns the next chunk, as one Part (list of ranges of layers) for each sequence. Part s may
+  /// be empty.
   std::vector<Part> Next();
 
  private:

@@ -53,8 +53,8 @@ std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase 
   return headers;
 }
 
-/// Writes the headers of messages on which no queued work is left. Neighbors in `out` may share one
-/// message.
+/// Writes the headers of messages. The queue must have finished all work on the messages. If
+/// successive entries of `out` share one message, its header is written once.
 void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
   std::vector<const Message*> messages;
   for (const auto& [peer, message] : out) {

@@ -139,7 +139,7 @@ class CPD_API Link final : public Channel {
   /// Waits until all messages of the transfer have arrived, and verifies their headers. Throws
   /// RankLost or Corrupt.
   void Wait(Pending& pending);
-  /// Advances a transfer without waiting. For calls between steps of a computation.
+  /// Advances a transfer without waiting. Call it between steps of a computation.
   void Progress(Pending& pending);
   /// Throws RankLost if another rank has given up.
   void CheckAlarms(Phase phase);

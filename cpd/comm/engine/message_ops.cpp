@@ -20,15 +20,16 @@ constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of th
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// Returns the kind of codes (in a ReduceCall) of a plane of messages with this content.
+/// Returns the kind of codes (in a ReduceCall) of a plane (one value of each sum's state) of
+/// messages with this content.
 Codes CodesOf(Content content, std::size_t plane) {
   if (content == Content::contributions) return Codes::wire;
   if (content == Content::results) return Codes::result;
   return plane == 0 ? Codes::plane0 : Codes::plane1;
 }
 
-/// Returns the codecs of owners' sums. With `in_fp32`, codecs without a code for NaN are replaced
-/// by codecs that have one.
+/// Returns the codecs for the results that owners of slices send. With `in_fp32`, replaces each
+/// codec that has no code for NaN by one for sums in fp32.
 std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool in_fp32) {
   std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
   for (std::size_t l = 0; l < codecs.size() && in_fp32; ++l) {
@@ -149,7 +150,7 @@ void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   }
 }
 
-/// Blocks of a part, with the messages to read and the message to write.
+/// Some blocks of values, with the messages to read and the message to write.
 struct MessageOps::Work {
   Blocks blocks;
   Scratch& scratch;
@@ -173,9 +174,10 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
   if (to != nullptr) written.End(*to);
 }
 
-/// One call of `reduce` for blocks of a part. Before the call, messages that `reduce` cannot read
-/// are decoded to values. After the call, values that `reduce` wrote in place of a message are
-/// encoded. These values lie in memory in the blocks' order, plane by plane.
+/// Prepares and runs one call of the operation `reduce` for some blocks of values. Before the call,
+/// messages that `reduce` cannot read are decoded to values. After the call, values that `reduce`
+/// wrote in place of a message are encoded. Decoded values lie in memory in the blocks' order,
+/// first all sums, then the second values of the sums' states.
 class MessageOps::Step {
  public:
   Step(const MessageOps& ops, ReduceTask task, const Work& work)
@@ -227,9 +229,11 @@ class MessageOps::Step {
       values += message.planes() * count_;
     }
   }
-  /// Makes `reduce` read values, indexed by position in the part.
+  /// Makes `reduce` read its next term from memory. values[i] is the value at position i in the
+  /// message's list of ranges.
   void Read(const float* values) { from_.push_back(BytesOf(values + blocks_[0].position)); }
-  /// Makes `reduce` write values, indexed by position in the part.
+  /// Makes `reduce` write results to memory. values[i] is the value at position i in the message's
+  /// list of ranges.
   void WriteTo(float* values) {
     call_.to = reinterpret_cast<std::uint8_t*>(values + blocks_[0].position);
   }
@@ -265,11 +269,12 @@ class MessageOps::Step {
  private:
   static constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
 
-  /// Returns the index of a block's first value in the memory of values.
+  /// Returns the index of a block's first value in the memory for decoded values.
   [[nodiscard]] std::int64_t PlaceOf(const Block& block) const {
     return block.position - blocks_[0].position;
   }
-  /// Returns memory for the values of `messages` messages, with all their planes.
+  /// Returns memory for the decoded values of `messages` messages, including all values of each
+  /// sum's state.
   float* Values(Content content, std::size_t messages = 1) {
     const std::size_t planes = messages * ops_.codecs(content).planes();
     return scratch_.Take(static_cast<std::int64_t>(planes) * count_);

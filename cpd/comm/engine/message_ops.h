@@ -64,22 +64,24 @@ class MessageOps {
   /// Encodes this rank's contributions. In Pack and in the functions below, `to` has its maximum
   /// size before the call and its actual size after the call.
   void Pack(const Part& part, Message& to) const;
-  /// Computes the whole reduction of a part and writes the results to `to`. from[r] is the message
-  /// that Pack made on rank r. The entry of this rank may be null.
+  /// Adds the contributions of all ranks to the values of `part` and writes the results to `to`.
+  /// from[r] is the message that Pack made on rank r. The entry of this rank may be null.
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Computes the sum of this rank's group and writes it to `to`. from[m] is the message of member
-  /// m; the entry of this rank is null.
+  /// Adds the contributions of all members of this rank's group and writes the sums to `to`.
+  /// from[m] is the message of member m. The entry of this rank is null.
   void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Adds this rank's own contribution as term k of the sum across units. `from`: the running sum's
+  /// Adds this rank's own contribution as term k of the sum across ranks. `from`: the running sum's
   /// state, null for k = 0. Writes the new state to `to`, or after the last term the result.
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
-  /// Allocates memory for n values, indexed by position in the part, for the functions below.
+  /// Allocates memory for n values, which the functions below take as `values`. values[i] is the
+  /// value at position i in the Part (a list of ranges of layers).
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
-  /// Like Hop, but the terms are `values`, indexed by position in the part.
+  /// Does the same as Hop, but term k is `values` instead of this rank's contribution. values[i] is
+  /// the term at position i in the Part (a list of ranges of layers).
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const;
-  /// LoadResults decodes results to values, and StoreResults encodes values as results. Values are
-  /// indexed by position in the part and remain scaled.
+  /// LoadResults decodes results to values, and StoreResults encodes values as results. values[i]
+  /// is the value at position i in the Part (a list of ranges of layers), with the layer's scale.
   void LoadResults(const Part& part, const Message& from, float* values) const;
   void StoreResults(const Part& part, const float* values, Message& to) const;
   /// Writes results to the layers, with the scale undone and the sum divided if the reduction
@@ -118,11 +120,12 @@ class MessageOps {
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
-  /// Calls body(blocks, scratch) until all blocks of a part have been passed.
+  /// Calls body(blocks, scratch) repeatedly, each time with the next blocks of values, until `body`
+  /// has received all blocks of the part.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
   /// Reads the messages `from` and writes the message `to`, which may be null: calls body(work)
-  /// until all blocks have been passed.
+  /// repeatedly, each time with the next blocks of values.
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;

@@ -74,8 +74,8 @@ class Hub {
     return alarms_;
   }
 
-  /// Returns the hub of a subgroup: the first of its ranks that asks makes the hub, and all of its
-  /// ranks get the same one.
+  /// Returns the hub (shared state) of a subgroup. The first rank of the subgroup that calls this
+  /// function makes the hub. All ranks of the subgroup get the same hub.
   std::shared_ptr<Hub> Subgroup(const std::vector<int>& ranks, int asking) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [members, hub, taken] : subgroups_) {

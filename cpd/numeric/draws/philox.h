@@ -73,7 +73,8 @@ template <class U, int kSets>
 struct WordSets {
   Words<U> set[kSets];
 };
-/// The number of sets that fit the registers of an instruction set with vectors U.
+/// The number of independent sets of counters whose Philox states fit the registers of an
+/// instruction set with vectors U.
 template <class U>
 constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
 
@@ -156,7 +157,7 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Returns draw (random integer) t of an ordered sum. Each lane is one element of the result.
+/// Returns random integer t (draw t) of an ordered sum. Each lane is one element of the result.
 /// `index` is the index of the first element, and index_low holds the low 32 bits of each lane's
 /// index.
 template <class U>

@@ -19,7 +19,8 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-/// The position, for purpose `result`, of the rounding of sums that their owner encodes.
+/// The position in the stream of purpose `result` for results that a codec encodes again on the
+/// rank that owns them.
 constexpr std::int64_t kEncoded = 0xFFFFE;
 
 /// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.

@@ -26,28 +26,29 @@ constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Bounds on one group of k (kRangeGroup values) in one packed panel of a matrix operand. A NaN
-/// counts as the largest value.
+/// Bounds on the values of one packed panel of a matrix operand, for one group of kRangeGroup
+/// successive values of k. A NaN counts as the largest value.
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
-  /// The fraction bits of all values of the panel, or-ed. Set in the panel's first group only.
+  /// The bitwise or of the fraction bits of all values in the panel (packed rows of a or columns of
+  /// b). Set in the panel's first group only.
   std::uint32_t fraction = 0;
   /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
-  /// values. 0 if the path did not ask for the least last bits.
+  /// values. 0 if the fast path does not need the least last bits.
   float least_bit[kRangeGroup / 2] = {};
 };
 
-/// Returns the largest number of significant bits that any of some values has, 1…24. `fraction` is
-/// the values' fraction bits, or-ed.
+/// Returns the largest number of significant bits, 1…24, that any of some values has. `fraction` is
+/// the bitwise or of the values' fraction bits.
 CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
 }
 
-/// Returns a power of two that divides all of some values. `smallest` is the pattern of the least
-/// nonzero |x|, and `fraction` is the values' fraction bits, or-ed.
+/// Returns a power of two that divides each of some values x. `smallest` is the pattern of the
+/// least nonzero |x|, and `fraction` is the bitwise or of the values' fraction bits.
 CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
@@ -87,15 +88,16 @@ struct FastPlan {
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
   float product_limit = 0;
-  /// True for man = 0: ties then need the guarded roundings of veltkamp_rounding.h.
+  /// True for formats without mantissa bits. Ties then need the guarded roundings of
+  /// veltkamp_rounding.h, which check for overflow.
   bool guarded = false;
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The path asks for the least last bits of a panel's values if they have at most this number of
-  /// significant bits. Products of values with few bits, and exact sums of products, are multiples
-  /// of the product of the operands' least last bits. The other operand of such a product has one
-  /// significant bit or more.
+  /// The path needs the least last bits of an operand's packed values if the values have at most
+  /// this number of significant bits. Products of values with few bits, and exact sums of products,
+  /// are multiples of the product of the operands' least last bits. The other operand of such a
+  /// product has one significant bit or more.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
@@ -150,8 +152,9 @@ CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float l
 CPD_FN constexpr bool adds_in_parts(const FastPlan& plan, int bits) {
   return bits + plan.man_sum <= 22;
 }
-/// Returns the limit on the size of sums to which split_fma_in_parts can add products whose p (see
-/// FastPlan) sum to `products`. A negative result means that no sum is small enough.
+/// Returns the largest size of sums to which split_fma_in_parts can add some products. `products`
+/// is the sum of the products' bounds p (see FastPlan). A negative result means that no sum is
+/// small enough.
 CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * plan.of_products : -1.0F;
@@ -253,7 +256,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
     // of the format, and rounding takes the nearest one.
     plan.of_products = 2;
   } else if (scheme == Scheme::pairwise) {
-    // A group of kRangeGroup products is a tree of three levels.
+    // In a pairwise sum, a group of kRangeGroup products is a tree of three levels.
     const double up = 1 + half_place;
     plan.of_products = static_cast<float>(up * up * up);
   } else {

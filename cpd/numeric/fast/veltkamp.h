@@ -57,12 +57,13 @@ class ProductSteps<Veltkamp, V> {
         guarded_product_(plan.man_product, plan.product_quantum, true, plan.product_limit),
         guarded_sum_(plan.man_sum, plan.sum_quantum, plan.keeps_negative_zero, plan.limit) {}
 
-  /// The integer to add to fixed_log(b) for LogOperands.
+  /// The integer that is added to fixed_log(b) in LogOperands::log_b. The sum with fixed_log(a)
+  /// then gives the exponent of the number that rounds a * b.
   template <How kHow>
   [[nodiscard]] CPD_FN std::int32_t log_magnet() const {
     return is_guarded(kHow) ? guarded_product_.log_magnet : product_.magnet;
   }
-  /// The factor by which b is multiplied for FactorOperands.
+  /// The factor K of Veltkamp's splitting. FactorOperands holds b and K * b.
   [[nodiscard]] CPD_FN V factor() const { return product_.factor; }
 
   template <How kHow, ProductKind kProducts>

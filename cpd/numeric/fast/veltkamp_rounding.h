@@ -220,11 +220,12 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// The constants of guarded roundings (roundings with a check for overflow), for man = 0 too. A
-/// guarded rounding either records the largest result, by which the caller checks afterwards
-/// whether a result left the format; or, with kSaturates, limits the result to the largest value.
-/// The rounding is (t + M) - M, 2 additions, where M is 1.5 * 2^23 spacings of t's binade. If man =
-/// 0, the last bit of M is the parity of the binade's number, so that an even sum is an even code.
+/// The constants of guarded roundings (roundings with a check for overflow). They also support
+/// formats without mantissa bits (man = 0). A guarded rounding records the largest result, and the
+/// caller checks afterwards whether that result left the format. With kSaturates, it limits the
+/// result to the largest value instead. A rounding takes 2 additions, (t + M) - M, where M is 1.5 *
+/// 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the binade's number.
+/// An even sum is then an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
@@ -290,7 +291,8 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// Rounds t as split_any does, with the magnet M of a guarded rounding.
+/// Rounds t as split_any does, but with the magnet M (the number whose addition rounds) of a
+/// guarded rounding.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;

@@ -186,8 +186,8 @@ template <class U>
 CPD_FN constexpr U xor_last(U x, U a, U b) {
   return x ^ a ^ b;
 }
-/// low_lanes returns the even lanes of x in the low halves of 64-bit lanes, and high_lanes returns
-/// the odd lanes. The high halves of the results are unspecified.
+/// low_lanes returns the even 32-bit lanes of x, each in the low half of a 64-bit lane. high_lanes
+/// returns the odd lanes in the same way. The high halves of the results are unspecified.
 template <class U>
 CPD_FN constexpr SplitOf<U> low_lanes(U x) {
   if constexpr (sizeof(U) > 4) {
@@ -200,8 +200,8 @@ template <class U>
 CPD_FN constexpr SplitOf<U> high_lanes(U x) {
   return high_half(low_lanes(x));
 }
-/// Returns 32-bit lanes: the even lanes are the low halves of `even`, and the odd lanes are the low
-/// halves of `odd`.
+/// Joins two vectors of 64-bit lanes to one of 32-bit lanes. The even lanes are the low halves of
+/// the lanes of `even`. The odd lanes are the low halves of the lanes of `odd`.
 template <class U>
 CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
   if constexpr (sizeof(U) > 4) {
@@ -419,7 +419,7 @@ CPD_FN V clamped(V x, V most) {
   return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
 }
 
-/// Returns x with t's sign bit or-ed in if `sign` is -0; returns x itself if `sign` is +0.
+/// If `sign` is -0, returns the bitwise or of x and t's sign bit. If `sign` is +0, returns x.
 template <class V>
 CPD_FN V with_sign_of(V x, V t, V sign) {
   using U = Unsigned<V>;
@@ -470,7 +470,7 @@ U load_bytes(const std::uint8_t* from) = delete;
 template <class U>
 constexpr bool kGathersBytes = false;
 /// Returns lanes of four bytes each, gathered from the 16 bytes at `from`. Each byte of `places` is
-/// the index of one byte.
+/// the index, in these 16 bytes, of a byte of the result.
 template <class U>
 U gather_bytes(const std::uint8_t* from, U places) = delete;
 

@@ -50,8 +50,8 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
 /// The number of bytes after a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks as pack_group does. The number of codes of a block is a multiple of 32 times
-/// the number of lanes. U: a vector of 32-bit lanes.
+/// Packs whole blocks of codes as pack_group does. A block has a multiple of 32 codes for each
+/// lane. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
 /// Unpacks whole blocks. The number of codes of a block is a multiple of 32 times the number of
@@ -59,7 +59,7 @@ class Packer;
 template <class U>
 class Unpacker;
 
-/// Packs codes in groups of eight, without vectors.
+/// Packs codes in groups of eight by scalar code.
 template <>
 class Packer<std::uint32_t> {
  public:

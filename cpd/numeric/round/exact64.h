@@ -48,9 +48,9 @@ CPD_FN constexpr auto are_finite(V a, V b) {
   return first & second;
 }
 
-/// Returns a number that rounds as a + b does; `down` as in exact_sum. TwoSum does not underflow. A
-/// step of TwoSum can overflow although the sum does not. The sum is then near 2^1024, and its last
-/// bit has no effect on the rounding.
+/// Returns a number that rounds as a + b does. `down`: the number will be rounded down. TwoSum does
+/// not underflow. A step of TwoSum can overflow although the sum does not. The sum is then near
+/// 2^1024, and its last bit has no effect on the rounding.
 template <class V>
 CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
   const V s = exact_sum(a, b, down);
@@ -83,7 +83,7 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
   return add_to_odd(high, add_to_odd(error_of_sum(e, z, low), error_of_sum(p, low, high)));
 }
 
-/// Returns a number that rounds as a * b + z does; `down` as in exact_sum.
+/// Returns a number that rounds as a * b + z does. `down`: the number will be rounded down.
 ///
 /// A product below 2^-900 cannot be split into p + e. If |z| is 2^-700 or more, only the product's
 /// sign has an effect. Else product and z are scaled up by 2^600. If the scaled product is below

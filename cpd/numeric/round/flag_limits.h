@@ -25,7 +25,8 @@ struct FlagLimits {
   SignLimits<T> positive, negative;
 };
 
-/// Returned in place of exceptions if the limits do not determine the exceptions.
+/// The value that is returned in place of exceptions if comparisons with the limits do not
+/// determine them.
 constexpr int kOpen = 128;
 
 /// Returns the exceptions of rounding x to y, or kOpen.

@@ -156,7 +156,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Returns sig / 2^cut rounded by the rule's mode; `parity` as in divide_nearest_even.
+/// Returns sig / 2^cut rounded by the rule's mode. The code of quotient q is even if q + parity is.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
@@ -182,7 +182,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// True if short_code and short_magnitude, the rule's short form, round numbers of type V.
+/// True if short_code and short_magnitude, which take few operations, round numbers of V.
 template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
@@ -234,9 +234,9 @@ CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
 }
 
 /// Returns the pattern of |x| plus an integer that carries into the format's last place exactly if
-/// x rounds away. The caller drops the `cut` bits below. For Form::in_place and normal numbers of
-/// Form::scaled. In stochastic modes, R is added to the N bits after the last place; if there are
-/// fewer bits, the low bits of R have no effect.
+/// x rounds away. The caller drops the `cut` bits below. Used for Form::in_place and for normal
+/// numbers with Form::scaled. In stochastic modes, R is added to the N bits after the last place;
+/// if there are fewer bits, the low bits of R have no effect.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -251,9 +251,9 @@ CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const Roun
   }
 }
 
-/// The result of round_below, for Form::scaled: whether |x| is below 2^emin, and the code of |x| if
-/// it is. |x| in multiples of 2^-N least spacings, truncated to an integer, ends with the N bits to
-/// which R is added.
+/// The result of round_below, which rounds subnormal numbers for Form::scaled: whether |x| is below
+/// 2^emin and, if so, the code of |x|. |x| in multiples of 2^-N least spacings, truncated to an
+/// integer, ends with the N bits to which R is added.
 template <class V>
 struct Below {
   decltype(Signed<V>{} < Signed<V>{}) is_below;
@@ -269,8 +269,8 @@ CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& 
   return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
 }
 
-/// Returns the magnitude code of x, rounded by the rule's short form. Of binary32 operations, a
-/// form that `adds` takes one addition, `in_place` none, and `scaled` one multiplication.
+/// Returns the magnitude code of x, rounded by the rule's short form. Operations in binary32: one
+/// addition if the form `adds`, none for `in_place`, one multiplication for `scaled`.
 template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -318,7 +318,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const Grid& grid = grid_of<V>(plan);
   const U u = bits_as<U>(x);
   const U a = u & splat<U>(P::magnitude);
-  // Exponents remain at their place in the pattern. V's subnormals get the exponent of field 1.
+  // The exponents, not shifted out of the pattern. V's subnormals get the exponent of field 1.
   const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
   const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
   const U sig = (a - (U)exponent) + splat<U>(P::implicit);
@@ -358,7 +358,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // 2^emin and 2^emin + subnormal have equal exponents, so the difference is exact.
+  // Exact: 2^emin and 2^emin + (the subnormal value) have equal exponents.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }

@@ -71,9 +71,9 @@ struct RoundPlan {
   std::int32_t beyond = 0;
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
-  /// For Form::scaled, and for Form::integer if stochastic. Values whose patterns are below
-  /// `scaled_below` are multiplied by to_units = 2^(man + N - emin), and their codes by from_units
-  /// = 2^(emin - man).
+  /// Used by Form::scaled, and by Form::integer in stochastic modes with N random bits. A value
+  /// whose bit pattern is below `scaled_below` is multiplied by to_units = 2^(man + N - emin). Its
+  /// code is multiplied by from_units = 2^(emin - man) to get the rounded value.
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;

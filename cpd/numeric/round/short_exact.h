@@ -69,20 +69,21 @@ CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
 template <class V>
 class Doubt {
  public:
-  /// Records the error of a product. An error that is not zero leaves the lane in doubt.
+  /// Records an intermediate result or its error. An infinity or a NaN makes the result of its lane
+  /// uncertain.
   CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
-  /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
-  /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
+  /// Records the error of a product to which a term is added. An error other than zero makes the
+  /// result of its lane uncertain.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
-  /// Records a product or a dividend. The lane is in doubt unless x is an exact zero, or so large
-  /// that its error, about 2^-47 of x, is a multiple of binary32's least number.
+  /// Records a product or a dividend. The result of a lane is uncertain unless x is an exact zero,
+  /// or so large that its error, about 2^-47 of x, is a multiple of binary32's least number.
   template <class Mask>
   CPD_FN void see_size(V x, Mask is_zero) {
     const V size = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
     small_ |= select(is_zero, I{}, (I)(size < splat<V>(0x1p-102F)));
   }
 
-  /// Returns a mask of the lanes whose result is in doubt.
+  /// Returns a mask of the lanes whose result is uncertain.
   [[nodiscard]] CPD_FN auto lanes() const {
     return (nan_ != nan_) | ((inexact_ | (U)small_) != U{});
   }
@@ -97,10 +98,11 @@ class Doubt {
   I small_{};
 };
 
-/// Returns x op y (op z) rounded to odd, or any number if the result is in doubt. kSmall: products
-/// below 2^-101 must be distinguished from zero too (sees_small). Without the operations that
-/// record doubts, a product takes 10 operations, a sum 14, a fused multiply-add 16, a quotient 12
-/// and a root 10. With directed rounding, a sum and a fused multiply-add take 4.
+/// Returns x op y (op z) rounded to odd, or any number in lanes whose result `doubt` records as
+/// uncertain. kSmall: products below 2^-101 must be distinguished from zero too (sees_small).
+/// Without the operations that record doubts, a product takes 10 operations, a sum 14, a fused
+/// multiply-add 16, a quotient 12 and a root 10. With directed rounding, a sum and a fused
+/// multiply-add take 4.
 template <soft::Operation op, bool kSmall, class V>
 CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
   using soft::Operation;

@@ -348,14 +348,14 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  // True if x is in the range of the least spacing.
+  // True if x is so small that the format's numbers around x have the least spacing.
   const bool below = binade < to.emin + (to.is_integer ? 2 : 0);
   if (!to.has_zero && (below || x.negative)) {  // e8m0 rounds all lesser numbers to its least value
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }
-  // The exponent of the spacing to which x is rounded. Without subnormals, the grid below 2^emin is
-  // {0, 2^emin}.
+  // log2 of the distance between the format's numbers around x. Without subnormals, the only
+  // numbers up to 2^emin are 0 and 2^emin.
   const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
   const Cut cut = cut_at(x, place - x.exponent);
   std::uint64_t units = cut.units;

@@ -9,8 +9,8 @@
 
 namespace cpd {
 
-/// A tensor of planes x height x middle x width elements, divided into blocks of `rows` of the
-/// height and `columns` of the width.
+/// A tensor of planes x height x middle x width elements, divided into blocks. A block has `rows`
+/// indices of the dimension `height` and `columns` indices of the dimension `width`.
 struct BlockLayout {
   std::int64_t planes = 1, height = 1, middle = 1, width = 1;
   std::int64_t rows = 1, columns = 1;  ///< extents of a block

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lengths of the codes for a selection of n values (compress/places.h). Numbers are encoded with
-// seven bits a byte, and gaps between selected indices in Rice codes.
+// Computes the lengths of the codes for the indices of selected values (compress/places.h). Numbers
+// are encoded with seven bits a byte, and gaps between selected indices in Rice codes.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,8 @@ enum class LevelNorm : std::uint8_t {
   clipped,  ///< for finite values: the smaller of the largest |v| and c standard deviations
 };
 
-/// The places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
+/// The positions of levels 0 … s, for s <= 127, at unequal distances. A position is in units of
+/// norm / 256. Positions ascend from 0 to 256.
 struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
@@ -179,7 +180,7 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
 
 /// Computes the codes of values in lanes by an estimate, and reports the few lanes that need the
 /// exact rule of level_code. V is binary64 for any norm, or binary32 for 2^-60 <= norm <= 2^60. In
-/// binary32, kFine serves any number of steps; without kFine there may be at most 255 steps.
+/// binary32, any number of steps is supported with kFine, and at most 255 steps without kFine.
 template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
@@ -264,7 +265,8 @@ struct LevelLanes {
   }
 
  private:
-  /// Returns `place` limited to the range of the levels, so that `place` converts to an integer.
+  /// Returns an estimated level number `place`, limited to the range of the levels. The number can
+  /// then be converted to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);

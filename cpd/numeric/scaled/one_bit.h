@@ -11,11 +11,12 @@
 
 namespace cpd {
 
-/// n contiguous values of neighboring buckets, and the layout of their bits.
+/// Describes n contiguous values that belong to one or more successive buckets, and the layout of
+/// their bits.
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  /// The number of values of the first bucket that come before these values.
+  /// The number of values that the first bucket has before the first of the n values.
   std::int64_t before = 0;
   /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
   bool words = false;

@@ -261,8 +261,9 @@ CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const Scal
   }
   W scale = exact_scale(a, outer, share, plan);
   if (plan.arithmetic == Arithmetic::torchao) {
-    // torchao gives NaN where its scale computation reaches the pattern of Inf. The sum of rule
-    // `even` reaches that pattern below 2^128, and the other rules reach it at 2^128.
+    // torchao's scale is NaN if an intermediate result has the bit pattern of Inf. With rule
+    // `even`, this occurs for some magnitudes below 2^128. With other rules, it occurs from 2^128
+    // on.
     const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
     const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;
     scale = select(a < splat<W>(limit), scale, nan_of<W>());
@@ -302,8 +303,8 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // For a NaN or an infinity in the block, torchao's and DeepGEMM's own operations have already
-  // given the result.
+  // In the arithmetic of torchao and of DeepGEMM, the scale of a block with a NaN or an infinity
+  // results from the operations above. Other arithmetics make that scale NaN.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);

@@ -10,8 +10,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 
 /// The scales of one element. `factor` is the number by which the element is multiplied
-/// (ElementRoute::multiply) or divided. For uniform_codes, `factor` is the inverse of the scales. A
-/// wide route that divides by exact scales does not use it.
+/// (ElementRoute::multiply) or divided. For uniform_codes, `factor` is the inverse of the scales.
+/// The route `wide` (division in binary64) does not use `factor` in exact arithmetic.
 template <class V>
 struct ElementScale {
   V factor, scale, outer;
@@ -23,8 +23,8 @@ CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
 }
 
-/// Returns x divided by its scales. The result rounds into the element's format as the exact
-/// quotient does. V: binary64 lanes if the route is wide.
+/// Returns x divided by its scales. Rounding the result into the element's format gives the same
+/// number as rounding the exact quotient. V must be binary64 lanes for ElementRoute::wide.
 template <ElementRoute kRoute, class V>
 CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   if constexpr (kRoute == ElementRoute::multiply) {
@@ -95,16 +95,16 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// Returns ElementScale::factor of a block's elements for a route in binary32. If the scale is 0,
-/// the factor makes every element 0.
+/// Returns ElementScale::factor of a block's elements, for elements that are divided in binary32.
+/// If the scale is 0, the factor makes every element 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;
   return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
 }
 
-/// Returns whether a scale in exact arithmetic is outside the range in which the route is exact
-/// (route_of). Returns false for 0 and NaN.
+/// Returns whether a scale in exact arithmetic is outside the range in which the division in
+/// binary32 is exact (route_of). Returns false for 0 and NaN.
 template <class W>
 CPD_FN auto is_outside(ElementRoute route, W scale) {
   const bool divides = route == ElementRoute::divide;

@@ -89,8 +89,8 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   return plan;
 }
 
-/// Returns the route of elements whose scales are in 2^-70 … 2^100 (powers of two: in 2^-127 …
-/// 2^127). Elements with other scales take the route `wide`.
+/// Returns the route (the method of division) of elements whose scales are in 2^-70 … 2^100 (powers
+/// of two: in 2^-127 … 2^127). Elements with other scales take the route `wide`.
 constexpr ElementRoute route_of(const ScaledPlan& plan) {
   if (plan.element.wide || plan.wide_values) return ElementRoute::wide;
   if (plan.arithmetic != Arithmetic::exact) return ElementRoute::multiply;

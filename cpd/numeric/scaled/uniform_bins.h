@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 2^bits bins of equal width from a least value to a greatest value (Øland and Raj 2015). Computes
-// the bin of a value and the center of a bin. The bin of a value is the floor of the exact
-// quotient; the greatest value is in the last bin. The center is the exact center, rounded once.
+// Quantizes values to 2^bits bins of equal width, between a least and a greatest value (Øland and
+// Raj 2015). Computes the bin of a value and the center of a bin. The bin of a value is the floor
+// of the exact quotient; the greatest value is in the last bin. The center is the exact center,
+// rounded once.
 #pragma once
 
 #include <array>
@@ -87,13 +88,14 @@ struct BinEstimate {
 
   /// Returns the estimate, limited to the range of the bins; for NaN, the last bin. The estimate
   /// errs by less than half of `doubt` (four roundings, each at most half an ulp of 2^bits). So the
-  /// bin is known unless an integer is closer than `doubt`.
+  /// estimate determines the bin unless an integer is closer than `doubt`.
   [[nodiscard]] T Of(float x) const {
     const T quotient = (T{x} - least) * scale;
     const T below = quotient < top ? quotient : top;
     return below > 0 ? below : 0;
   }
-  /// Stores the bins. Returns whether all bins are known and all values are finite.
+  /// Stores the bins of n values. Returns true if the estimates determine all bins and all values
+  /// are finite. Otherwise some bins may be wrong.
   [[nodiscard]] bool AreKnown(std::int64_t n, const float* x, std::uint32_t* bins) const {
     const BinEstimate own = *this;  // a copy that the stores to bins cannot alias
     std::uint32_t doubts = 0;
@@ -183,8 +185,8 @@ class UniformBins {
     return rest.is_negative() ? upper - 1 : upper;
   }
 
-  /// The most bits for which binary32 estimates are tried. With more bits, few runs of values have
-  /// only known bins.
+  /// The most bits for which binary32 estimates are tried. With more bits, binary32 seldom
+  /// determines the bins of all values of a run.
   static constexpr int kShortBits = 12;
 
   float least_, greatest_;

@@ -39,7 +39,8 @@ CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPla
   sum = rounded_sum<R>(sum, x, random, plan);
 }
 
-/// Adds two numbers by rounded_sum. `draw(i)` returns the random integers of call i.
+/// Adds two numbers by rounded_sum. draw(i) must return the random integers for addition number i
+/// of the step.
 template <class R, class Draw>
 struct RoundedSums {
   Draw draw;

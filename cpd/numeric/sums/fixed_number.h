@@ -89,8 +89,8 @@ class FixedNumber {
       : width_(plan.point.width), count_(plan.words) {
     for (int q = 0; q <= count_; ++q) word_[q] = 0;
   }
-  /// Reads words that are `stride` apart. The words are integers, or binary32 values that hold the
-  /// integers' patterns. Bits beyond the width are ignored.
+  /// Reads the sum's 32-bit words, which are `stride` elements apart in memory. T is an integer, or
+  /// float for words stored as the bits of binary32 values. Bits beyond the width are ignored.
   template <class Word>
   CPD_FN FixedNumber(const FixedPlan& plan, const Word* words, std::int64_t stride)
       : width_(plan.point.width), count_(plan.words) {
@@ -119,8 +119,9 @@ class FixedNumber {
     return false;
   }
 
-  /// Returns sum * 2^-fraction in binary64, rounded to odd and limited as in exact64.h. So the
-  /// result rounds into every format as the exact value does.
+  /// Returns sum * 2^-fraction in binary64, rounded to odd. A magnitude below 2^-900 becomes
+  /// kLeastSeen, and one from 2^1001 on kGreatest (exact64.h). Rounding the result into any format
+  /// gives the same number as rounding the exact value.
   [[nodiscard]] CPD_FN double value(int fraction) const {
     std::uint32_t size[kMostFixedWords];
     const bool negative = is_negative();

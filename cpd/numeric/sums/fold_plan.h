@@ -14,10 +14,10 @@
 
 namespace cpd {
 
-/// Returns whether round(fl32(a + b)) is the exact sum rounded once, for all a and b of precisions
-/// p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers that is rounded to nearest in 2p + 2
-/// bits can be rounded to nearest again to p bits. Below the target's least normal number, the sum
-/// is exact. For fp32 itself, there is no second rounding.
+/// Returns whether rounding the binary32 sum fl32(a + b) gives the exact sum rounded once, for all
+/// a and b of precisions p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers that is rounded
+/// to nearest in 2p + 2 bits can be rounded to nearest again to p bits. Below the target's least
+/// normal number, the sum is exact. For fp32 itself, there is no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();

@@ -28,13 +28,13 @@ struct GemmPlan {
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   FastPlan fast;
-  /// The number of the loop's first draw (random integer, philox.h). order.h defines the numbers of
-  /// the later draws.
+  /// The number of the first random integer (draw, philox.h) that the loop over k uses. order.h
+  /// defines the numbers of the later random integers.
   std::uint64_t first_draw = 0;
 };
 
-/// Returns the number of the first draw of the loop over k. Draw 0 rounds c, and the loop begins
-/// with the next block of random words.
+/// Returns the number of the first random integer that the loop over k uses. Integer 0 rounds c,
+/// and the loop begins with the next block of random words.
 constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
@@ -47,7 +47,7 @@ constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
 }
 
 /// Returns whether binary32 lanes may form the products of two operands, and the products' sums.
-/// The arguments are the or-ed fraction bits of each operand.
+/// Each argument is the bitwise or of the fraction bits of one operand's values.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&

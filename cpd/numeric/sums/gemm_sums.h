@@ -25,7 +25,7 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// Starts with draw (random integer) number `first` of the sums of elements index, index + 1, ….
+  /// Starts with random integer number `first` of each of the elements index, index + 1, ….
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}

@@ -35,7 +35,8 @@ namespace cpd {
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
   std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
-  /// True if plane 0 (state value 0) holds a value before the first term is added.
+  /// True if a sum has an initial value, in state value 0 (plane 0), to which the first term is
+  /// added.
   bool from_start = false;
   std::int64_t term_draws = 0;  ///< random integers that a term takes before its sum takes one
 };
@@ -63,8 +64,7 @@ CPD_FN constexpr int open_trees(std::int64_t terms) {
   return open;
 }
 
-/// Returns the number of state values (planes) that a sum of `terms` terms needs for each element
-/// (SumWalk).
+/// Returns the number of state values (planes) that a sum of `terms` terms needs for each element.
 CPD_FN constexpr int planes_of_sum(Scheme scheme, std::int64_t terms) {
   switch (scheme) {
     case Scheme::kahan:
@@ -80,8 +80,8 @@ CPD_FN constexpr int planes_of_sum(Scheme scheme, std::int64_t terms) {
   }
 }
 
-/// Returns the number of draws that the first k terms take, with the chunks and trees that these
-/// terms finish.
+/// Returns the number of random integers (draws) that the first k terms take, including the chunks
+/// and trees that these terms finish.
 CPD_FN constexpr std::int64_t draws_before(const SumOrder& order, std::int64_t k) {
   const std::int64_t of_terms = order.term_draws * k;
   switch (order.scheme) {
@@ -96,7 +96,7 @@ CPD_FN constexpr std::int64_t draws_before(const SumOrder& order, std::int64_t k
   }
 }
 
-/// Returns the number of draws that a sum of `terms` terms takes.
+/// Returns the number of random integers (draws) that a sum of `terms` terms takes.
 CPD_FN constexpr std::int64_t draws_of_sum(const SumOrder& order, std::int64_t terms) {
   if (terms <= 0) return 0;
   const std::int64_t draws = draws_before(order, terms);
@@ -105,8 +105,8 @@ CPD_FN constexpr std::int64_t draws_of_sum(const SumOrder& order, std::int64_t t
   return draws + open_trees(terms) - (order.from_start || terms == 1 ? 0 : 1);
 }
 
-/// Returns the largest number of terms for which a sum takes at most `draws` draws. `draws` must be
-/// at least 1.
+/// Returns the largest number of terms for which a sum takes at most `draws` random integers.
+/// `draws` must be at least 1.
 CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t draws) {
   switch (order.scheme) {
     case Scheme::kahan:
@@ -123,9 +123,9 @@ CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t dra
   }
 }
 
-/// A backend that holds the last tree apart from the planes, for example in registers. SumWalk
-/// makes the backend store a finished tree of 2^level terms in plane `level`, and load a tree when
-/// the sum ends.
+/// A backend that holds the last tree in a place of its own, for example in registers, and not in
+/// the state values (planes). SumWalk makes the backend store a finished tree of 2^level terms in
+/// plane `level`, and load a tree when the sum ends.
 template <class Backend>
 concept HoldsTree = requires(Backend& to) {
   to.store_tree(1);
@@ -185,7 +185,8 @@ class SumWalk {
     draw_ = draws_before(order_, k_);
   }
 
-  /// Ends a sum. The result is in plane 0 (value 0 of the sum's state).
+  /// Ends a sum: closes the last chunk or merges the remaining trees. The result is then in value 0
+  /// of the sum's state (plane 0).
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
     if constexpr (requires { to.add_chunk(true, draw_); }) {

@@ -6,13 +6,15 @@
 
 namespace cpd {
 
-/// The order of summation across ranks. With groups, the order across the groups' masters.
+/// The order in which ranks' values are added. With groups, the order in which the groups' sums are
+/// added.
 enum class Order : std::uint8_t {
   sequential,  ///< ranks in ascending order from rank 0
   /// A layer of n values is cut into W slices, the first n mod W one value longer. The sum of slice
   /// s begins at rank s + 1.
   ring,
-  /// Neighbors are added first; an odd one passes to the next level. Every merge is rounded.
+  /// A binary tree: neighboring sums are added first, level by level. A sum without a neighbor
+  /// passes to the next level. Every addition is rounded.
   tree,
 };
 
@@ -22,14 +24,16 @@ constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int6
   return n / slices * s + std::min(s, n % slices);
 }
 
-/// The order in which the outer sum visits its units. A unit is a rank, or a group of ranks if
-/// there are groups. The values of unit(visit) are term number term(visit, slice) of a slice.
+/// The order in which ranks contribute to a sum across ranks. A unit is a rank, or a group of ranks
+/// if there are groups. Units contribute one after the other, and a visit is one such contribution.
+/// At a visit, unit unit(visit) adds its values as term number term(visit, slice) to each slice.
 struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// Returns the number of visits of the outer sum. In a ring of U units (ranks or groups), slice s
-  /// begins at unit s + 1 and ends at unit s, so its terms are visits s … s + U - 1.
+  /// Returns the number of visits (contributions of units, one after the other). In a ring of U
+  /// units (ranks or groups), slice s begins at unit s + 1 and ends at unit s, so its terms are
+  /// visits s … s + U - 1.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }
@@ -37,14 +41,14 @@ struct Rounds {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
   [[nodiscard]] constexpr std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// Returns the number of the slice's term that a visit adds. Returns a negative number if the
-  /// visit adds no term of the slice.
+  /// Returns the number of the term that is added to a slice at a visit. Returns a negative number
+  /// if the visit adds nothing to the slice.
   [[nodiscard]] constexpr std::int64_t term(std::int64_t visit, std::int64_t slice) const {
     if (order != Order::ring) return visit;
     const std::int64_t term = visit - slice;
     return term < units ? term : -1;
   }
-  /// Returns the unit (rank or group) whose values are term k of the slice.
+  /// Returns the unit (rank or group of ranks) that contributes term k of the sum of a slice.
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }

@@ -17,8 +17,9 @@
 //   not aligned is added with rounding to odd, so that sum and rounding are one exact rounding
 //   (exact.h).
 // - Binary32 lanes form the same integers as int32, if block_fits_binary32 returns true.
-// - A unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a block's sum
-//   in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within -596 … 511.
+// - A matrix unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a
+//   block's sum in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within
+//   -596 … 511.
 //
 // Inf and NaN result as in IEEE 754's sum of the products and the addend. A zero result is +0, even
 // if a negative sum was cut or rounded to zero. Consider a sum that would round beyond the format's
@@ -61,8 +62,8 @@ struct BlockFmaPlan {
   /// True if products have at most 23 bits, so that ShortBlocks (exponent_pairs.h) determines the
   /// blocks that may use binary32.
   bool has_short_blocks = false;
-  /// True if a block may also end in binary32 (end_block32). `dropped` masks the bits of a binary32
-  /// number that the sum's format does not have.
+  /// True if the sum after a block may also be computed in binary32 (end_block32). `dropped` masks
+  /// the bits of a binary32 number that the sum's format does not have.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
   Adder adder = Adder::aligned;
@@ -235,8 +236,9 @@ CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
 }
 
-/// Returns the unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32, and an
-/// E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the result.
+/// Returns the matrix unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32,
+/// and an E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the
+/// result.
 ///
 /// The sum of units and addend fits 33 bits. If the signs of units and addend agree, the sum has
 /// their sign. Else it has the sign of the sum mod 2^32. Let m be the magnitude, whose 24 leading
@@ -255,8 +257,8 @@ CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const Blo
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
 }
 
-/// Does end_in_range32 for blocks with any E. Sets `wide` in the lanes whose result is invalid,
-/// including all lanes with an infinite sum or NaN.
+/// Does the same as end_in_range32, for blocks with any E. Sets the mask `wide` in lanes whose
+/// result is invalid, including all lanes with an infinite sum or NaN.
 template <class V, class Mask>
 CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
                                Mask& wide) {
@@ -280,8 +282,8 @@ CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const 
   return e;
 }
 
-/// Returns the sum of a block's aligned products, in units. V is binary64, or binary32 if
-/// block_fits_binary32 returns true.
+/// Returns the sum of a block's aligned products, in units of 2^(E - F). V is binary64, or binary32
+/// if block_fits_binary32 returns true.
 template <class V, class Operands>
 CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands& x, int count,
                                        std::int32_t e) {

@@ -12,17 +12,17 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The exponent of Inf and NaN in a pair. The sum of this exponent and any other, also the exponent
-/// of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
+/// The 16-bit exponent that stands for Inf and NaN. The sum of this exponent and any other, also
+/// the exponent of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
 constexpr std::int32_t kSpecialExponent = 8192;
 static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
-/// Returns e(x) of an operand, as one half of a pair.
+/// Returns the exponent e(x) of an operand, as 16 bits of a word that holds two exponents.
 CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-/// The pair of exponents of two sums without products.
+/// The two exponents, in one word, of two sums that have no products yet.
 constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
@@ -32,11 +32,12 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
   return static_cast<std::int32_t>(pair) >> 16;
 }
 
-/// Determines the blocks for which binary32 lanes give the right bits, if plan.has_short_blocks.
-/// Products are formed by aligned_product, and blocks end by end_in_range32 or in binary64. The
-/// blocks are those whose E is in least_end32 … kMostEnd32, and blocks that have only zeros. In
-/// such a block, 2^(F - E) is a binary32 number, and no product is above its range. A product below
-/// the range (of 23 bits, under 2^-127) is at most half a unit.
+/// Determines the blocks of products for which binary32 lanes give the right bits. Used if
+/// plan.has_short_blocks is true. aligned_product computes the products, and end_in_range32 (or
+/// binary64 arithmetic) the sum after a block. The blocks are those whose E is in least_end32 …
+/// kMostEnd32, and blocks that have only zeros. In such a block, 2^(F - E) is a binary32 number,
+/// and no product is above its range. A product below the range (of 23 bits, under 2^-127) is at
+/// most half of 2^(E - F).
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)

@@ -5,9 +5,9 @@
 // numbers of the draws.
 //
 // In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
-// the rounding of the unit's sum raises exceptions as any rounding does. In an integer sum, a term
-// that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an infinite
-// term raises invalid.
+// the rounding of the matrix unit's sum raises exceptions as any rounding does. In an integer sum,
+// a term that loses bits raises inexact, a sum that wraps or saturates raises overflow, and an
+// infinite term raises invalid.
 #pragma once
 
 #include <algorithm>
@@ -256,7 +256,7 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    // The total is the same under every rule, except for the sign of a zero.
+    // Any rounding rule gives the same total here, except for the sign of a zero.
     using Down = Rule<Rounding::toward_zero>;
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);

@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Returns whether the rows of the tensor and of the result are aligned to Packs.
+/// Returns whether the rows of the tensor and of the result are aligned to Packs (four neighboring
+/// values each).
 bool is_packed(const ScalesCall& of) {
   return ColumnBlocks(of.call).packed && is_aligned(of.out.data);
 }

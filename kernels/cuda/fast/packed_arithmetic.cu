@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads)
                          std::int64_t{gridDim.x} * kThreads);
 }
 
-/// Returns true if all tensors have one type and are aligned to Packs, the plan rounds_from_odd,
-/// and random integers come from Philox.
+/// Returns true if all tensors have one type and are aligned to Packs (four neighboring values
+/// each), the plan rounds_from_odd, and random integers come from Philox.
 bool applies(const ArithmeticCall& call) {
   const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(*call.plan) && call.random.data == nullptr && fits(call.x) &&

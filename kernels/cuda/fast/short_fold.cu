@@ -32,7 +32,7 @@ CPD_FN std::int64_t terms_of(const ReduceCall& call) {
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Four neighboring codes of kBits bits each. With kBits = 8, the codes may also have 4 bits.
+/// Memory for four neighboring codes of kBits bits each. FourWords<8> also holds codes of 4 bits.
 template <int kBits>
 struct FourWords {
   std::uint32_t words[kBits / 8];
@@ -49,8 +49,8 @@ CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int 
   }
   return codes;
 }
-/// Returns whether words_at may read the codes of a segment in every message: the codes must be
-/// aligned to words.
+/// Returns whether words_at may read the codes of a segment (a range of a layer's values) in every
+/// message: the codes must be aligned to words.
 CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   const auto kind = static_cast<int>(Codes::wire);
   const int bytes = call.codes[kind].bits == 4 ? 2 : 4;
@@ -86,12 +86,14 @@ struct FourSums {
   bool is_good[kFoldSums];
 };
 
-/// Returns the same as first_sum, for a term that is a number of the accumulator's format.
+/// Returns the same as first_sum, in fewer operations. The term must be a number of the
+/// accumulator's format.
 CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
   return plan.terms.round.keeps_negative_zero ? term : term + 0.0F;
 }
 
-/// Returns the sums of values `at` … `at` + 3 of a segment.
+/// Returns the sums over ranks of values `at` … `at` + 3 of a segment (a range of a layer's
+/// values).
 template <class Path, bool kKahan, int kBits>
 CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                           const float* values) {
@@ -142,7 +144,7 @@ CPD_CALL std::uint32_t code_alone(const ReduceCall& call, const ReduceSegment& s
                                   std::int64_t at) {
   return code_of(sum_of<mode>(call, segment, at), call.codes[static_cast<int>(call.to_codes)]);
 }
-/// Computes the codes of four results: values `at` … `at` + 3. Values whose sum is not good take
+/// Computes the codes of four results: values `at` … `at` + 3. A value whose sum may be wrong takes
 /// the general path.
 template <Rounding mode>
 CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,

@@ -8,8 +8,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Casts a patch in the blocks of its rows, with a single outer scale. All threads of the thread
-/// block must call it.
+/// Casts a patch (32 x 32 values) in blocks of rows, with a single outer scale. All threads of the
+/// thread block must call it.
 template <class R, ElementRoute kRoute, class Patch>
 CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const ShortForm& form,
                              void* out, SquareMaxima* shared) {

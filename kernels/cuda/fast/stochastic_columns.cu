@@ -9,8 +9,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Returns a Pack with change(value, R, scales) for each value, with the value's random integer R
-/// and its scales.
+/// Returns a Pack (four neighboring values) with change(value, R, scales) for each value, with the
+/// value's random integer R and its scales.
 template <DType type, class Change>
 CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const LaneScales<4>& at,
                                  Change change) {
@@ -28,7 +28,7 @@ CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, F
 }
 
 /// Casts contiguous values stochastically in blocks of columns, by a route in binary32. The
-/// tensor's rows must be aligned to Packs.
+/// tensor's rows must be aligned to Packs (four neighboring values each).
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic_columns(const __grid_constant__ ScaledCall call, const void* x, void* out) {

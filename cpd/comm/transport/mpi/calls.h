@@ -55,8 +55,8 @@ inline bool IsRunning() {
   return started != 0 && ended == 0;
 }
 
-/// One pending receive from each peer on a communicator. The destructor cancels receives that have
-/// not arrived; peers take no part in that.
+/// Keeps one pending receive from each peer on a communicator. The destructor cancels the receives
+/// whose message has not arrived. Peers need not do anything for that.
 template <class Message>
 class Mailbox {
  public:

@@ -20,8 +20,8 @@ struct Join {
 };
 
 /// Sends this rank's Join to all members of a new group and returns the Joins of all members.
-/// `world`: the members' ranks in MPI_COMM_WORLD. `names`: the numbers, in a group of `size` ranks,
-/// by which RankLost names members that did not answer within `timeout` seconds.
+/// `world`: the members' ranks in MPI_COMM_WORLD. Throws RankLost if a member does not answer
+/// within `timeout` seconds. `names`: the number by which RankLost names each member, below `size`.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 

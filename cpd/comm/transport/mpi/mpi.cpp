@@ -26,15 +26,15 @@
 namespace cpd::mpi {
 namespace {
 
-/// MPI counts bytes in int, so longer messages are sent in pieces. Between hosts, short messages
-/// are sent in pieces, too: over TCP, a piece below 64 KiB, including MPI's own header, leaves at
-/// once, while a longer piece waits for the receiver's answer.
+/// MPI counts bytes in int, so longer messages are sent as several MPI messages (pieces). Between
+/// hosts, shorter messages are sent in pieces, too. Over TCP, MPI sends a piece of less than 64
+/// KiB, including its own header, at once. A longer piece waits for the receiver's answer.
 constexpr std::int64_t kLongPiece = std::int64_t{1} << 30;
 constexpr std::int64_t kShortPiece = std::int64_t{60} << 10;
 constexpr std::int64_t kMostShortPieces = 64;
 
-/// Returns the bytes of each piece of a message. Both sides get the same number, because both know
-/// the length of the message and whether they share a host.
+/// Returns the number of bytes of each piece in which a message is sent. Sender and receiver
+/// compute the same number: both know the message's length and whether they share a host.
 std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
   const bool same_host =
       job.host[static_cast<std::size_t>(world)] == job.host[static_cast<std::size_t>(job.rank)];

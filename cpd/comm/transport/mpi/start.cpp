@@ -38,8 +38,8 @@ void IgnoreBrokenPipes() {
   }
 }
 
-/// Returns the error of a start of MPI that failed, which all later calls throw; empty if no start
-/// has failed.
+/// Returns the error that all calls throw after MPI could not be started. Empty if no start has
+/// failed.
 std::optional<RankLost>& FailedStart() {
   static std::optional<RankLost> failure;
   return failure;
@@ -69,8 +69,8 @@ void OrTell(Look look, Tell tell) {
   }
 }
 
-/// The state of MPI_Init_thread, which runs in a separate thread: it waits for all ranks of the
-/// job, and never returns if one of them has died.
+/// The state of a call of MPI_Init_thread that runs in a separate thread. MPI_Init_thread waits for
+/// all ranks of the job, and never returns if one of them has died.
 struct Start {
   std::atomic<bool> done{false};
   int code = MPI_SUCCESS;
