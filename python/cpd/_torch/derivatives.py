@@ -133,7 +133,7 @@ def run(name: str, *args: Any) -> Tensor:
 
 
 _writers: dict[str, tuple[Any, Any]] = {}
-"""For each <name>: the operators <name>_out and <name>_out_plain. <name>_out_plain does not report
+"""Maps <name> to two operators: <name>_out and <name>_out_plain. <name>_out_plain does not report
 the change of `out` to autograd."""
 
 

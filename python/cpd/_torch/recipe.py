@@ -172,8 +172,8 @@ class RecipeCall(NamedTuple):
         """Returns the result's gradient `g` after its casts for the two backward GEMMs.
 
         `needs` has a bool for each GEMM; the operand of a GEMM that is not needed is not cast. If
-        one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results,
-        and `narrow` as in `factor`.
+        one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results.
+        `factor` documents `narrow`.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
@@ -199,7 +199,7 @@ class RecipeCall(NamedTuple):
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """Returns the factors of two operands, multiplied. Their product must be divided by it."""
+        """Returns the product of two casts' factors. The operands' GEMM must be divided by it."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:

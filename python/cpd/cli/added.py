@@ -36,7 +36,9 @@ def added_commands() -> dict[str, EntryPoint]:
 
 
 def model_gradients() -> Any:
-    """Returns the module that trains models for gradients: `check(options)` and `gradients`.
+    """Returns the module of an installed package that trains models for gradients.
+
+    The module has the functions `check(options)` and `gradients`.
 
     Raises RunError if no installed package has such a module.
     """

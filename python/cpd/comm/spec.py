@@ -279,12 +279,15 @@ class Seeded(NamedTuple):
 
 
 def seeded(spec: Reduce, seed: int) -> Any:
-    """Returns the argument of a communicator's call that replaces its seed; 0 replaces nothing."""
+    """Returns an argument `spec` for a communicator's call, with a seed for this call.
+
+    The seed 0 means the communicator's own seed.
+    """
     return Seeded(spec, seed)
 
 
 def as_seeded(given: Any) -> Seeded:
-    """Returns the spec and the seed of a communicator's argument `spec`; seed 0 if it has none."""
+    """Returns the spec and the seed of a communicator's argument `spec`. Without a seed: 0."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
 
 

@@ -88,7 +88,10 @@ class Packet(Generic[ValuesT]):
 
     @functools.cached_property
     def values(self) -> ValuesT:
-        """The decoded values, float32, with the tensor's kind, shape and device; decoded once."""
+        """The decoded values, float32: a NumPy array or a torch tensor, like the encoded tensor.
+
+        They have the shape and the device of the encoded tensor. They are decoded at the first use.
+        """
         flat, _ = _core.decode_stream(self.data)
         values: Any = self._layout.restored(flat, self.shape)
         if self._device is not None:

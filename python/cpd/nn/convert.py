@@ -437,7 +437,10 @@ class _Plan:
         return new_clock
 
     def _encoders(self) -> None:
-        """Makes encoders call the layers within them, if one of these layers is emulated."""
+        """Switches off the fast path of torch's transformer encoders with an emulated layer.
+
+        The fast path would compute without calling the emulated layer.
+        """
         encoders = {n: m for n, m in self._modules.items() if nearest(type(m), ENCODERS)}
         within = tuple(
             layer.state

@@ -76,9 +76,10 @@ def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tenso
 
 
 def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
-    """Does the work of `as_operand` for a convolution.
+    """Reshapes a tensor of a convolution to an operand of a GEMM, for `as_operand`.
 
-    Its GEMMs sum over a group's channels; the weight's gradient sums over the images of the batch.
+    The convolution's GEMMs sum over the channels of a group. The GEMM of the weight's gradient sums
+    over the images of the batch.
     """
     if role == "weight":
         by_rows = (gemm == "forward") == layer.transposed  # the groups are along axis 0

@@ -17,7 +17,7 @@ SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """The schemes that `cpd.sum` supports. `cpd.sum` adds the values of an array, not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(scheme for scheme in SUM_SCHEMES if scheme != "fixed")
-"""The schemes that all-reduce supports: all of `cpd.sum` but the integer sum `fixed`."""
+"""The schemes that all-reduce supports: all schemes of `cpd.sum` except `fixed`."""
 UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that add terms without truncating them. A unit with such an adder refuses
 the keys `fraction_bits` and `min_exponent`."""

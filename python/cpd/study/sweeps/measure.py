@@ -24,9 +24,9 @@ from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
-"""The number of values in a tile; a tile may have somewhat more values."""
+"""The usual number of values in a tile. A tile is larger if `GROUP` of its vectors need more."""
 GROUP = 64
-"""The number of vectors that are multiplied with one vector; larger groups are not faster."""
+"""The number of vectors in a group, which are multiplied with one vector. More are not faster."""
 NOISE = 2.0**-22
 """The relative error of three binary32 roundings. A scale times the format's largest value may
 differ by it from the magnitude for which the scale was computed, which is no overflow."""
@@ -38,13 +38,13 @@ Piece: TypeAlias = tuple[slice, slice]
 
 
 class Bench:
-    """The tensors of a sweep with their plans of dot products, which all cells share."""
+    """The tensors of a sweep with their plans of dot products, for all cells of the sweep."""
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Measures cells with equal casts; returns the losses, [cell][tensor]."""
+        """Measures combinations (cells) with equal casts. Returns the losses, [cell][tensor]."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
@@ -156,7 +156,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """Sums up the errors of a cast, piece by piece; pieces reuse the same arrays."""
+    """Sums up the errors of a cast, tile by tile. All tiles use the same temporary arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -229,10 +229,10 @@ def _finite(error: float) -> float:
 
 
 class _Cast:
-    """Casts a matrix piece by piece, with the bits that a cast of the whole matrix gives.
+    """Casts pieces of a matrix, with the bits that a cast of the whole matrix gives.
 
-    All pieces are written to the same memory. A piece has at most `width` columns and `size`
-    values.
+    If pieces can be cast separately, each piece overwrites the previous piece. Otherwise the whole
+    matrix is cast at once. A piece has up to `width` columns and `size` values.
     """
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
