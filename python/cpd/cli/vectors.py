@@ -33,7 +33,7 @@ _ROUNDINGS = {
     "to_odd": ("rto", "rodd"),
     "stochastic": ("sr",),
 }
-"""For each rounding mode: its names in file names, in RISC-V and in TestFloat."""
+"""Maps a rounding mode to its names in file names, in RISC-V and in TestFloat."""
 
 
 def register(commands: opt.Commands) -> None:

@@ -41,11 +41,11 @@ def _give_up_all() -> None:
 class Communicator:
     """The object by which one rank communicates with the other ranks of its group.
 
-    Functions of `cpd.comm` make communicators. Every rank makes the same calls in the same order,
-    with tensors of the same shapes. Ranks compare their calls before they send values. A call takes
-    a list of NumPy arrays or torch tensors of any shape and layout, all on one device. Tensors are
-    float32; float16 and bfloat16 are widened, which is exact. Results are float32 tensors of the
-    same kind. Sums have the bits of `cpd.simulate_all_reduce`.
+    `cpd.comm.mpi`, `nccl`, `distributed` and `local` make communicators. Every rank makes the same
+    calls in the same order, with tensors of the same shapes. Ranks compare their calls before they
+    send values. A call takes a list of NumPy arrays or torch tensors of any shape and layout, all
+    on one device. Tensors are float32; float16 and bfloat16 are widened, which is exact. Results
+    are float32 tensors of the same kind. Sums have the bits of `cpd.simulate_all_reduce`.
 
     **Seed and step.** The attributes `seed` and `step` select the random numbers of a call. `step`
     counts the successful reductions and calls of `all_gather`; the argument `step=` of a call

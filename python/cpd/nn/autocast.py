@@ -140,7 +140,8 @@ class autocast(Mode):  # noqa: N801  # as torch.autocast
     the dimensions in the order of the first operand.
 
     Args:
-        recipe: as for `cpd.convert`; its rules and schedule are ignored.
+        recipe: a `cpd.Recipe`, a recipe's name, text or file, or a format for all operands; its
+            rules and schedule are ignored.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`. Calls are numbered from 0 whenever the
             context is entered, and use this stream XOR number << 20. Default 0.

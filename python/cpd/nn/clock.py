@@ -42,7 +42,7 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""For each activation checkpoint that awaits its backward pass, the streams of its clocks."""
+"""Maps an activation checkpoint that awaits its backward pass to the streams of its clocks."""
 
 
 class Clock:

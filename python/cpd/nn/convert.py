@@ -75,8 +75,8 @@ def convert(
             ModuleList or Sequential. N may be a percentage ("15%"), rounded up. `rules` may also be
             a function of a layer's name and module. It returns a recipe, None, or `...` to apply
             the recipe's own rules.
-        sums: the accumulator of the three GEMMs of every layer, as for `cpd.Recipe`; default: the
-            recipe's.
+        sums: the accumulators of the three GEMMs of every layer: one `cpd.Accumulator`, text or
+            format for all, or a tuple of three. Default None: the recipe's.
         seed: the seed of all random bits of the model; default 0.
         coverage: the least share of emulated multiply-accumulates, 0…1; default 0.9. The first
             training step counts products (`Report.coverage`), and warns (`PrecisionWarning`) if the

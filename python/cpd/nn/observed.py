@@ -17,8 +17,8 @@ GEMMS = {
     "output": (("forward", "output"),),
     "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
 }
-"""For each role of a tensor: the GEMMs that the tensor enters, with the recipe's name of its
-cast."""
+"""Maps the role of a tensor to the GEMMs that use the tensor. Each GEMM has the name of the cast of
+the tensor in `cpd.Recipe`."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")

@@ -140,7 +140,10 @@ class SumLines:
         return generated.finite_codes(f, generated.random_codes(f, self.words, shape))
 
     def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
-        """Returns terms with these exponents (clipped if out of range); powers of 2 if `exact`."""
+        """Returns random terms with the given exponents, clipped if out of range.
+
+        If `exact`, the terms are powers of two.
+        """
         shape = exponents.shape
         if len(self.formats) == 1:
             return [self._codes(self.formats[0], exponents, exact)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the errors of a sweep's cells on tensors.
+"""Measures the errors of a sweep's cells (combinations of options) on tensors.
 
 All values are measured, in tiles that fit into cache. An error is a difference in binary32, which
 is exact if the cast only rounds to a format without scales. Squared errors are summed in binary64.
@@ -28,8 +28,9 @@ PIECE = 1 << 16
 GROUP = 64
 """The number of vectors in a group, which are multiplied with one vector. More are not faster."""
 NOISE = 2.0**-22
-"""The relative error of three binary32 roundings. A scale times the format's largest value may
-differ by it from the magnitude for which the scale was computed, which is no overflow."""
+"""The relative error of three binary32 roundings. Because of this error, a scale times the
+format's largest value may differ from the magnitude for which the scale was computed. This
+difference is not an overflow."""
 
 _THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -55,7 +56,7 @@ def _one_thread() -> Iterator[None]:
     """Makes CPD use one thread, because tiles are too small for several threads.
 
     Parallel work is divided among processes instead. A number of threads that the user has set
-    stays.
+    remains.
     """
     if _THREADS in os.environ:
         yield
@@ -135,7 +136,7 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """Measures one tensor; returns the losses for each cell. All cells have equal casts."""
+    """Measures one tensor. Returns the losses for each of `cells`, which must have equal casts."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
