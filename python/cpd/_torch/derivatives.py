@@ -93,7 +93,7 @@ def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
 
     The function calls `undifferentiated` if it is not None, so that compiled programs contain this
     operator. Within transforms of torch.func and in exported programs, it calls `operator` itself,
-    because they dispatch the operator again and then need its derivatives.
+    because transforms and exports dispatch the operator again and need its derivatives.
     """
 
     def below(keyset: Any, *args: Any) -> Tensor:

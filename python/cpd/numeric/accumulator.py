@@ -328,7 +328,7 @@ class Accumulator(Spec, native=_core.Accumulator):
         Each unit has a `summary`, a `source` and its `evidence`. `evidence` is `replayed` if CPD
         reproduces published results of the unit bit for bit, else `literature`. `nan` is the
         hexadecimal bit pattern of the hardware's NaN, such as "7FFFFFFF", or "" if it is unknown.
-        For fp16 results, the NaN is the first half of that pattern. CPD's own results contain the
+        For fp16 results, the NaN is the first half of the pattern. CPD's own results contain the
         quiet NaN of the format instead.
 
         >>> Accumulator.named()["v100"]["evidence"]

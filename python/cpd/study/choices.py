@@ -247,7 +247,7 @@ def _tied(
 ) -> list[Choice]:
     """Returns the choices that may have the least product of error and `weight`, fastest first.
 
-    Several choices are a tie: the resamples do not decide between them.
+    Several choices are a tie: resampling does not decide between these choices.
     """
     fewest = min(choice.non_finite for choice in front)
     sound = [choice for choice in front if choice.non_finite == fewest]

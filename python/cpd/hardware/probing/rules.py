@@ -129,7 +129,7 @@ class OrderTree:
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Returns where two arrays of sums are equal; +0 equals -0, and NaN equals NaN."""
+    """Returns a mask: True where two arrays of sums are equal. +0 equals -0, NaN equals NaN."""
     alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
     return alike
 
