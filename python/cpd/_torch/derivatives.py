@@ -215,7 +215,7 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """Returns the tensors that `setup` saved, without their tangents of the innermost transform.
+    """Returns the tensors that the forward pass saved, without tangents of the innermost transform.
 
     Tangents of outer transforms of torch.func remain.
     """

@@ -86,7 +86,8 @@ def scaled_back(
     """Returns a product divided by `left_out`, in `dtype`.
 
     `compute` returns the product in a given dtype. `left_out` is the product of the factors of the
-    operands' casts. Unless it is 1, the float32 product is multiplied by 1 / `left_out`.
+    operands' casts. Unless `left_out` is 1, the float32 product is multiplied by 1 / `left_out`,
+    then converted to `dtype`.
     """
     if left_out == 1:
         return compute(dtype)

@@ -104,8 +104,8 @@ def _splits(spec: Cast, q: Scaled) -> str:
     """Returns the block of the scale that `split_operand` can return apart from the values.
 
     The block is "tensor" (one scale for the tensor) or "row" (one scale for each row). bfloat16
-    must represent the values without this scale; otherwise the result is "". With outer scales, the
-    separate scale is the outer scale.
+    must represent the values without this scale. In all other cases the result is "". With outer
+    scales, the separate scale is the outer scale.
     """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:

@@ -38,14 +38,14 @@ class Windows(NamedTuple):
         )
 
     def columns(self, x: Tensor) -> Tensor:
-        """Unfolds images to images x groups x (channel, index in the kernel) x windows."""
+        """Unfolds images to the shape images x groups x (channel, kernel index) x windows."""
         images, _, *image = x.shape
         return self._view(x).reshape(
             images, self.groups, self.terms(x), math.prod(self.places(image))
         )
 
     def gathered(self, x: Tensor) -> Tensor:
-        """Unfolds images to groups x (image, window) x (channel, index in the kernel)."""
+        """Unfolds images to the shape groups x (image, window) x (channel, index in the kernel)."""
         images, _, *image = x.shape
         first = 3 + len(image)
         ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))

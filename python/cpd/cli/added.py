@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LAB = "cpd-lab"
-"""The package with LAB_COMMANDS and with the models that `cpd roundoff` trains."""
+"""The package that has the commands LAB_COMMANDS and the models that `cpd roundoff` trains."""
 LAB_COMMANDS = ("train", "study", "demo", "report")
 
 

@@ -127,7 +127,7 @@ def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience
 def _lost(
     transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """Gives up, and returns the error that reports the ranks that did not connect."""
+    """Raises this rank's alarm. Returns the error that names the ranks that did not connect."""
     transport.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:

@@ -90,7 +90,8 @@ class Packet(Generic[ValuesT]):
     def values(self) -> ValuesT:
         """The decoded values, float32: a NumPy array or a torch tensor, like the encoded tensor.
 
-        They have the shape and the device of the encoded tensor. They are decoded at the first use.
+        The values have the shape and the device of the encoded tensor. The first access decodes
+        the bytes.
         """
         flat, _ = _core.decode_stream(self.data)
         values: Any = self._layout.restored(flat, self.shape)

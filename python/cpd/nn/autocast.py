@@ -213,7 +213,7 @@ _OPERATIONS = by_function(
 
 
 class Unseen(TorchDispatchMode):
-    """Counts in `left` the aten products that torch's functions compute internally."""
+    """Counts the products that torch's functions compute internally, by aten operation."""
 
     supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0

@@ -182,7 +182,7 @@ class Clock:
         ops.begin_model(self.step, histories, scales, self.key)
 
     def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
-        """The model's forward hook: ends a call of the model, also a call that raised an error."""
+        """The model's forward hook: ends a call of the model, even if the call raised an error."""
         if self._within:  # empty if `tick` was compiled
             self._within.pop()
 
@@ -438,7 +438,7 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if a compiled backward pass can notify a clock. Torch 2.11 drops the write to the flag."""
+"""True if a compiled backward pass can notify a clock. Torch 2.11 drops the write of the flag."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

@@ -532,7 +532,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Collects the notes on layers and their recipes: each note once, with its first layer."""
+    """Collects the notes on layers and recipes. Each note appears once, with the first layer."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

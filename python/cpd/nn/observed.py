@@ -26,7 +26,7 @@ _DELAYED = ("activation", "weight", "gradient")
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields names and layers with products: each shared layer once, without lazy layers."""
+    """Yields the layers with products, each with its name; a shared layer once, no lazy layer."""
     for name, module in model.named_modules():
         if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
             yield name, module

@@ -462,7 +462,7 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns the dot products and sums of all items, in one random order."""
+    """Returns one `Seen` with the dot products and sums of several, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])

@@ -228,7 +228,7 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns the arguments of each `cpd.Accumulator` scheme that has this tree."""
+    """Returns arguments of `cpd.Accumulator`: all schemes that add in the order of this tree."""
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]

@@ -267,7 +267,7 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the tensor's scale, by which elements are multiplied, if `bare`; else 1."""
+        """Returns the tensor's scale if `bare`, else 1. A value is an element times the scale."""
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
