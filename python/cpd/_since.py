@@ -111,7 +111,7 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
-"""For each module: its removed names, each with its replacement, or "" without a replacement."""
+"""Maps a module to its removed names, and a removed name to its replacement ("": none)."""
 
 IN_TEXT = "a key of the format"
 """The replacement of a keyword that is now a key in the text of the format."""
@@ -185,8 +185,8 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "sum": {"acc": "accumulator", "dim": "axis"},
     "write_testbench": {"directory": "folder"},
 }
-"""For each function, class or method (`Class.method`): its removed keywords, each with its
-replacement. The replacement is a new keyword, or a phrase with a space (`IN_TEXT`, `TO_CALL`)."""
+"""Maps a function, class or method (`Class.method`) to its removed keywords, and a keyword to its
+replacement: a new keyword, or a phrase with a space (`IN_TEXT`, `TO_CALL`)."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -233,7 +233,7 @@ MEMBERS = {
         "tensors": "json(…)",
     },
 }
-"""For each class: its removed members, each with its replacement, or "" for an internal member."""
+"""Maps a class to its removed members, and a member to its replacement ("": an internal member)."""
 
 _MIXINS = "attention embedding encoder norms own products recurrent"
 
@@ -381,7 +381,7 @@ FLAGS: dict[str, dict[str, str]] = {
         "--rounding": 'python -c "import cpd; …"',
     },
 }
-"""For each command: the removed flags of version 0.7, each with its replacement."""
+"""Maps a command to the flags of version 0.7 that were removed, and a flag to its replacement."""
 
 
 def gone_command(words: Sequence[str]) -> str:

@@ -80,9 +80,9 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Waiting:
-    """A finder of one module.
+    """A finder of modules that finds one module once, by the other finders.
 
-    It uses the other finders and acts once. Its loader ends with a call of `then`.
+    The module's loader calls `then` after it has loaded the module.
     """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:

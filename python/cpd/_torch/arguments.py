@@ -23,7 +23,7 @@ NAMES = {
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Does `dtype_name` by a dictionary lookup, which torch.compile can trace."""
+    """Returns the name of a dtype by a dictionary lookup, which torch.compile can trace."""
     return NAMES[dtype]
 
 

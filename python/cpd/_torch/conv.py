@@ -38,8 +38,9 @@ def _convolve(
 ) -> Tensor:
     """Multiplies weights w by the windows of x. The kernel is reversed if `turned`.
 
-    `places` is the number of windows along each dimension. `along` has the step, dilation, before
-    and spread of windows (`cpd/backend/cpu/image_operand.h`).
+    `places` is the number of windows along each dimension. `along` has four numbers for each
+    dimension: the step between windows, the dilation of the kernel, the padding before the image,
+    and the distance between elements of the image (`cpd/backend/cpu/image_operand.h`).
     """
     c = None if c is None else c.squeeze(-1)
     sums = summation.text, summation.seed, summation.stream, summation.into(dtype)

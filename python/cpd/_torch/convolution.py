@@ -69,7 +69,9 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
-    """Returns the gradient of the input: a convolution for a transposed one, and vice versa.
+    """Returns the gradient of a convolution's input.
+
+    The gradient is a transposed convolution. For a transposed convolution, it is a convolution.
 
     `like` is the input or None. torch's own kernels take the layout of the gradient from `like`;
     the values of `like` do not matter.
@@ -324,7 +326,10 @@ def _gradient(
     left_out: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Returns the gradient of `compute`, times the operands' scales, divided by `left_out`."""
+    """Returns compute(g, other) times the scales of both operands, divided by `left_out`.
+
+    `compute` computes a gradient. `left_out` is the product of the factors of the operands' casts.
+    """
     scales = [f.scale for f in (g, other) if f.scale is not None]
     if not scales:
         return scaled_back(lambda dtype: compute(g.values, other.values, dtype), left_out, dtype)
@@ -435,8 +440,8 @@ def _no_second_gradients(moves: Moves) -> str:
 
 
 # ---- torch.vmap ----------------------------------------------------------------------------------
-# One call computes all examples. Examples with separate weights become separate groups of the call.
-# If all examples share the weight, they become further images.
+# torch.vmap's examples are computed by one call. Examples with separate weights become separate
+# groups of the convolution. If all examples share the weight, examples become further images.
 
 _Parted = Callable[[Tensor], Tensor]
 
@@ -444,7 +449,7 @@ _Parted = Callable[[Tensor], Tensor]
 def _in_images(call: BatchedCall, *names: str) -> _Parted:
     """Makes examples of these operands further images of the call.
 
-    Returns the inverse for the result.
+    Returns a function that restores the dimension of the examples in the result.
     """
     for name in names:
         call.widen(name)
@@ -455,7 +460,7 @@ def _in_images(call: BatchedCall, *names: str) -> _Parted:
 def _in_channels(call: BatchedCall, *names: str) -> _Parted:
     """Makes examples of these operands separate groups of channels.
 
-    Returns a function that undoes this in the result.
+    Returns a function that restores the dimension of the examples in the result.
     """
     for name in names:
         call.widen(name)

@@ -93,7 +93,7 @@ def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
 
     The function calls `undifferentiated` if it is not None, so that compiled programs contain this
     operator. Within transforms of torch.func and in exported programs, it calls `operator` itself,
-    because they dispatch the operator again and then need its derivatives.
+    because transforms and exports dispatch the operator again and need its derivatives.
     """
 
     def below(keyset: Any, *args: Any) -> Tensor:
@@ -133,7 +133,7 @@ def run(name: str, *args: Any) -> Tensor:
 
 
 _writers: dict[str, tuple[Any, Any]] = {}
-"""For each <name>: the operators <name>_out and <name>_out_plain. <name>_out_plain does not report
+"""Maps <name> to two operators: <name>_out and <name>_out_plain. <name>_out_plain does not report
 the change of `out` to autograd."""
 
 
@@ -215,7 +215,7 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """Returns the tensors that `setup` saved, without their tangents of the innermost transform.
+    """Returns the tensors that the forward pass saved, without tangents of the innermost transform.
 
     Tangents of outer transforms of torch.func remain.
     """

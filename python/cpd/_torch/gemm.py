@@ -56,8 +56,8 @@ def contract(
     """Computes x times y, also summed over the batch dimensions along which `like` was broadcast.
 
     k runs over these dimensions of `batch` and the dimension of the matrices, in row-major order.
-    The sums are divided by `left_out`. The result is rounded to the dtype `rounded`, if it is not
-    None, then to the dtype of `like`.
+    The sums are divided by `left_out`, the product of the factors of the operands' casts. The
+    result is rounded to the dtype `rounded`, if it is not None, then to the dtype of `like`.
     """
     missing = len(batch) - (len(like.shape) - 2)
     folded = [
@@ -83,7 +83,12 @@ def contract(
 def scaled_back(
     compute: Callable[[torch.dtype], Tensor], left_out: float, dtype: torch.dtype
 ) -> Tensor:
-    """Returns compute(dtype) / left_out: a float32 result is multiplied by 1 / left_out."""
+    """Returns a product divided by `left_out`, in `dtype`.
+
+    `compute` returns the product in a given dtype. `left_out` is the product of the factors of the
+    operands' casts. Unless `left_out` is 1, the float32 product is multiplied by 1 / `left_out`,
+    then converted to `dtype`.
+    """
     if left_out == 1:
         return compute(dtype)
     return of_type(compute(torch.float32) * (1 / left_out), dtype)
@@ -110,7 +115,7 @@ def addend_gradient(g: Tensor, like: Operand, summation: Sum) -> Tensor:
 
 
 class Products(NamedTuple):
-    """The sums of the three products of a backward pass."""
+    """The sums of a layer's backward pass: for the gradients of input, weight and bias."""
 
     grad_input: Sum
     grad_weight: Sum
@@ -118,7 +123,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """Returns the three backward sums of a recipe's call."""
+        """Returns the sums for the gradients of input, weight and bias of a recipe's call."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )

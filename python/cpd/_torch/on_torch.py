@@ -164,7 +164,7 @@ def check_out(
 def _are_disjoint(x: Tensor, y: Tensor) -> bool:
     """Returns True if two tensors are contiguous and share no byte.
 
-    A quick check before an exact one.
+    The check is quick. If it fails, an exact check follows.
     """
     if not (x.is_contiguous() and y.is_contiguous()):
         return False

@@ -101,10 +101,11 @@ def parts(text: str) -> Parts:
 
 
 def _splits(spec: Cast, q: Scaled) -> str:
-    """Returns the block of a scale that can be separated from values that bfloat16 represents.
+    """Returns the block of the scale that `split_operand` can return apart from the values.
 
-    The block is "tensor" (one scale for the tensor) or "row" (one for each row), else "". With
-    outer scales, the separated scale is the outer scale.
+    The block is "tensor" (one scale for the tensor) or "row" (one scale for each row). bfloat16
+    must represent the values without this scale. In all other cases the result is "". With outer
+    scales, the separate scale is the outer scale.
     """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:

@@ -35,12 +35,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 def _never_plain(args: tuple[Any, ...]) -> bool:
-    """Returns False. As the fallback of `is_plain`, it sends every call to torch's dispatcher."""
+    """Returns False: the fallback of `is_plain`. torch's dispatcher then handles every call."""
     return False
 
 
 def _always(args: tuple[Any, ...]) -> bool:
-    """Returns True. As the fallback of `may_differentiate`, it lets every call have derivatives."""
+    """Returns True: the fallback of `may_differentiate`. Every call then may have derivatives."""
     return True
 
 
@@ -50,7 +50,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""The fallbacks from public names, by the names of the functions below that they replace."""
+"""Maps names of functions below to replacements that use only torch's public names."""
 
 
 def _keys(*names: str) -> int:

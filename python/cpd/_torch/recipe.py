@@ -50,8 +50,8 @@ class Resolved(NamedTuple):
     casts: tuple[Parts, ...]
     """The properties of each operand's cast, indexed by the number of the operand's purpose."""
     in_native: tuple[bool, ...]
-    """For each operand, indexed by its purpose's number: True if torch's own kernel computes the
-    sum of its product."""
+    """True if torch's own kernel sums the product of an operand. The index is the number of the
+    operand's purpose."""
     scales_at: str
     """The step at which scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
@@ -172,8 +172,8 @@ class RecipeCall(NamedTuple):
         """Returns the result's gradient `g` after its casts for the two backward GEMMs.
 
         `needs` has a bool for each GEMM; the operand of a GEMM that is not needed is not cast. If
-        one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results,
-        and `narrow` as in `factor`.
+        one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results.
+        `factor` documents `narrow`.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
@@ -199,7 +199,7 @@ class RecipeCall(NamedTuple):
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """Returns the factors of two operands, multiplied. Their product must be divided by it."""
+        """Returns the product of two casts' factors, by which the operands' GEMM is divided."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
@@ -219,7 +219,7 @@ _SUM_OF = {
     Purpose.recast_activation: Purpose.grad_weight,
     Purpose.recast_gradient: Purpose.grad_weight,
 }
-"""For each operand: the purpose of the sum of its product."""
+"""Maps the purpose of an operand's cast to the purpose of the sum of the operand's product."""
 
 
 def _differentiates() -> bool:

@@ -18,8 +18,8 @@ from cpd._torch.sums import Ints, Part, Sum, product_part
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
-"""The number of bytes of unfolded images at a time, if the result does not depend on this
-number."""
+"""The largest number of bytes of the images that are unfolded at a time. At least one image is
+unfolded. The order of a sum may require more images."""
 
 
 class Windows(NamedTuple):
@@ -38,14 +38,14 @@ class Windows(NamedTuple):
         )
 
     def columns(self, x: Tensor) -> Tensor:
-        """Unfolds images to images x groups x (channel, index in the kernel) x windows."""
+        """Unfolds images to the shape images x groups x (channel, kernel index) x windows."""
         images, _, *image = x.shape
         return self._view(x).reshape(
             images, self.groups, self.terms(x), math.prod(self.places(image))
         )
 
     def gathered(self, x: Tensor) -> Tensor:
-        """Unfolds images to groups x (image, window) x (channel, index in the kernel)."""
+        """Unfolds images to the shape groups x (image, window) x (channel, index in the kernel)."""
         images, _, *image = x.shape
         first = 3 + len(image)
         ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))
@@ -128,7 +128,7 @@ def slide_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the result of `conv.slide`.
+    """Computes the convolution of `conv.slide`, by products with unfolded images.
 
     The shape of w is groups x outputs x channels x kernel.
     """
@@ -147,10 +147,10 @@ def spread_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the result of `conv.spread`; if rounding is stochastic, with its padding.
+    """Computes the transposed convolution of `conv.spread`, by products with unfolded images.
 
-    The padding is computed because its elements use random bits, too. The shape of w is groups x
-    outputs x channels x reversed kernel.
+    With stochastic rounding, the padding of the result is computed too, because elements of the
+    padding use random bits. The shape of w is groups x outputs x channels x reversed kernel.
     """
     groups, outputs, inputs, *kernel = w.shape
     reach, image = moves.reach(kernel), moves.padded(size[2:])
@@ -169,7 +169,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
-    """Computes the result of `conv.correlate` in float32."""
+    """Computes the weight's gradient of `conv.correlate` in float32, with unfolded images."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])

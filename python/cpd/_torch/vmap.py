@@ -99,7 +99,7 @@ def text_draws(text: str) -> bool:
 
 
 def never(of: Any) -> bool:
-    """Returns False, as `draws` or `alone` of a `Batching`."""
+    """Returns False for every call. The fields `draws` and `alone` of a `Batching` may use it."""
     return False
 
 

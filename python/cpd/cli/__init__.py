@@ -23,7 +23,7 @@ _COMMANDS = (
 """The commands in the order of the help. Each is a module of this package or a command of the
 package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
-"""The names of packages to install, for modules with another name than their package."""
+"""Maps a module to the package that has the module, if their names differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

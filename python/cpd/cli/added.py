@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LAB = "cpd-lab"
-"""The package with LAB_COMMANDS and with the models that `cpd roundoff` trains."""
+"""The package that has the commands LAB_COMMANDS and the models that `cpd roundoff` trains."""
 LAB_COMMANDS = ("train", "study", "demo", "report")
 
 
@@ -36,7 +36,9 @@ def added_commands() -> dict[str, EntryPoint]:
 
 
 def model_gradients() -> Any:
-    """Returns the module that trains models for gradients: `check(options)` and `gradients`.
+    """Returns the module of an installed package that trains models for gradients.
+
+    The module has the functions `check(options)` and `gradients`.
 
     Raises RunError if no installed package has such a module.
     """

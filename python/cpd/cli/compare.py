@@ -112,8 +112,8 @@ class Spacing:
     first: int
     last: int
     relative: tuple[int | None, ...]
-    """For each format: log2 of the distance to the next value, relative to the binade's power of
-    two. None: no values."""
+    """A number for each format: log2 of the distance to the next value, relative to the binade's
+    power of two. None: the format has no values in the binade."""
     counts: tuple[int, ...]
     """The numbers of positive values of the first format, of the second, and shared by both."""
 

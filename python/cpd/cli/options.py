@@ -270,7 +270,10 @@ def texts(text: str) -> list[str]:
 
 
 def integers(text: str) -> list[int]:
-    """Reads a list of positive integers. `…` continues with the same factor, or else step.
+    """Reads a list of positive integers, in which `…` stands for omitted integers.
+
+    The omitted integers continue the two integers before `…`: with their factor if it is whole,
+    otherwise with their difference.
 
     >>> integers("4,8,…,64")
     [4, 8, 16, 32, 64]
@@ -346,7 +349,7 @@ def seconds(text: str) -> float:
 def reduce(default: str, several: bool = True) -> Any:
     """Returns the option --reduce, for one all-reduce or, if `several`, for a list.
 
-    The value without the option is None. `default` is the text of the default for the help.
+    The value without the option is None. The help shows `default` as the default.
     """
     settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
     more = "; for several, give a list or repeat the option" if several else ""
@@ -397,7 +400,7 @@ def timeout_of(default: int, until: str) -> Any:
 
 
 def jobs(default: str) -> Any:
-    """Returns the option --jobs, the number of processes. `default` is the default for the help."""
+    """Returns the option --jobs, the number of processes. The help shows `default` as default."""
     return option("number of processes, or of jobs on a cluster", absent=default)
 
 

@@ -139,12 +139,12 @@ def write_tables(options: Values, csv: Callable[[], str], json: Callable[[], Any
 
 
 def counted(number: int, noun: str) -> str:
-    """'1 node', '8 nodes', '65,536 lines'."""
+    """Returns a number with its noun: '1 node', '8 nodes', '65,536 lines'."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Returns whether a file is standard output, so that nothing else may be printed there."""
+    """Returns whether a result goes to standard output. Nothing else may then be printed."""
     return path == STDOUT
 
 

@@ -218,7 +218,10 @@ def _spec(text: str, options: Options) -> Reduce:
 
 
 def _study(options: Options, world: int | None) -> _Study:
-    """Measures and prints. `world` is the number of processes, if processes are the nodes."""
+    """Checks the options and gets the gradients. Returns the all-reduces to measure.
+
+    `world` is the number of processes if each process is one node, else None.
+    """
     from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
 
     _check(options)
@@ -246,9 +249,9 @@ def _nodes(nodes: int | None, world: int | None) -> int | None:
 def _measure_and_print(
     study: _Study, comm: "Communicator | None", options: Options, prints: bool
 ) -> None:
-    """Measures, together with the other processes if there are any.
+    """Measures the round-off, together with the processes of `comm`, and prints the results.
 
-    The process of node 0 prints.
+    Only a process with `prints` prints: the process of node 0.
     """
     gradients = study.gradients
     not_finite = gradients.not_finite()

@@ -105,9 +105,9 @@ def layer_table(series: Series) -> Table:
 
 
 def _narrow(table: Table) -> Table:
-    """Narrows the space between columns, so that the table fits in 80 columns of a window.
+    """Narrows the space between columns, so that the table fits in a window of 80 columns.
 
-    Words of the first column are not broken.
+    Words of up to 14 characters in the first column are not broken.
     """
     table.padding = (0, 1, 0, 0)
     longest = max((len(str(cell)) for cell in table.columns[0].cells), default=0)

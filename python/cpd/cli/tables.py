@@ -60,7 +60,7 @@ class WholeTable(Table):
         return least
 
     def _break_words(self, width: int) -> None:
-        """Breaks long words at signs, so that the columns of words are together `width` wide."""
+        """Breaks words of more than `width` characters, in all columns of words."""
         for column in self.columns:
             if not column.no_wrap:
                 column._cells = [
@@ -69,7 +69,7 @@ class WholeTable(Table):
 
 
 def _parted(text: str, width: int) -> str:
-    """Returns the text, in which words longer than the width are broken into lines after signs."""
+    """Returns the text. Words longer than `width` are broken after characters such as / and =."""
 
     def parts(word: re.Match[str]) -> str:
         if cell_len(word[0]) <= width:

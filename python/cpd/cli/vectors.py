@@ -33,7 +33,7 @@ _ROUNDINGS = {
     "to_odd": ("rto", "rodd"),
     "stochastic": ("sr",),
 }
-"""For each rounding mode: its names in file names, in RISC-V and in TestFloat."""
+"""Maps a rounding mode to its names in file names, in RISC-V and in TestFloat."""
 
 
 def register(commands: opt.Commands) -> None:
@@ -354,7 +354,7 @@ def _port_names(text: str | None) -> dict[str, str]:
 def _disagreement_told() -> Iterator[None]:
     """A context that raises RunError if the reference and the kernels differ.
 
-    Nothing is written.
+    A regular file is then not written: an existing file remains unchanged.
     """
     try:
         yield
@@ -396,14 +396,20 @@ _E4M3 = (
 
 
 def _note_e4m3(options: Options) -> None:
-    """Prints which E4M3 was used. Called after the work, so that a mistake gives only one line."""
+    """Prints a note on the format `e4m3` if the command line names it.
+
+    The function is called after the work, so a wrong command line prints only its error.
+    """
     formats = listed(options.formats) if options.formats else []
     if any(text and text.lower() == "e4m3" for text in (*formats, options.rule.result)):
         print(_E4M3, file=sys.stderr)
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text. A unit without operand formats gets the command's."""
+    """Returns the accumulator's text, to which missing formats of the operands are added.
+
+    The formats are from the command line. They are added only to the text of a matrix unit.
+    """
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc

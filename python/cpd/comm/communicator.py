@@ -41,11 +41,11 @@ def _give_up_all() -> None:
 class Communicator:
     """The object by which one rank communicates with the other ranks of its group.
 
-    Functions of `cpd.comm` make communicators. Every rank makes the same calls in the same order,
-    with tensors of the same shapes. Ranks compare their calls before they send values. A call takes
-    a list of NumPy arrays or torch tensors of any shape and layout, all on one device. Tensors are
-    float32; float16 and bfloat16 are widened, which is exact. Results are float32 tensors of the
-    same kind. Sums have the bits of `cpd.simulate_all_reduce`.
+    `cpd.comm.mpi`, `nccl`, `distributed` and `local` make communicators. Every rank makes the same
+    calls in the same order, with tensors of the same shapes. Ranks compare their calls before they
+    send values. A call takes a list of NumPy arrays or torch tensors of any shape and layout, all
+    on one device. Tensors are float32; float16 and bfloat16 are widened, which is exact. Results
+    are float32 tensors of the same kind. Sums have the bits of `cpd.simulate_all_reduce`.
 
     **Seed and step.** The attributes `seed` and `step` select the random numbers of a call. `step`
     counts the successful reductions and calls of `all_gather`; the argument `step=` of a call
@@ -539,7 +539,7 @@ class Communicator:
         self.close()
 
     def _give_up(self) -> None:
-        """Reports to the other ranks that this rank has given up, unless it is broken already."""
+        """Reports to the other ranks that this rank has given up, unless `broken` is set."""
         if not self.broken:
             self._native.give_up()
 
@@ -549,7 +549,7 @@ class Communicator:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Reports an error of the checks in its block to the other ranks: the call is refused."""
+        """A context for checks of a call. Reports an error in its block to the other ranks, too."""
         try:
             yield
         except Exception as error:
@@ -559,7 +559,7 @@ class Communicator:
 
     @contextmanager
     def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
-        """Yields the C++ object of `states` for a call; refuses the call if it cannot use them."""
+        """Yields the C++ object of `states` for a call. Other ranks are told of an error."""
         with ExitStack() as stack:
             with self._telling():
                 owner = Owner(self._size, self._rank)
@@ -578,7 +578,7 @@ class Communicator:
     def _given(
         self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, Reduce, int, int | None]:
-        """Checks a call's arguments. Returns its inputs, spec, seed and step (None: not given)."""
+        """Checks a call's arguments. Returns inputs, spec, seed and the step or None."""
         of, seed = as_seeded(spec)
         inputs = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)

@@ -102,7 +102,7 @@ class Outputs:
             layer[...] = layout.back(values)
 
     def _memory_of(self, layer: Any, layout: RowLayout | None) -> Any:
-        """Returns memory for a result: the tensor's, or a new array in the codec's layout."""
+        """Returns memory for a result: the result tensor, or new memory in the codec's layout."""
         if layout is None or layout.axis is None:
             return layer
         values = _new(tuple(layout.move(layer).shape), layer)
@@ -263,7 +263,7 @@ def shares_memory(plain: Any, layer: Any) -> bool:
 
 
 def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
-    """Returns the argument for C++ that refers to the memory of `plain`, and needs it alive."""
+    """Returns an argument for C++ that refers to the memory of `plain`. `plain` must stay alive."""
     if type(plain) is np.ndarray or not is_torch(plain):
         values: npt.NDArray[np.float32] = plain if plain.ndim == 1 else plain.reshape(-1)
         return values
@@ -306,7 +306,10 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
 
 
 def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequence[int]) -> None:
-    """Raises if an output overlaps another output, or an input that is not exactly its memory."""
+    """Raises if an output overlaps another output or an input.
+
+    Only an input with the same index may have exactly the memory of an output.
+    """
     spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
         if not (index < len(outputs) and _span(x) == _span(outputs[index])):

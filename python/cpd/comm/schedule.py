@@ -167,7 +167,7 @@ class Schedule:
 
 
 ScheduleLike: TypeAlias = "Schedule | ReduceLike"
-"""A `Schedule`, or a spec that sums every tensor at every step."""
+"""The definition of an all-reduce: a `Schedule`, or one spec for all tensors and steps."""
 
 
 def as_schedule(spec: ScheduleLike) -> Schedule:

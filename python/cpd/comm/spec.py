@@ -128,10 +128,10 @@ class Reduce(Spec, native=_core.Reduce):
             division is rounded once, in binary32.
 
             - `"after"` (default): the sum is divided at the end. A sum that has overflowed stays
-              infinite. Use it if contributions divided by W would underflow, and with APS, because
-              the scales of APS prevent sums from overflowing.
+              infinite. Use `"after"` if contributions divided by W would underflow, and with APS,
+              because the scales of APS prevent sums from overflowing.
             - `"before"`: each contribution is divided before APS measures it and before its cast,
-              as in torch's DDP. Use it if sums would overflow. Example: 64 ranks, normally
+              as in torch's DDP. Use `"before"` if sums would overflow. Example: 64 ranks, normally
               distributed values with σ = 60, cast to e4m3, summed in fp32, result in e4m3. Six sums
               of ten are infinite with `"after"`, no sum with `"before"`.
 
@@ -279,12 +279,15 @@ class Seeded(NamedTuple):
 
 
 def seeded(spec: Reduce, seed: int) -> Any:
-    """Returns the argument of a communicator's call that replaces its seed; 0 replaces nothing."""
+    """Returns an argument `spec` for a communicator's call, with a seed for this call.
+
+    The seed 0 means the communicator's own seed.
+    """
     return Seeded(spec, seed)
 
 
 def as_seeded(given: Any) -> Seeded:
-    """Returns the spec and the seed of a communicator's argument `spec`; seed 0 if it has none."""
+    """Returns the spec and the seed of a communicator's argument `spec`. Without a seed: 0."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
 
 

@@ -76,8 +76,8 @@ class LocalGroup:
         try:
             for rank in ranks:
                 rank.start()
-            # join() would not do: in Python 3.11 it returns after Ctrl-C as if the thread had
-            # ended.
+            # join() is not enough: after Ctrl-C, join() of Python 3.11 returns as if the thread
+            # had ended.
             for rank in ranks:
                 rank.ended.wait()
         except BaseException:  # Ctrl-C, or any exception of a signal's handler

@@ -53,12 +53,12 @@ FOREVER = timedelta(days=3650)
 _TAGS = 1 << 15  # C++ uses only tags below this number
 
 _abandoned: list[object] = []
-"""Operations that never ended. The list keeps their memory alive, because torch may still use
-it."""
+"""Operations that were abandoned before they ended. The list keeps their memory alive, because
+torch may still use the memory."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
-"""All alarms whose thread may run, even if their transport is deleted while the thread waits for
-torch's store."""
+"""All objects `_Alarms` with a thread that may run. The transport of such an object may be deleted
+while the thread waits for torch's store."""
 _made: dict[tuple[int, ...], int] = {}
 """For each tuple of ranks, the number of transports between them that this process has made."""
 
@@ -108,7 +108,7 @@ def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: 
 
 
 def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
-    """Returns the reason why the ranks were not connected; an empty string if they are."""
+    """Waits until all ranks are connected. Returns "", or the reason why they are not."""
     deadline = time.monotonic() + patience
     why = ""
     while not why:
@@ -127,7 +127,7 @@ def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience
 def _lost(
     transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """Gives up, and returns the error that reports the ranks that did not connect."""
+    """Raises this rank's alarm. Returns the error that names the ranks that did not connect."""
     transport.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:
@@ -206,7 +206,7 @@ class Transport(ABC):
         """Opens the connections that carry messages."""
 
     def _own_store(self, timeout: float) -> Store:
-        """Returns a new connection to torch's store: on a shared one, another call may block."""
+        """Returns a new connection to torch's store, which other calls cannot block."""
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -216,7 +216,7 @@ class Transport(ABC):
     def alarm_keeper(self) -> int:
         """The rank of this transport whose process holds torch's store, or -1.
 
-        This is torch's rank 0, unless torchrun's agent or the program itself provides the store.
+        The store is in torch's rank 0, unless torchrun's agent or the program itself provides it.
         The value is -1 if the rank is unknown or not in this transport.
         """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
@@ -245,12 +245,12 @@ class Transport(ABC):
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
-        """Returns a transport between some ranks, which are given by their ranks in this one."""
+        """Returns a new transport between `ranks`, which are ranks of this transport."""
         chosen = [self._ranks[rank] for rank in ranks]
         return _joined(type(self)(chosen), timeout, ranks, self.size)
 
     def abort(self, reason: str) -> None:
-        """Prints `reason`, ends this process with status 1; torchrun then ends other ranks."""
+        """Prints `reason` and ends this process with status 1. torchrun then ends other ranks."""
         with contextlib.suppress(Exception):
             print(reason, file=sys.stderr, flush=True)
         os._exit(1)
@@ -386,7 +386,7 @@ class GlooTransport(Transport):
             waiter.join()
 
     def _break_off(self) -> None:
-        """Ends all operations of the gloo context, by an operation that times out."""
+        """Ends all operations of the gloo context, by a receive that times out on purpose."""
         nothing = torch.empty(1, dtype=torch.uint8)
         for peer in range(self.size):
             with contextlib.suppress(RuntimeError):
@@ -440,7 +440,7 @@ class GlooTransfer:
             return sorted(self._open)
 
     def abandon(self) -> None:
-        """Keeps the messages' memory alive for good, because torch may still use it."""
+        """Keeps the memory of the messages until the process ends, because torch may use it."""
         _abandoned.append(self)
 
 
@@ -466,7 +466,7 @@ class _Waiter:
         self._queue.put((work, transfer))
 
     def end(self) -> None:
-        """Lets the thread end after it has waited for the queued operations."""
+        """Makes the thread end after all operations in the queue have ended."""
         self._queue.put(None)
 
     def join(self) -> None:
@@ -550,7 +550,7 @@ class NcclTransfer:
         return self._peers if self._works else []
 
     def abandon(self) -> None:
-        """Keeps the messages' memory alive for good, because torch may still use it."""
+        """Keeps the memory of the messages until the process ends, because torch may use it."""
         _abandoned.append(self)
 
 

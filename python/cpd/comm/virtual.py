@@ -388,7 +388,7 @@ class Source:
         return torch.from_numpy(values)
 
     def _shaped(self, index: int, values: Any) -> Any:
-        """Returns values that are in the codec's order as a tensor of the layer's shape."""
+        """Returns a tensor of the layer's shape from values in the codec's order."""
         layout = self._layouts[index] if self._layouts else RowLayout()
         return layout.restored(values, self.shapes[index])
 

@@ -88,7 +88,11 @@ class Packet(Generic[ValuesT]):
 
     @functools.cached_property
     def values(self) -> ValuesT:
-        """The decoded values, float32, with the tensor's kind, shape and device; decoded once."""
+        """The decoded values, float32: a NumPy array or a torch tensor, like the encoded tensor.
+
+        The values have the shape and the device of the encoded tensor. The first access decodes
+        the bytes.
+        """
         flat, _ = _core.decode_stream(self.data)
         values: Any = self._layout.restored(flat, self.shape)
         if self._device is not None:
@@ -179,9 +183,11 @@ class Codec:
       tensor's least and greatest value; meant for weights.
 
         - `bits`: N = log2 of the number of bins, or the quantity from which N is computed.
-          `entropy` (default): the entropy H of a sample, N = H + c, with the options `c`, `sample`
-          and `fraction`. `gradient`: the root mean square G of the tensor's gradient
-          (`States.set_gradient`), N = log2(G + c0) + c1.
+          `entropy` (default): N = H + c, rounded, with the entropy H (in bits) of a sample that is
+          divided into 2^`sample` bins. The sample has the share `fraction` of the values. Defaults:
+          `c=6`, `sample=4`, `fraction=0.03`. `gradient`: N = log2(G + c0) + c1, rounded, with the
+          root mean square G of the tensor's gradient (`States.set_gradient`). Defaults: `c0=1`,
+          `c1=8`.
         - `coding`: `huffman` (default) or `fixed`.
         - `results`: the form in which sums are sent with `exchange="owner"`. `exact` (default): the
           format that the argument `result` of `cpd.Reduce` names. `encoded`: rounded to bins again;

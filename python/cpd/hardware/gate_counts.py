@@ -118,7 +118,8 @@ def gates(
 
     The unit multiplies a value of format `a` by a value of format `b` and adds the product in
     `accumulator`. `help(cpd.hardware.gate_counts)` defines the model: it counts the bits of each
-    part. A bit of the multiplier is 6 two-input gates, one of an adder 5, one of another part 3.
+    part. A bit of the multiplier counts as 6 two-input gates, a bit of an adder as 5, and a bit of
+    any other part as 3.
 
     Args:
         a: the format of the first operand, plain or scaled (`"e4m3fn"`, `"mxfp8"`). If

@@ -128,8 +128,8 @@ class Arguments(NamedTuple):
 
     how: Recipe
     activation: Cast | None
-    """The cast before the operator, for both GEMMs; None: the operator casts, or nothing is
-    cast."""
+    """The cast of the activation before the operator, for both of its GEMMs. None: the operator
+    casts, or nothing is cast."""
     weight: Cast | None
     dtype: torch.dtype | None
     """The result's type that the caller requested; None if the caller did not."""
@@ -227,7 +227,10 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
 
 
 def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
-    """Returns the layer's result: the sums `y`, cast to the recipe's `output`. `x`: an operand."""
+    """Returns a layer's result: the sums `y`, cast to the recipe's `output`.
+
+    The type of the operand `x` is the default type of the result.
+    """
     recipe = arguments.how
     if recipe._kept.delays:
         y = arguments.delayed.watch(y)

@@ -285,7 +285,7 @@ def multi_head_attention(
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     """Returns the recipe of an attention.
 
-    A format or sums alone become the recipe of its products.
+    A format, or `sums` without a recipe, becomes the recipe of the attention's products.
     """
     call_recipe = recipe_of(recipe, sums)
     return (

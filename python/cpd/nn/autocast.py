@@ -140,7 +140,8 @@ class autocast(Mode):  # noqa: N801  # as torch.autocast
     the dimensions in the order of the first operand.
 
     Args:
-        recipe: as for `cpd.convert`; its rules and schedule are ignored.
+        recipe: a `cpd.Recipe`, a recipe's name, text or file, or a format for all operands; its
+            rules and schedule are ignored.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`. Calls are numbered from 0 whenever the
             context is entered, and use this stream XOR number << 20. Default 0.
@@ -212,7 +213,7 @@ _OPERATIONS = by_function(
 
 
 class Unseen(TorchDispatchMode):
-    """Counts in `left` the aten products that torch's functions compute internally."""
+    """Counts the products that torch's functions compute internally, by aten operation."""
 
     supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0

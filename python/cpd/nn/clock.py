@@ -23,12 +23,12 @@ from cpd.nn.ranks import groups_of, resolved
 from cpd.numeric.warned import warn
 
 NAME = "cpd_clock"
-"""The name of the step's buffer in the model. A submodule would count as a layer of a
-Sequential."""
+"""The name of the model's buffer with the step's number. The buffer is not in a submodule, because
+a submodule would count as a layer of a Sequential."""
 
 SHIFT = 36
-"""The lowest bit of a stream that has the step's number. Lower bits have the layer and the
-position."""
+"""The bit of a stream at which the step's number begins. Lower bits have the numbers of the layer
+and of the position in the layer."""
 
 TRAINING, EVALUATING = 1, 2
 """Bits of `Clock.reached`: a backward pass has reached layers in training mode, or in eval mode."""
@@ -42,7 +42,7 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""For each activation checkpoint that awaits its backward pass, the streams of its clocks."""
+"""Maps an activation checkpoint that awaits its backward pass to the streams of its clocks."""
 
 
 class Clock:
@@ -182,7 +182,7 @@ class Clock:
         ops.begin_model(self.step, histories, scales, self.key)
 
     def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
-        """The model's forward hook: ends a call of the model, also a call that raised an error."""
+        """The model's forward hook: ends a call of the model, even if the call raised an error."""
         if self._within:  # empty if `tick` was compiled
             self._within.pop()
 
@@ -206,7 +206,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if a step is due, and computes the layer's scales."""
+        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -239,7 +239,7 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if a step is due, and computes the layer's scales.
+        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales.
 
         `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
         `histories` and `scales` are the layer's state.
@@ -421,10 +421,7 @@ def _tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class _Mark(torch.autograd.Function):
-    """The identity function.
-
-    Its backward pass notifies a clock (`Clock.reached`), when compiled.
-    """
+    """The identity function. In a compiled program, its backward pass notifies a clock."""
 
     @staticmethod
     def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
@@ -441,7 +438,7 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if compiled backward passes set the clock's flag. Torch 2.11 drops that write."""
+"""True if a compiled backward pass can notify a clock. Torch 2.11 drops the write of the flag."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

@@ -64,8 +64,8 @@ class Kind(NamedTuple):
     equal: Sequence[tuple[int, int]]
     """The dimension of a and the dimension of b that must have the same size."""
     result: Sequence[tuple[int, int]]
-    """For each dimension of the result: the operand (0 or 1) and its dimension with the same
-    size."""
+    """A pair for each dimension of the result: the operand (0 or 1) that has a dimension of this
+    size, and the index of the operand's dimension."""
     compute: Form
 
     def shape(self, a: Tensor, b: Tensor) -> list[int] | None:

@@ -75,8 +75,8 @@ def convert(
             ModuleList or Sequential. N may be a percentage ("15%"), rounded up. `rules` may also be
             a function of a layer's name and module. It returns a recipe, None, or `...` to apply
             the recipe's own rules.
-        sums: the accumulator of the three GEMMs of every layer, as for `cpd.Recipe`; default: the
-            recipe's.
+        sums: the accumulators of the three GEMMs of every layer: one `cpd.Accumulator`, text or
+            format for all, or a tuple of three. Default None: the recipe's.
         seed: the seed of all random bits of the model; default 0.
         coverage: the least share of emulated multiply-accumulates, 0…1; default 0.9. The first
             training step counts products (`Report.coverage`), and warns (`PrecisionWarning`) if the
@@ -437,7 +437,10 @@ class _Plan:
         return new_clock
 
     def _encoders(self) -> None:
-        """Makes encoders call the layers within them, if one of these layers is emulated."""
+        """Switches off the fast path of torch's transformer encoders with an emulated layer.
+
+        The fast path would compute without calling the emulated layer.
+        """
         encoders = {n: m for n, m in self._modules.items() if nearest(type(m), ENCODERS)}
         within = tuple(
             layer.state
@@ -529,7 +532,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Collects the notes on layers and their recipes: each note once, with its first layer."""
+    """Collects the notes on layers and recipes. Each note appears once, with the first layer."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

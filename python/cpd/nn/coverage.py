@@ -399,7 +399,7 @@ class Census:
             self._note_traced(model, args, kwargs)
 
     def _note_traced(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts by tracing a training step of the model, or of a submodule called instead."""
+        """Counts a step by tracing the model, or a submodule that is called instead."""
         self._counter = None  # discard counts of submodules
         if (None if self._model is None else self._model()) is None or _is_looked_at(model):
             self._model = weakref.ref(model)
@@ -558,9 +558,9 @@ def forget(model: nn.Module) -> None:
 
 
 def detach(module: nn.Module, census: Census | None = None) -> None:
-    """Removes the hooks that count a model's first step from one of the model's modules.
+    """Removes the hooks of a `Census`, which counts a model's first step, from one module.
 
-    `census`: only this census's hooks; None: all such hooks.
+    `census` None: removes the hooks of every `Census`.
     """
     for number, hook in list(module._forward_pre_hooks.items()):
         owner = getattr(hook, "__self__", None)

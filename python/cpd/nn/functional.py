@@ -126,7 +126,7 @@ def matmul(
 def _refuse_sums(positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Raises TypeError for a third operand or an unknown keyword.
 
-    In 0.7, the third was the sums.
+    In version 0.7, the third operand was the accumulators.
     """
     if positional or "acc" in keywords or "backward" in keywords:
         raise TypeError(

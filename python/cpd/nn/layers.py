@@ -13,7 +13,7 @@ from cpd.numeric.warned import warn
 
 
 class _Layer(nn.Module):
-    """Loads a layer that version 0.7 pickled: converts it to a layer of the second base class."""
+    """Loads a layer that version 0.7 pickled, as a converted layer of torch's class."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         recipe = state.pop("recipe")

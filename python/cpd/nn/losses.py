@@ -23,9 +23,9 @@ from cpd.numeric.hadamard import transform_of
 from cpd.numeric.scaled import Scaled, untransformed
 
 NOISE = 2.0**-22
-"""The largest relative difference between (format's max times scale) and the block's largest value.
+"""The largest relative difference of a block's largest value from the format's max times the scale.
 
-The scale was computed from that value with three binary32 roundings.
+The scale was computed from the block's largest value with three binary32 roundings.
 """
 
 

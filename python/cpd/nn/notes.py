@@ -116,7 +116,7 @@ def name_of(how: Recipe) -> str:
 
 
 def title_of(how: Recipe) -> str:
-    """Returns the text for a recipe in the first line of a report."""
+    """Returns the text that describes a recipe in the first line of a report."""
     name = _names().get(how._kept.text)
     if name is not None:
         return f"recipe {name}"

@@ -17,8 +17,8 @@ GEMMS = {
     "output": (("forward", "output"),),
     "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
 }
-"""For each role of a tensor: the GEMMs that the tensor enters, with the recipe's name of its
-cast."""
+"""Maps the role of a tensor to the GEMMs that use the tensor. Each GEMM has the name of the cast of
+the tensor in `cpd.Recipe`."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")
@@ -26,7 +26,7 @@ _DELAYED = ("activation", "weight", "gradient")
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields names and layers with products: each shared layer once, without lazy layers."""
+    """Yields the layers with products, each with its name; a shared layer once, no lazy layer."""
     for name, module in model.named_modules():
         if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
             yield name, module
@@ -76,9 +76,10 @@ def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tenso
 
 
 def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
-    """Does the work of `as_operand` for a convolution.
+    """Reshapes a tensor of a convolution to an operand of a GEMM, for `as_operand`.
 
-    Its GEMMs sum over a group's channels; the weight's gradient sums over the images of the batch.
+    The convolution's GEMMs sum over the channels of a group. The GEMM of the weight's gradient sums
+    over the images of the batch.
     """
     if role == "weight":
         by_rows = (gemm == "forward") == layer.transposed  # the groups are along axis 0

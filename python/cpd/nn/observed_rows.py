@@ -17,7 +17,7 @@ from cpd.nn.losses import Judged, Measured
 from cpd.nn.observed import GEMMS
 
 Key: TypeAlias = tuple[str, str, str, str]
-"""(layer, role, recipe, GEMM). Recipe and GEMM are empty in the key of a tensor's range."""
+"""A key: (layer, role, recipe, GEMM). Recipe and GEMM are "" in the key of a tensor's range."""
 
 EXEMPT = "left in torch by the rule"
 """The beginning of `WatchRow.why` if a rule leaves the layer to torch."""
@@ -85,7 +85,7 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The recipe's name, followed by the GEMM's name if it is not the first of its role."""
+        """The recipe's name. For a tensor's second GEMM, the GEMM's name follows."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
 

@@ -551,7 +551,7 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "rules": functools.partial(read.rules, nested=_nested),
     "schedule": functools.partial(read.schedule, nested=_nested),
 }
-"""For each kind of key, the function that checks and converts the key's value."""
+"""Maps a kind of key to the function that checks and converts values of such keys."""
 _OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")
 """The kinds of keys that may be None, or `none` in texts and files."""
 _PARTS = tuple(name for name in _USUAL if name != "sums")

@@ -41,8 +41,9 @@ NONE = "none"
 Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Nested: TypeAlias = "Callable[[str, Any], Any]"
-"""A function of a name (for errors) and a value, a recipe within a recipe. It returns a recipe or
-None.
+"""A function that reads a recipe within a recipe.
+
+Its arguments are a name for errors and the value. Its result is a recipe or None.
 """
 
 

@@ -49,8 +49,8 @@ class Kept(NamedTuple):
     operands: tuple[Cast | None, ...]
     """The casts of the six operands: two for each GEMM, in the order of GEMMs."""
     drawing: tuple[Any, ...]
-    """For each `Purpose`, the sum or cast of a GEMM if its rounding is stochastic, else None. Empty
-    if no rounding is stochastic."""
+    """The sum or cast for each `Purpose` if its rounding is stochastic, else None. The tuple is
+    empty if no rounding is stochastic."""
     delays: bool
     """True if an operand's scale is delayed: computed from previous steps."""
     draws: bool

@@ -444,7 +444,7 @@ class _How(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """The products of one direction of one layer."""
+    """Computes the products of one direction of one layer, for all time steps."""
 
     weights: tuple[Tensor | None, ...]
     """w_ih, w_hh, b_ih, b_hh and w_hr."""

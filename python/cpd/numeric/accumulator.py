@@ -17,7 +17,7 @@ SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """The schemes that `cpd.sum` supports. `cpd.sum` adds the values of an array, not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(scheme for scheme in SUM_SCHEMES if scheme != "fixed")
-"""The schemes that all-reduce supports: all of `cpd.sum` but the integer sum `fixed`."""
+"""The schemes that all-reduce supports: all schemes of `cpd.sum` except `fixed`."""
 UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that add terms without truncating them. A unit with such an adder refuses
 the keys `fraction_bits` and `min_exponent`."""
@@ -328,7 +328,7 @@ class Accumulator(Spec, native=_core.Accumulator):
         Each unit has a `summary`, a `source` and its `evidence`. `evidence` is `replayed` if CPD
         reproduces published results of the unit bit for bit, else `literature`. `nan` is the
         hexadecimal bit pattern of the hardware's NaN, such as "7FFFFFFF", or "" if it is unknown.
-        For fp16 results, the NaN is the first half of that pattern. CPD's own results contain the
+        For fp16 results, the NaN is the first half of the pattern. CPD's own results contain the
         quiet NaN of the format instead.
 
         >>> Accumulator.named()["v100"]["evidence"]

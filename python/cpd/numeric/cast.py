@@ -149,7 +149,7 @@ def rounding_of(how: Any) -> dict[str, Any]:
 
 
 def elements(cast: Cast) -> str:
-    """Returns the text of the cast of a scaled format's elements, or of an unscaled cast itself."""
+    """Returns the text of a cast. For a scaled format, the text of its elements' cast."""
     return cast.text if isinstance(cast.format, Format) else _elements(cast.text)
 
 
@@ -255,5 +255,5 @@ class Options(_Options):
     """The rounding options of version 0.7. Unpickling them drops their seed and stream."""
 
     def __new__(cls, *fields: Any) -> Options:
-        """Makes options from the fields of version 0.7, without the third and the fourth."""
+        """Makes options from a pickle's fields; drops the third and fourth: seed and stream."""
         return super().__new__(cls, *fields[:2], *fields[-2:])

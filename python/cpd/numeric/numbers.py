@@ -87,7 +87,7 @@ def key_of(seed: Number, stream: Number) -> tuple[int, int]:
 
 
 def check_number(name: str, value: Number) -> None:
-    """Raises TypeError or ValueError unless `value` is an int in [0, 2^64) or such a tensor.
+    """Raises TypeError or ValueError unless `value` is an int in [0, 2^64) or a torch tensor.
 
     A tensor must have one element and an integer dtype.
     """

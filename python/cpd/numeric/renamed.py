@@ -17,8 +17,8 @@ from cpd.numeric.shown import shown
 OfT = TypeVar("OfT", bound=Callable[..., Any])
 
 REQUIRED: Any = inspect.Parameter.empty
-"""The default of a required argument that had another name in version 0.7. A call without the
-argument raises an error that names its new name."""
+"""Marks a required argument that had another name in version 0.7. A call without the argument
+raises an error with the argument's new name."""
 
 
 def refuses_old(of: OfT) -> OfT:

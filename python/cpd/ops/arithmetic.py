@@ -30,7 +30,10 @@ def _operation(
     flags: bool,
     tininess: str,
 ) -> Any:
-    """Returns the results of an elementwise operation, each rounded once. Operands have names."""
+    """Returns the results of an elementwise operation, each rounded once.
+
+    `operands` maps the names x, y and z to the operands.
+    """
     if tininess != "after":
         check_tininess(tininess)
     f, options = unscaled(to, seed, stream)

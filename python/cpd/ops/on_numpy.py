@@ -46,7 +46,7 @@ functions."""
 sizes: Callable[[Shape], tuple[int, ...]] = functools.partial(shape_of, "shape")
 """Checks the shape of a result and returns it as a tuple."""
 compiling: Callable[[], bool] = bool
-"""Returns whether torch.compile traces the call: always False, which is `bool()`."""
+"""Returns False, as `bool()` does: torch.compile never traces a call with NumPy arrays."""
 promote_types = np.promote_types
 broadcast = np.broadcast_arrays
 name_of = functools.lru_cache(maxsize=256)(dtype_name)  # NumPy takes 2 µs to make a name
@@ -163,8 +163,8 @@ def integers(
 ) -> Array:
     """Checks the caller's random integers and returns them as uint32.
 
-    `wanted` describes the shape in errors. In torch's front end, the integers must be on the device
-    of `x`, the operand with the name `like`.
+    `wanted` describes the required shape in errors. In torch's front end, the integers must be on
+    the device of `x`; errors call this operand `like`.
     """
     check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":

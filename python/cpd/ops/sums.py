@@ -207,7 +207,8 @@ def gemm(
             `Encoded` like a. The dimensions before the last two broadcast.
         accumulator: a `cpd.Accumulator`, its text, or a format, which means a sequential sum in
             that format.
-        c: the addend, which broadcasts to the result; default None: no addend.
+        c: the addend (float32, bfloat16 or float16), which broadcasts to the result; default None:
+            no addend.
         seed: the seed of stochastic rounding: an int in [0, 2^64), or a one-element integer tensor;
             default 0. An int64 tensor holds the 64 bits of the seed. A compiled program reads the
             tensor at each call.

@@ -61,7 +61,7 @@ class LowPrecision(Optimizer):
         gradient_scale: the factor of the gradients before they are rounded; default 1.
         unscale: whether gradients are divided by `gradient_scale` after they are rounded; default
             True.
-        seed: the seed of all stochastic roundings; default 0. Seeds within the formats are ignored.
+        seed: the seed of all stochastic roundings, an int in [0, 2^64); default 0.
 
     Raises:
         ValueError: for an invalid argument, or for arguments that exclude each other. The first

@@ -294,7 +294,7 @@ class HookState:
             self._comm.close()
 
     def _number_by_buckets(self) -> None:
-        """Numbers the parameters from the order of the first pass's buckets: last ones first."""
+        """Numbers the parameters in the reverse order of the buckets of the first backward pass."""
         ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
         if self.names is not None and len(self.names) != len(ordered):
             raise ValueError(

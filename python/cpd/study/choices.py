@@ -219,7 +219,7 @@ def choose(
 def made(
     size: int, one: Measurement, way: Reduce, machine: Machine, given: Contributions
 ) -> Choice:
-    """Returns the `Choice` of a measured group size, with the cost of the exchange of `way`."""
+    """Returns the `Choice` of a measured group size, with the cost of the all-reduce `way`."""
     took = cost(way, given.world, given.shapes, largest=given.largest)
     return Choice(
         size,
@@ -235,7 +235,7 @@ def made(
 
 
 def _beats(choice: Choice, other: Choice) -> bool:
-    """Returns whether `choice` is better in error or time, and at least as good in the other."""
+    """Returns whether `choice` is better than `other` in error or time, and in neither worse."""
     mine, yours = (((x.non_finite, x.error), x.seconds) for x in (choice, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 
@@ -247,7 +247,7 @@ def _tied(
 ) -> list[Choice]:
     """Returns the choices that may have the least product of error and `weight`, fastest first.
 
-    Several choices are a tie: the resamples do not decide between them.
+    Several choices are a tie: resampling does not decide between these choices.
     """
     fewest = min(choice.non_finite for choice in front)
     sound = [choice for choice in front if choice.non_finite == fewest]

@@ -52,7 +52,7 @@ class NotFinite:
     nan: int
     infinite: int
     ranks: list[int]
-    """The ranks that have such values in this layer."""
+    """The ranks that have NaNs or infinities in this layer."""
 
     def __str__(self) -> str:
         kinds = [f"{n} {kind}" for n, kind in ((self.nan, "NaN"), (self.infinite, "Inf")) if n]

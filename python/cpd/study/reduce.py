@@ -207,7 +207,7 @@ class Measurement:
         return standard_error(self._left_out()) if self.draws else None
 
     def _left_out(self) -> npt.NDArray[np.float64]:
-        """Returns an array of relative RMS errors; entry b leaves out block b."""
+        """Returns an array: entry b is the relative RMS error of all blocks of values except b."""
         errors, references = np.array(self.draws).T
         rest = ~np.eye(DRAWS, dtype=bool)
         above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))

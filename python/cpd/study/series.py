@@ -43,10 +43,10 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
 
 
 def steps_of(spec: Reduce, nodes: int, group_size: int) -> int:
-    """Returns the steps of an all-reduce: the hierarchical one's, unless it uses a compressor.
+    """Returns the number of steps of an all-reduce.
 
-    A compressor's partial sums cannot be sent on. So its exchange, `owner` or `gather`, determines
-    the steps.
+    Without a compressor, the all-reduce is hierarchical. With a compressor, nodes cannot send
+    partial sums on, so the exchange (`owner` or `gather`) determines the steps.
     """
     if spec.format is None:
         return (nodes - 1) * (1 if spec.exchange == "gather" else 2)

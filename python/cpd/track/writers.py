@@ -110,5 +110,5 @@ _BY_METHOD: dict[str, Any] = {
     "add_scalar": _OfTensorBoard,
     "write": lambda own: own,
 }
-"""For each set of methods that an object may have: the function that makes a writer of the
-object."""
+"""Maps names of methods to a function. If an object has these methods, the function makes a writer
+of the object."""

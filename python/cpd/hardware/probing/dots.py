@@ -45,7 +45,7 @@ class Dots:
 
 
 def joined(parts: list[Dots]) -> Dots:
-    """Returns one `Dots` with the dot products of all parts, in order."""
+    """Returns one `Dots` with all dot products of the objects in `parts`, in order."""
     c = [dots.c for dots in parts if dots.c is not None]
     a, b = (np.concatenate([getattr(dots, name) for dots in parts]) for name in "ab")
     return Dots(a, b, np.concatenate(c) if c else None)
@@ -59,7 +59,10 @@ class Powers(NamedTuple):
 
     @classmethod
     def of(cls, f: Format) -> Powers:
-        """Returns these exponents for a format; raises ValueError if it has only zeros."""
+        """Returns the exponents of the least and the greatest power of two in a format.
+
+        Raises ValueError if the format has only zeros.
+        """
         if f.min_subnormal is None:
             raise ValueError(f"a format of operands must hold numbers other than 0, got {f}")
         return cls(math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1] - 1)

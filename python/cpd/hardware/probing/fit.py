@@ -64,7 +64,7 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """The numbers of significant bits of sums, near which ties are provoked."""
+        """Precisions of sums, in significant bits, near which ties are provoked."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products with terms in the first block."""
@@ -120,7 +120,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """Returns the largest number of significant bits of the numbers, from first to last 1."""
+    """Returns the largest number of bits from the first to the last 1 bit of a number."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -132,9 +132,9 @@ def significant_bits(x: F32) -> int:
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
     """Returns formats with `bits` significant bits that can represent the powers in `passed`.
 
-    These powers of two passed the function unchanged; the operands can represent the powers in
-    `given`. If only the operands limit `passed`, the exponent range of the sum is unknown, and only
-    formats with 8 exponent bits are returned.
+    `passed` has ranges of powers of two that the function returned unchanged. `given` has the
+    ranges that the operands can represent. If only the operands limit `passed`, the exponent range
+    of the sum is unknown, and only formats with 8 exponent bits are returned.
     """
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
@@ -401,8 +401,9 @@ def least_exponents(
 ) -> range:
     """Returns the values of min_exponent with which a unit gives the observed sums.
 
-    They are a range. If the least value agrees, the range begins there. Otherwise it contains the
-    first of the `likely` values that agrees; it is empty if no likely value agrees.
+    The values form a range. If the least possible value agrees, the range begins with this value.
+    Otherwise the range contains the first of the `likely` values that agrees. The range is empty if
+    no likely value agrees.
     """
 
     def good(exponent: int) -> bool:
@@ -461,14 +462,14 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns the dot products and sums of all items, in one random order."""
+    """Returns one `Seen` with the dot products and sums of several, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """Returns texts for what `rules` leave open.
+    """Returns texts about the ambiguity of a probe: rules that give the same sums.
 
     Each text names other values of a field of the first rule, or another rule, that give the same
     sums on `pool`.

@@ -129,7 +129,7 @@ class OrderTree:
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Returns where two arrays of sums are equal; +0 equals -0, and NaN equals NaN."""
+    """Returns a mask: True where two arrays of sums are equal. +0 equals -0, NaN equals NaN."""
     alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
     return alike
 
@@ -228,7 +228,7 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns the arguments of each `cpd.Accumulator` scheme that has this tree."""
+    """Returns arguments of `cpd.Accumulator`: all schemes that add in the order of this tree."""
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]

@@ -172,7 +172,10 @@ class Mask:
         return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """Returns for each pair the number of terms u in the sum; -1 if the sum is not a count."""
+        """Returns how many small terms u the sum preserves, for each pair of leaves.
+
+        -1 means that the sum is not a possible number of terms u.
+        """
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
         for begin in range(0, n, self.group):
@@ -202,7 +205,7 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """Returns the tree in which each pair of leaves meets in a node with `sizes` leaves.
+    """Returns the tree in which leaves i and j first meet in a node of sizes[i, j] leaves.
 
     Raises OrderError if there is no such tree.
     """
@@ -228,7 +231,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Returns the leaves in groups: two leaves of a group meet below the node of that size."""
+    """Returns the leaves in groups: two leaves of a group meet in a node below `value` leaves."""
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]

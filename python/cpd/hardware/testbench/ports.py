@@ -14,7 +14,7 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 _GAPS = 25
-"""The default percentage of gaps for a module with `ready_in` or `ready_out`."""
+"""The default of `Ports.gaps` in percent, for a module with `ready_in` or `ready_out`."""
 _MOST_GAPS = 90
 
 
@@ -150,7 +150,7 @@ NEEDS = {
     "reset_cycles": ("reset",),
     "gaps": ("valid_in", "ready_out"),
 }
-"""Each of these arguments needs at least one of the arguments in its value."""
+"""Maps an argument to other arguments. At least one of them must be given with the argument."""
 _DEFAULTS = {
     name: field.default for name, field in Ports.__dataclass_fields__.items() if name != "names"
 }

@@ -28,7 +28,7 @@ ROUNDINGS = (
 RISC-V's."""
 
 ENCODINGS = ("ieee", "fn", "finite")
-"""The parameter of an encoding is its index in this list."""
+"""The parameter ENCODING of a module is the index of an encoding in this list."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,8 @@ Head = Mapping[str, Any]
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
     """Returns the `Unit` of a user's module, which has no parameters.
 
-    Its ports are the fields of a line. Of the inner signals, it has only those in `ports.signals`.
-    Raises ValueError for unknown signals and
-    fields, and for two ports of one name.
+    Its ports are the fields of a line, but only those inner signals that `ports.signals` names.
+    Raises ValueError for unknown signals and fields, and for two ports of one name.
     """
     check_identifier("a module's name", module, ("tb",))
     known = [field.name for field in fields if field.role == "signal"]

@@ -53,7 +53,10 @@ class VectorCheck:
     quiet_nan_fma: Counter[str] = field(default_factory=Counter)
 
     def rule_of_quiet_nans(self) -> str:
-        """Returns a text about NV in fma(0, ∞, quiet NaN); empty if the file has no such lines."""
+        """Returns a text: whether fma(0, ∞, quiet NaN) raises the flag NV (invalid).
+
+        The text is empty if the file has no such lines.
+        """
         raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
         if not lines:
             return ""
@@ -90,7 +93,7 @@ def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
 def checked_lines(
     path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
 ) -> VectorCheck:
-    """Checks a file with a given rule; if `rule` is None, as `check_vectors` does."""
+    """Checks a file with a given rule. None: the file's head or name defines the rule."""
     line_rule = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if line_rule is None:
         raise ValueError(

@@ -122,7 +122,7 @@ def random_codes(f: Format, words: Words, shape: Shape) -> Codes:
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
-    """Returns codes with these exponents (clipped to f's range).
+    """Returns random codes of f with the given exponents, clipped to f's range.
 
     Many of the random mantissas end in a run of ones or zeros, or have a single 1.
     """

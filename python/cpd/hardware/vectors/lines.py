@@ -95,7 +95,7 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
-    """Reads lines that `lines_of` has written, into arrays; returns None for any other lines."""
+    """Reads lines into arrays. None for lines in another form than `lines_of` writes."""
     width = line_width(kind, fields)
     if len(block) % width:
         return None

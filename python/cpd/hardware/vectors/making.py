@@ -69,14 +69,17 @@ def make_vectors(
             matrix unit) or `mma` (`dot` on a matrix unit that takes scales).
         formats: the formats of the operands a, b and c: one format for all operands, or one for
             each. For sums: one format for both a and b, or one for each; then the format of c, by
-            default the accumulator's. Default None: the matrix unit's own formats. With an integer
+            default the accumulator's. Default (): the matrix unit's own formats; all other
+            accumulators and operations need formats. With an integer
             accumulator, c and the result are integers of its width; if the accumulator names a
             format other than fp32, the result has that format.
-        result: the format of the result; default None: the first operand's format. For a `cast`
-            without `result`, a single format is the target of a cast from fp32, and two formats are
-            the source and the target.
+        result: the format of the result of an element-wise operation; default None: the first
+            operand's format. For a `cast` without `result`, a single format is the target of a
+            cast from fp32, and two formats are the source and the target. A sum has the format of
+            its accumulator.
         rounding: the rounding, as in `cpd.cast`; default `nearest_even`. With `stochastic` the
-            random integer r is a field of each line.
+            random integer r is a field of each line. `rounding`, `overflow`, `random_bits` and
+            `variant` are only for element-wise operations.
         overflow: `ieee` (default) or `saturate`, as in `cpd.cast`.
         random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
         variant: the variant of stochastic rounding: `A` (default), `B` or `C`, as in `cpd.cast`.
@@ -86,15 +89,15 @@ def make_vectors(
             NaNs; default False. All formats except `ieee` formats are of this kind. In `ieee`
             formats the first fraction bit distinguishes quiet and signaling NaNs.
         accumulator: the accumulator of a sum, as in `cpd.gemm`, which also defines the rounding.
-            Sums need it; default None.
+            Required for sums, not for other operations; default None.
         length: the number of products or terms of a sum, 1…4096; default None: the block size of a
             matrix unit, else 16.
         exhaustive: whether to make every combination of input codes; default False.
         directed: whether to make lines for rare cases: combinations of corner codes (zeros, least
             and largest numbers, numbers around 1, infinities, NaN), lines of each corner case and
             flag, and lines near rounding points; default False.
-        random: the number of random lines after the directed lines, half of them near corner cases;
-            0…2^40, default 0.
+        random: the number of random lines after the directed lines, 0…2^40; default 0. For
+            element-wise operations, half of the random lines are near corner cases.
         seed: the seed of random lines, 0…2^64 - 1; default 0.
 
     Returns:

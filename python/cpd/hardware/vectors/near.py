@@ -156,7 +156,10 @@ def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Code
 
 
 def _lines(rule: Any, words: Words) -> Lines:
-    """Returns vectors in which the last operand solves operation(…) = target for random others."""
+    """Returns test vectors in which the last operand brings the exact result near a target.
+
+    The other operands are random.
+    """
     goal = targets(rule.result, words)
     formats: Sequence[Format] = rule.formats
     operation = rule.operation

@@ -71,7 +71,7 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Returns vectors of these terms and c (None: 0), with scales of 1 and random integers."""
+        """Returns test vectors of `terms` and `c` (None: 0), scales of 1 and random integers."""
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
@@ -89,19 +89,20 @@ class SumLines:
         return np.unique(np.array([number & mask for number in numbers], np.uint64))
 
     def some_c(self, n: int) -> npt.NDArray[Any]:
-        """Returns n special values of c, in turn."""
+        """Returns n special values of c: all of them in order, repeated as needed."""
         values = self.specials()
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Returns terms that are zero: n vectors of each of the first `kinds` kinds of `zeros`."""
+        """Returns n test vectors of zero terms for each of the first `kinds` kinds of `zeros`."""
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
 
     def zeros(self, kind: int, n: int) -> list[Codes]:
-        """Returns n test vectors of terms that are zero.
+        """Returns n test vectors in which all terms are zero.
 
-        The kinds are +0, -0, alternating signs and, for products, ±0 · ±x, ±x · ±0 and ±0 · ±0.
+        The kinds of zeros are +0, -0, alternating signs and, for products, ±0 · ±x, ±x · ±0 and
+        ±0 · ±0.
         """
         shape = (n, self.length)
         f = self.formats[0]
@@ -139,7 +140,10 @@ class SumLines:
         return generated.finite_codes(f, generated.random_codes(f, self.words, shape))
 
     def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
-        """Returns terms with these exponents (clipped if out of range); powers of 2 if `exact`."""
+        """Returns random terms with the given exponents, clipped if out of range.
+
+        If `exact`, the terms are powers of two.
+        """
         shape = exponents.shape
         if len(self.formats) == 1:
             return [self._codes(self.formats[0], exponents, exact)]
@@ -199,13 +203,16 @@ class SumLines:
     # ---- kinds of lines -------------------------------------------------------------------------
 
     def all_zero(self) -> Lines:
-        """Returns test vectors with every kind of zero terms and every special c."""
+        """Returns test vectors in which all terms are zero, with every special value of c."""
         c = self.specials()
         n = len(c) * self._ZEROS
         return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
 
     def scales_of_zero(self) -> Lines:
-        """Returns vectors of zero terms with every corner code as a scale; NaN scales give NaN."""
+        """Returns test vectors in which all terms are zero and a scale is a corner code.
+
+        Each corner code is a scale of each operand. A NaN scale gives a NaN result.
+        """
         corners = generated.corner_codes(self.rule.scale)
         m, kinds = len(corners), 4
         n = 2 * m * kinds

@@ -87,7 +87,7 @@ class ElementRule:
 
     @property
     def inputs(self) -> tuple[Field, ...]:
-        """The fields of the operands, and of the random integer r if rounding is stochastic."""
+        """The fields of a test vector that have the operands and, if stochastic, the integer r."""
         fields = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
         if self.to.rounding == "stochastic":
             fields.append(Field("r", self.to.random_bits))
@@ -95,7 +95,7 @@ class ElementRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of the result and of the flags."""
+        """The fields of a test vector that have the result and the flags."""
         return (
             Field("result", self.result.bits, role="output"),
             Field("flags", 5, role="output"),

@@ -139,7 +139,7 @@ class SumRule:
 
     @functools.cached_property
     def inputs(self) -> tuple[Field, ...]:
-        """The fields of the operands, of their scales, and of the random integers."""
+        """The fields of a test vector that have operands, their scales, and random integers."""
         names = ("a",) if self.operation == "sum" else ("a", "b")
         fields = [
             Field(name, self.length * f.bits, self.length)
@@ -160,7 +160,7 @@ class SumRule:
 
     @functools.cached_property
     def signals(self) -> tuple[Field, ...]:
-        """The fields of the signals inside the unit, in order."""
+        """The fields of a test vector that have the unit's inner signals, in order."""
         return tuple(
             Field(s.name, s.bits * s.count, s.count, "signal", s.signed)
             for s in self._core_rule.signals()
@@ -168,7 +168,7 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of the result and, if `has_trace`, of the flags."""
+        """The fields of a test vector that have the result and, if `has_trace`, the flags."""
         result = Field("result", self.result.bits, role="output")
         if self.fixed is not None and self.has_integer_result:
             result = _integer("result", self.fixed, "output")
@@ -249,7 +249,10 @@ class SumRule:
         return columns, inside | self._corners(codes, columns)
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Returns the lines with a NaN result that the format cannot encode; none for integers."""
+        """Returns a mask of the lines with a NaN result that the format cannot encode.
+
+        The mask is all False for integer results.
+        """
         return np.zeros(len(results), bool) if self.has_integer_result else results == NO_CODE
 
     def _compare(
@@ -262,8 +265,8 @@ class SumRule:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
         if self.fixed is not None and self.has_integer_result:
-            missing = np.isnan(kernel)  # for a term that is not finite, which the integer leaves
-            # out
+            # A term is not finite. The integer leaves the term out.
+            missing = np.isnan(kernel)
             expected, inexact = as_binary32(self.fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
             raised = np.where(missing, flags, raised)

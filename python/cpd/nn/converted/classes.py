@@ -143,7 +143,7 @@ def restore(module: nn.Module) -> None:
 def _original(cls: _Class) -> _Class:
     """Returns the class from which `emulated` made `cls`.
 
-    `cls` itself if `emulated` did not make it.
+    Returns `cls` itself if `emulated` did not make it.
     """
     original: _Class = vars(cls).get("_cpd_class", cls)
     return original

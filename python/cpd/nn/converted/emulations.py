@@ -57,8 +57,8 @@ class Emulation:
     layers themselves.
     """
     own_reason: Callable[[Any, State], str] | None = None
-    """Returns the reason why a module is not emulated; None: `refuses` derives it from the
-    recipe."""
+    """Returns the reason why a module is not emulated, or "". Default None: `refuses` finds the
+    reason in the recipe."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Attributes that the emulated subclass gets in addition."""
 
@@ -219,14 +219,14 @@ def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------
-# Encoders do not round. But in eval mode a layer may use its inner layers' weights and
-# compute without calling them, on nested tensors.
+# These modules themselves round nothing. But their fast path in eval mode uses the weights of inner
+# layers without calling these layers. `_switch` turns off the fast path if a layer is emulated.
 
 
 def _switch(name: str, off: Any) -> property:
     """Returns a property: the attribute `name`, or `off` if a layer of an encoder is emulated.
 
-    `cpd_states` are the states of these layers.
+    The module's attribute `cpd_states` has the states of the encoder's layers.
     """
 
     def get(module: Any) -> Any:

@@ -92,7 +92,7 @@ PRODUCTS = _of(("", "softmax"))
 ATTENTION = {function: _attending(row) for function, row in PRODUCTS.items()}
 """`PRODUCTS`, but the recipe's `attention` computes products of two matrices.
 
-These are the products of an attention that is written out; its projections are layers themselves.
+The table is for modules with code that computes attention. Attention's projections are layers.
 """
 ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 

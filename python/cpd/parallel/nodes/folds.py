@@ -21,11 +21,12 @@ from cpd.parallel.nodes.gradients import Gradients
 class Part:
     """The all-reduce of the tensors (layers) of one spec.
 
-    The spec's order of summation fixes a list of turns: the node whose gradients come next.
+    The spec's order of summation determines a list of turns. At each turn, one node's gradients are
+    added.
     """
 
     numbers: list[int]
-    """The indices of this part's layers among all layers."""
+    """The indices, among all layers, of the layers of this object."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Part:
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the next turn is this node's."""
+        """Returns whether the gradients of `node` are added next."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:

@@ -39,7 +39,7 @@ def computed(
     """Returns the detached loss and the parameters' gradients (None: a parameter has no gradient).
 
     The gradients are also in the parameters' `grad`. They are added to copies of `before`, if it is
-    given. If `loss` yields several losses, each one's backward pass runs before the next loss is
+    given. If `loss` yields several losses, the backward pass of a loss runs before the next loss is
     computed, and the losses are summed. Raises TypeError if `loss` neither returns nor yields
     tensors, and for a sparse gradient.
     """

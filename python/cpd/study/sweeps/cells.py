@@ -141,10 +141,10 @@ def grid(
     overflow: str = "saturate",
     seed: int = 0,
 ) -> list[Cell]:
-    """Returns the cells of all combinations, without duplicates; the format varies slowest.
+    """Returns a `Cell` for each combination of the arguments, without duplicates.
 
-    A scaled format is not combined with `scales`. `bits` selects element formats with this number
-    of bits; None selects all.
+    The format varies slowest. A scaled format is not combined with `scales`. `bits` selects element
+    formats with this number of bits; None selects all.
 
     Raises ValueError or TypeError for an invalid format, accumulator, rounding or scale.
 

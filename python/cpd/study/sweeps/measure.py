@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the errors of a sweep's cells on tensors.
+"""Measures the errors of a sweep's cells (combinations of options) on tensors.
 
 All values are measured, in tiles that fit into cache. An error is a difference in binary32, which
 is exact if the cast only rounds to a format without scales. Squared errors are summed in binary64.
@@ -24,12 +24,13 @@ from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
-"""The number of values in a tile; a tile may have somewhat more values."""
+"""The usual number of values in a tile. A tile is larger if `GROUP` of its vectors need more."""
 GROUP = 64
-"""The number of vectors that are multiplied with one vector; larger groups are not faster."""
+"""The number of vectors in a group, which are multiplied with one vector. More are not faster."""
 NOISE = 2.0**-22
-"""The relative error of three binary32 roundings. A scale times the format's largest value may
-differ by it from the magnitude for which the scale was computed, which is no overflow."""
+"""The relative error of three binary32 roundings. Because of this error, a scale times the
+format's largest value may differ from the magnitude for which the scale was computed. This
+difference is not an overflow."""
 
 _THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -38,13 +39,13 @@ Piece: TypeAlias = tuple[slice, slice]
 
 
 class Bench:
-    """The tensors of a sweep with their plans of dot products, which all cells share."""
+    """The tensors of a sweep with their plans of dot products, for all cells of the sweep."""
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Measures cells with equal casts; returns the losses, [cell][tensor]."""
+        """Measures combinations (cells) with equal casts. Returns the losses, [cell][tensor]."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
@@ -55,7 +56,7 @@ def _one_thread() -> Iterator[None]:
     """Makes CPD use one thread, because tiles are too small for several threads.
 
     Parallel work is divided among processes instead. A number of threads that the user has set
-    stays.
+    remains.
     """
     if _THREADS in os.environ:
         yield
@@ -135,7 +136,7 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """Measures one tensor; returns the losses for each cell. All cells have equal casts."""
+    """Measures one tensor. Returns the losses for each of `cells`, which must have equal casts."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
@@ -156,7 +157,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """Sums up the errors of a cast, piece by piece; pieces reuse the same arrays."""
+    """Sums up the errors of a cast, tile by tile. All tiles use the same temporary arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -229,10 +230,10 @@ def _finite(error: float) -> float:
 
 
 class _Cast:
-    """Casts a matrix piece by piece, with the bits that a cast of the whole matrix gives.
+    """Casts pieces of a matrix, with the bits that a cast of the whole matrix gives.
 
-    All pieces are written to the same memory. A piece has at most `width` columns and `size`
-    values.
+    If pieces can be cast separately, each piece overwrites the previous piece. Otherwise the whole
+    matrix is cast at once. A piece has up to `width` columns and `size` values.
     """
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
@@ -266,7 +267,7 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the tensor's scale, by which elements are multiplied, if `bare`; else 1."""
+        """Returns the tensor's scale if `bare`, else 1. A value is an element times the scale."""
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:

@@ -20,7 +20,7 @@ MOST = 10_000
 
 _SET = re.compile(r"\[([^\[\]]*)\]")
 _KIND = re.compile(r"^(e\d+m\d+):(ieee|finite)(?=:|$)")
-"""Matches the encoding in e2m1:ieee; the format's name is e2m1ieee."""
+"""Matches a format with an encoding after a colon: e2m1:ieee means the format e2m1ieee."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 

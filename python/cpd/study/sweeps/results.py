@@ -247,7 +247,7 @@ class Sweep:
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-    """Returns the `Sweep` of measured cells; `more` are its fields `reused` and `left_out`."""
+    """Returns the `Sweep` of measured cells. `more` has the fields `reused` and `left_out`."""
     shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {

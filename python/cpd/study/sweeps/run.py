@@ -27,7 +27,7 @@ from cpd.study.sweeps.tensors import LENGTH, TensorsLike, Workload, load_workloa
 
 Accuracy: TypeAlias = Callable[[Cell], float]
 Group: TypeAlias = list[Cell]
-"""Cells with equal casts, which are measured together."""
+"""Combinations of options (cells) with equal casts, which are measured together."""
 
 ALONE = 1 << 28
 """The largest product of values and casts for which the default is one process."""
@@ -154,7 +154,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class _How:
-    """The arguments that all cells of a sweep share."""
+    """The arguments of a sweep that all cells (combinations of options) share."""
 
     place: Path
     store: Measurements
@@ -191,7 +191,7 @@ def _label(accuracy: Accuracy | None) -> str:
 def _measured(
     groups: list[Group], work: Workload, settings: _How, jobs: int | None, cluster: str | None
 ) -> Iterator[Measured]:
-    """Measures groups of cells, and writes a file for each cell."""
+    """Measures groups of cells (combinations of options), and writes a file for each cell."""
     if not groups:
         return
     if cluster is not None:
@@ -233,7 +233,7 @@ def _memory(size: int) -> Path | None:
 
 
 def _part(values: Path, settings: _How, groups: Sequence[Group]) -> Iterator[Measured]:
-    """Measures groups of cells on a workload that `Workload.save` has written to a folder."""
+    """Measures groups of cells on tensors that `Workload.save` has written to a folder."""
     return _measure(_bench(values, settings.dots), settings, groups)
 
 

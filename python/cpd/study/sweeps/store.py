@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Measured`: the result of a sweep's cell. `Measurements`: a folder of such results."""
+"""`Measured`: the result of one cell of a sweep (a combination). `Measurements`: their folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ are not read."""
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell and its measured errors on each tensor."""
+    """A combination of options (a cell) and its measured errors on each tensor."""
 
     cell: Cell
     losses: tuple[Losses, ...]
@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A folder of results of cells.
+    """A folder with the results of cells (combinations of a sweep's options).
 
     `context` has the texts that, with the cell, determine a result: the digest of the tensors,
     whether dot products are computed, and the identity of the function `accuracy`.

@@ -47,7 +47,8 @@ class Matrix:
     """The index of the tensor with the rows that multiply the rows of this tensor. None: the
     tensor's own vectors are multiplied with each other."""
     is_partner: bool = False
-    """True if this tensor is another tensor's partner, and has no dot products of its own."""
+    """True if this tensor is the `partner` of another tensor. The dot products then belong to the
+    other tensor."""
 
     @cached_property
     def amax(self) -> float:
