@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of cpd/oracle/dpi.h, which says what they do; link the simulation with libcpd.
+// Declares the DPI functions of libcpd, which cpd/oracle/dpi.h documents. Link the simulation with
+// libcpd.
 package cpd_dpi;
   import "DPI-C" function int cpd_dpi_rule(
     input string operation,

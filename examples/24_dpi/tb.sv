@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random stimuli, and CPD as the model inside the simulation: every product of E4M3 codes, and a
-// matrix unit's blocks of 16 fp16 products.
+// Compares two modules with CPD, which is called inside the simulation: a multiplier for all pairs of
+// E4M3 codes, and a matrix unit for random blocks of 16 fp16 products.
 `timescale 1ns / 1ps
 module tb;
   import cpd_dpi::*;
@@ -36,7 +36,8 @@ module tb;
       .flags(sum_flags)
   );
 
-  localparam int unsigned FINITE = 32'hBFFFBFFF;  // two codes below 2
+  // ANDed to a word of two fp16 codes, this mask gives two numbers with magnitudes below 2.
+  localparam int unsigned FINITE = 32'hBFFFBFFF;
   int unsigned words[16];
   int rule, dot, failures;
   int unsigned expected, raised;
