@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce of two layers, one with tiny and one with large values, in (4,3).
+"""Compares three ways to sum two tensors in (4,3): plain, with a loss scale, and with APS.
+
+One tensor has tiny values and the other has large values.
 
 Run: python examples/04_all_reduce_aps.py
 """

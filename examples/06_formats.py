@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses a format: for each 8-bit split of exponent and mantissa, what normal numbers lose.
+"""Helps to choose an 8-bit format: prints the errors of normally distributed values in each format.
+
+The formats differ in the number of exponent bits; the remaining bits are mantissa bits.
 
 Run: python examples/06_formats.py
 """

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the digits network with (4,3) multiplications and three accumulators, side by side.
 
-Every GEMM, forward and backward, takes operands cast to (4,3), without scaling; a bias is what a
-sum starts from. Weights, biases and the optimizer's state are kept in fp32. The one thing that
-(4,3) needs here is a loss scale: nearly all gradients of a batch are below its least value, 2^-9,
-and would be lost. So the loss is multiplied by 2^10, and the weights' gradients are divided by it.
-Sums in (4,3) saturate, as 240 is soon reached. They also stall where a sum is 16 times what is
-added, and that is what costs accuracy.
+Every GEMM, forward and backward, has operands that are cast to (4,3) without scaling. Each sum of a
+layer starts from the layer's bias. Weights, biases and the optimizer's state are stored in fp32.
+
+Training in (4,3) needs a loss scale here: nearly all gradients of a batch are below the least value
+of (4,3), 2^-9, and would become zero. So the loss is multiplied by 2^10, and the weights' gradients
+are divided by 2^10. Sums in (4,3) saturate, because they soon reach the largest value, 240. They
+also stall: if a sum is more than 16 times a term, adding the term does not change the sum. Stalled
+sums cost accuracy.
 
 Run: python examples/07_accumulators.py
 """
@@ -19,7 +21,7 @@ from cpd_lab.train import Data, digit_classifier, epoch_order, load_digits
 
 DEPTH, WIDTH = 2, 512
 BATCH = 128
-EPOCHS = (1, 2, 4, 8, 12)  # after which the accuracy is shown
+EPOCHS = (1, 2, 4, 8, 12)  # the accuracy is printed after these epochs
 LOSS_SCALE = 2.0**10
 OPERANDS = cpd.Cast("e4m3", overflow="saturate")
 ACCUMULATORS = {
@@ -30,7 +32,7 @@ ACCUMULATORS = {
 
 
 def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
-    """Returns the classifier with these sums in all its layers; None: plain fp32."""
+    """Returns the classifier with this accumulator in all layers; None: plain fp32 layers."""
     model = digit_classifier(DEPTH, WIDTH, seed=0)
     if accumulator is None:
         return model
@@ -46,7 +48,7 @@ def accuracy(model: torch.nn.Module, digits: Data) -> float:
 
 
 def train(accumulator: cpd.Accumulator | None, digits: Data) -> list[float]:
-    """Held-out accuracy after each of EPOCHS."""
+    """Returns the accuracy on held-out images after each of the epochs in EPOCHS."""
     model = network(accumulator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     shown = []

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce in (4,3), moved by different messages: over threads, or over MPI's processes.
+"""Runs one all-reduce in (4,3) by five exchanges: over threads, or over MPI's processes.
+
+Prints the messages of each exchange, and hashes of its sums and of the sums over virtual ranks.
 
 Run: python examples/08_all_reduce.py
   or mpirun -n 4 python examples/08_all_reduce.py
@@ -32,7 +34,7 @@ def gradients(rank: int) -> list[torch.Tensor]:
 
 
 def reduce(comm: Communicator) -> list[tuple[list[torch.Tensor], ReduceReport]]:
-    """One rank's part: every way in turn."""
+    """Reduces one rank's tensors by each spec in SPECS; returns the sums and reports."""
     layers = gradients(comm.rank)
     return [comm.all_reduce(layers, spec, report=True) for spec in SPECS.values()]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten scaled formats on the same three tensors: what each loses, its bits a value, its time.
+"""Compares ten scaled formats on the same three tensors: error, bits per value and time of a cast.
 
 Run: python examples/09_scaled.py
 Draws: out/scaled.png
@@ -27,8 +27,11 @@ Array = npt.NDArray[np.float32]
 
 
 def tensors() -> dict[str, Array]:
-    """Normal values; the same with some columns a hundred times as large, as activations have
-    them; and values over many powers of two, as gradients."""
+    """Returns three tensors.
+
+    normal: normally distributed values. outliers: the same values, but some columns are a hundred
+    times as large, as in activations. gradient: values over many powers of two, as in gradients.
+    """
     draw = np.random.default_rng(0)
     normal = draw.standard_normal(SHAPE, np.float32)
     outliers = normal.copy()
@@ -38,12 +41,12 @@ def tensors() -> dict[str, Array]:
 
 
 def error(x: Array, values: Array) -> float:
-    """Relative RMS."""
+    """Returns the RMS of the differences, divided by the RMS of x."""
     return float(np.linalg.norm(values - x.astype(float)) / np.linalg.norm(x.astype(float)))
 
 
 def sqnr(error: float) -> float:
-    """Returns the ratio of signal and error in dB: 20 log10(|x| / |x - q|)."""
+    """Returns the ratio of signal to error in dB, 20 log10(|x| / |x - q|), of a relative error."""
     return -20 * float(np.log10(error))
 
 

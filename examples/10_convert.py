@@ -6,9 +6,9 @@
     train(model)
     cpd.restore(model)
 
-The model here classifies the digits of scikit-learn. `convert` changes its layers in place;
-parameters, optimizer and state_dict stay what they are. What a recipe says of the weights' update
-and of loss scaling is the optimizer's part: `cpd.optim.from_recipe`.
+The model here classifies the digits of scikit-learn. `convert` changes the model's layers in place;
+its parameters, optimizer and state_dict do not change. A recipe may also describe the update of the
+weights and the loss scale: `cpd.optim.from_recipe` makes an optimizer with these settings.
 
 Run: python examples/10_convert.py --recipe nvfp4
      python examples/10_convert.py --recipe ibm-fp8-2018 --keep output

@@ -3,20 +3,24 @@
 
 The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
 8 nodes, momentum 0.9, and
-    DavidNet   Nesterov, weight decay 0.256, rate from 0 to 0.4 in 5 epochs and to 0 in 20 more
-    ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth from 40, from 80 on
-The paper does not say that DavidNet's loss is the sum over a node's 512 images and the rate is
-divided by 512, as in Page's code; its weight decay, 512 * 0.0005, does. So its gradients are large
-and leave (4,3) at the top, where those of ResNet-18 are small and leave it at the bottom.
+    DavidNet   Nesterov momentum, weight decay 0.256; the learning rate rises from 0 to 0.4 in 5
+               epochs and falls to 0 in 20 more
+    ResNet-18  weight decay 0.0001; the learning rate rises from 0.1 to 1.6 in 5 epochs and is
+               divided by 10 at epoch 40 and at epoch 80
+In DavidNet's original code (by Page), the loss is the sum over a node's 512 images, and the rate is
+divided by 512. The paper does not say so, but its weight decay, 512 * 0.0005, shows it. DavidNet's
+gradients are therefore so large that they overflow (4,3). ResNet-18's gradients are so small that
+they underflow.
 
-By default models are narrow, images few, epochs short and their schedule squeezed: minutes on a
-CPU. `--full` has the sizes of the paper: 64 channels, 50,000 images, 512 a node, 25 and 100 epochs
-(100 is not in the paper); for a GPU.
+By default, the models are narrow, and there are few images and few, short epochs: a run takes
+minutes on a CPU. `--full` uses the paper's sizes and needs a GPU: 64 channels, 50,000 images, 512
+images per node, and 25 or 100 epochs. (The number 100 is not in the paper.)
 
 Run: python examples/11_cifar10.py --model davidnet
      python examples/11_cifar10.py --model resnet18 --wires "e4m3" "e4m3 aps" --seeds 3
      python examples/11_cifar10.py --full --device cuda
-Data: CIFAR-10 in $CPD_DATA (default ../shared/data), as a message says where it is not there.
+Data: CIFAR-10 in the folder $CPD_DATA (default ../shared/data). If the data are missing, a message
+says where to put them.
 """
 
 import argparse
@@ -39,15 +43,15 @@ SHORT_EPOCHS = 8
 
 @dataclass(frozen=True)
 class Model:
-    """How a network is trained, and what the paper has: accuracy by wire."""
+    """The settings of a network's training, and the paper's accuracy for each wire (format)."""
 
     epochs: int
     rate: float
-    schedule: str  # of the rate, by shares of the epochs
+    schedule: str  # of the learning rate; numbers are fractions of all epochs
     weight_decay: float
     optimizer: str
-    loss_sum: float  # factor of the mean loss; the rate is divided by it
-    short: float  # of the rate, where there are few images
+    loss_sum: float  # the mean loss is multiplied, and the rate divided, by this
+    short: float  # factor of the learning rate in the small version
     paper: tuple[float, ...]
 
 
@@ -78,8 +82,8 @@ MODELS = {
 @dataclass(frozen=True)
 class Result:
     accuracy: float
-    lost: float  # share of the nodes' gradients that become zero on the wire
-    diverged: int = 0  # the step whose loss is not finite
+    lost: float  # fraction of the nodes' gradients that become zero in the wire's format
+    diverged: int = 0  # the first step with a non-finite loss; 0: none
 
 
 def run(options: argparse.Namespace, name: str, wire: str, seed: int, images: Data) -> Result:
@@ -165,7 +169,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums of few bits are meant
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums have low precision on purpose
     options, images = parsed(arguments)
     print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
     print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")

@@ -2,16 +2,17 @@
 """Trains a small GPT in three recipes with three accumulators each, and draws the loss curves.
 
 The recipes te-delayed, mxfp8 and nvfp4 give the operands' formats. The accumulators are
-    native    torch's own, in fp32
-    (6,9)     e6m9 in chunks of 64, as IBM's FP8 training of 2018
-    h100-fp8  as the tensor core of an H100 forms them
-That unit multiplies elements of FP8 and knows no scales: one for a whole tensor can be applied to
-the finished sum (`scales_at="epilogue"`), as TransformerEngine has it on that GPU, so te-delayed
-takes it. In mxfp8 the scale changes every 32 terms and in nvfp4, whose elements have 4 bits, every
-16, within the sum: no instruction of an H100 does that.
+    native    torch's own sums, in fp32
+    (6,9)     sums in e6m9 in chunks of 64, as in IBM's FP8 training of 2018
+    h100-fp8  the sums of an H100's tensor core
+The tensor core multiplies FP8 elements without scales. A single scale for a whole tensor can be
+applied to the finished sum (`scales_at="epilogue"`), as TransformerEngine does on an H100, so
+te-delayed can use h100-fp8. In mxfp8 the scale changes within a sum, after every 32 terms. In nvfp4
+the elements have 4 bits, and the scale changes after every 16 terms. No instruction of an H100
+computes such sums.
 
 The training text is Python's language reference, which the module `pydoc_data.topics` contains.
-Attention's two products stay in fp32, as these recipes have it.
+Attention's two products stay in fp32, as these recipes specify.
 
 Run: python examples/12_gpt.py
      python examples/12_gpt.py --seeds 3 --only nvfp4
@@ -40,7 +41,7 @@ LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 
 def cases() -> dict[str, cpd.Recipe | None]:
-    """Returns the recipes by name: operands, sums."""
+    """Returns the recipes by their names "OPERANDS, SUMS"."""
     h100 = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )
@@ -61,7 +62,7 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 def train(
     recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text
 ) -> tuple[list[float], float]:
-    """Returns the loss of each step, and that of the test part at the end."""
+    """Returns the loss of each step, and the final loss on the test text."""
     torch.manual_seed(seed)
     model = Gpt(len(text.characters), options.width, options.heads, options.depth, options.context)
     model.to(options.device)
@@ -85,7 +86,7 @@ def train(
 
 
 def smooth(losses: list[float]) -> list[float]:
-    """Returns the mean of each loss and up to 19 before it."""
+    """Returns moving averages: the mean of each loss and of up to 19 losses before it."""
     return [statistics.mean(losses[max(0, end - 20) : end]) for end in range(1, len(losses) + 1)]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains an LSTM language model on characters, by several recipes.
+"""Trains a character-level LSTM language model with several recipes.
 
-`convert` emulates the products of `torch.nn.LSTM` with input and state, gate by gate and step by
-step; the cell's sums and its sigmoid and tanh stay in fp32. The training text is Python's language
-reference, which the module `pydoc_data.topics` contains.
+`convert` emulates the matrix products of `torch.nn.LSTM` with the input and with the state, for
+each gate and each time step. The element-wise sums, sigmoid and tanh of the cell stay in fp32. The
+training text is Python's language reference, which the module `pydoc_data.topics` contains.
 
 Run: python examples/13_lstm.py
      python examples/13_lstm.py --recipes bf16 nvfp4 --seeds 3
@@ -33,7 +33,7 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 def train(
     recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text, show: bool
 ) -> float:
-    """Returns the loss of the test part."""
+    """Returns the loss on the test text after the training."""
     torch.manual_seed(seed)
     model = TextLstm(len(text.characters), options.width, options.layers)
     if recipe is not None:

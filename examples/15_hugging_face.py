@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of Hugging Face's transformers, trained by accelerate in MXFP8, and what NVFP4 would have
-lost of its tensors. Nothing is downloaded: a small Llama learns the bytes of a README.
+"""Trains a model of Hugging Face's transformers in MXFP8, with accelerate.
+
+Measures in addition which errors NVFP4 would cause in the same tensors. Nothing is downloaded: a
+small Llama learns the bytes of a README.
 
 Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
-Draws: out/hugging_face.png; where tensorboard is installed, logs to out/accelerate
+Draws: out/hugging_face.png. If tensorboard is installed, also logs to out/accelerate.
 """
 
 import argparse
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def llama() -> torch.nn.Module:
-    """Two blocks of width 64 over bytes."""
+    """Returns a Llama with two blocks of width 64, which predicts bytes."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -39,7 +41,7 @@ def llama() -> torch.nn.Module:
 
 
 def batches(steps: int) -> torch.Tensor:
-    """Pieces of the README: steps x batch x length."""
+    """Returns excerpts of the README in the shape (steps, batch, length)."""
     text = torch.frombuffer(bytearray((ROOT / "README.md").read_bytes()), dtype=torch.uint8).long()
     starts = torch.randint(len(text) - LENGTH, (steps, BATCH, 1))
     return text[starts + torch.arange(LENGTH)]

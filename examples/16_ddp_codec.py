@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel with a compressor on the wire: what ranks send, and what they learn.
+"""Trains with DistributedDataParallel and compressed gradients; prints bytes sent and accuracy.
 
-Starts its ranks by itself (torchrun, gloo). Each rank trains the same model on images of its own,
-and `cpd.ddp_hook` reduces DDP's buckets by the codec. The hook's state holds what a codec keeps
-from step to step, such as the residuals of error feedback. The last two columns are hashes of the
-weights: of this training, and of the same training over virtual nodes in one process. They are
-equal.
+Without torchrun, the program starts its ranks itself (with torchrun and gloo). Each rank trains the
+same model on other images, and `cpd.ddp_hook` reduces DDP's buckets with the codec. The state of
+the hook stores the data that a codec carries from step to step, such as the residuals of error
+feedback. The last two columns are hashes of the final weights: of this training, and of the same
+training over virtual nodes in one process. The two hashes are equal.
 
 Run: python examples/16_ddp_codec.py
   or torchrun --nproc-per-node 4 examples/16_ddp_codec.py
@@ -33,7 +33,7 @@ from cpd_lab.train import (
     weights_hash,
 )
 
-BATCH = 16  # images of a rank
+BATCH = 16  # images per rank and step
 WIRES = (
     "fp32",
     "e4m3 aps",
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
-    """Trains with one codec, and prints the result."""
+    """Trains with one codec and prints one row of results."""
     spec = spec_of(wire)
     model = digit_classifier(3, 64, seed=0)
     counting = Counting(comm)
@@ -103,7 +103,7 @@ def spec_of(wire: str) -> cpd.Reduce:
 
 
 class Counting:
-    """A communicator that counts what this rank sends."""
+    """A communicator that counts the bytes that this rank sends."""
 
     def __init__(self, comm: cpd.comm.Communicator) -> None:
         self._comm = comm
@@ -116,7 +116,7 @@ class Counting:
 
 
 def batches(ranks: int, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Images and labels of each step: [rank, image]."""
+    """Returns the images and labels of each step, indexed by [rank, image]."""
     digits = load_digits()
     for epoch in range(1, epochs + 1):
         for rows in epoch_order(0, epoch, len(digits.train_x), ranks, BATCH):
@@ -128,7 +128,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def virtual(spec: cpd.Reduce, ranks: int, epochs: int) -> str:
-    """Returns the weights of the same training in one process."""
+    """Returns the weights of the same training over virtual nodes in one process."""
     model = digit_classifier(3, 64, seed=0)
     nodes, optimizer = cpd.VirtualNodes(model, ranks, spec), sgd(model)
     for images, labels in batches(ranks, epochs):

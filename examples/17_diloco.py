@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo: workers train alone and exchange outer gradients now and then, here in 4 bits.
+"""DiLoCo: workers train alone and sometimes exchange outer gradients, here in 4 bits.
 
-Each worker takes `--inner` steps of AdamW on images of its own; then what it moved, of each weight,
-goes through one all-reduce, and Nesterov's momentum takes the average to where all go on (Streaming
-DiLoCo, arXiv 2501.18512: the sums are FP32's). It is compared with data parallelism, which sums
-gradients at each step. Workers are models in this process: `cpd.optim.DiLoCo(model, comm, …)`
-gives ranks the same weights, bit for bit.
+Each worker takes `--inner` steps of AdamW on its own images. The change of each weight is then the
+worker's outer gradient. One all-reduce averages the outer gradients, with sums in FP32. An outer
+step with Nesterov momentum then gives the weights from which all workers continue (Streaming DiLoCo,
+arXiv 2501.18512). For comparison, the program also trains by data parallelism, which sums gradients
+at each step. The workers are models in this process. With one rank for each worker,
+`cpd.optim.DiLoCo(model, comm, …)` gives the same weights, bit for bit.
 
 Run: python examples/17_diloco.py
 """
@@ -26,7 +27,7 @@ from cpd_lab.train import (
     load_digits,
 )
 
-BATCH = 16  # images of a worker
+BATCH = 16  # images per worker and step
 FP32 = cpd.Reduce("fp32", exchange="gather")
 OUTER = {
     "FP32": FP32,
@@ -63,7 +64,7 @@ def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
 
 
 Step = list[tuple[torch.Tensor, torch.Tensor]]
-"""Each worker's images and labels."""
+"""The images and labels of one step, one pair for each worker."""
 
 
 def batches(digits: Data, workers: int, epochs: int) -> Iterator[Step]:
@@ -77,7 +78,7 @@ def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def every_step(nodes: cpd.VirtualNodes, model: torch.nn.Module, steps: Sequence[Step]) -> None:
-    """Data parallelism."""
+    """Trains by data parallelism: gradients are summed at each step."""
     optimizer = adam(model)
     for step in steps:
         nodes.step(lambda part: cross_entropy(model(part[0]), part[1]), micro_batches=step)

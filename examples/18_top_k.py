@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k: sends only the largest gradients of a layer, with and without error feedback.
+"""Top-k: sends only the largest gradients of each tensor, with and without error feedback.
 
 A third variant also quantizes the sent values to 4 bits. With error feedback, a node adds what it
 did not send to the next step's gradient of the same layer, so every gradient arrives, though late.

@@ -29,14 +29,17 @@ from cpd_lab.train import load_digits
 Vector = npt.NDArray[np.float64]
 
 FEATURES, CLASSES = 96, 10
-DECAY = 0.1  # of the ridge
+DECAY = 0.1  # the weight of the ridge term
 BITS, FLOAT_BITS = 2.8, 32
-STEP = 0.2  # times 1 / L
+STEP = 0.2  # the step size is STEP / L, with L the smoothness of f_j
 
 
 class Ridge:
-    """f(x) = mean of f_j(x), f_j(x) = |a_j x - b_j|^2 / 2 + decay |x|^2 / 2, of weights x that are
-    a matrix; |a_j| = 1, so that every f_j is (1 + decay)-smooth and decay-strongly convex."""
+    """The objective f(x), the mean of f_j(x) = |a_j x - b_j|^2 / 2 + decay |x|^2 / 2.
+
+    x is a matrix of weights. Since |a_j| = 1, every f_j is (1 + decay)-smooth and decay-strongly
+    convex.
+    """
 
     def __init__(self, decay: float = DECAY) -> None:
         digits = load_digits()
@@ -59,7 +62,7 @@ class Ridge:
         return float((misses**2).sum() / self.count + self.decay * (x**2).sum()) / 2
 
     def gradient(self, x: Vector, rows: slice) -> Vector:
-        """Of the mean of these f_j."""
+        """Returns the gradient at x of the mean of the f_j in rows."""
         a, b = self.a[rows], self.b[rows]
         return a.T @ (a @ x - b) / len(a) + self.decay * x
 
@@ -94,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def epoch(
     problem: Ridge, y: Vector, codec: cpd.Codec, steps: int, processors: int, number: int
 ) -> tuple[Vector, float]:
-    """Returns the next y, and the bits that a processor has broadcast, on average."""
+    """Returns the next y, and the average number of bits that a processor has broadcast."""
     whole = broadcast_exactly(problem, y, processors)
     draw = np.random.RandomState([1, number])
     x, passed, packets = y, np.zeros_like(y), 0
@@ -114,7 +117,7 @@ def epoch(
 
 
 def broadcast_exactly(problem: Ridge, y: Vector, processors: int) -> Vector:
-    """Returns the gradient of f at y: the sum of the processors' parts, each sent in F bits."""
+    """Returns the gradient of f at y, summed over the processors; numbers are sent in F bits."""
     bounds = np.linspace(0, problem.count, processors + 1).astype(int)
     total = np.zeros_like(y)
     for begin, end in itertools.pairwise(bounds):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a chosen accumulator to a passing simulation: vectors of the unit with all signals inside,
-a test bench around them, and a run in Verilator or Icarus against the RTL of `tests/rtl`.
+"""Tests the RTL of a matrix unit against CPD, in Verilator or Icarus.
 
-Run: python examples/22_verilator.py --accumulator h100-fp16   (else a line says what is missing)
+Makes golden vectors with all inner signals for a chosen accumulator, generates a test bench, and
+simulates the bench with the RTL of `tests/rtl`.
+
+Run: python examples/22_verilator.py --accumulator h100-fp16   (says what is missing)
 """
 
 from __future__ import annotations

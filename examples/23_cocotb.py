@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cocotb with CPD as the model: lines of `cpd.hardware.make_vectors` go through a multiplier with
-valid and ready on both sides, with random gaps and back-pressure; results and flags must be the
-lines'.
+"""Tests a multiplier in cocotb, with CPD as the reference model.
 
-Needs cocotb and Icarus, or Verilator from 5.036 on; else it says so.
+Sends lines of `cpd.hardware.make_vectors` through a multiplier with valid and ready on both sides,
+with random gaps and back-pressure. The results and flags must equal those of the lines.
+
+Needs cocotb, and Icarus or Verilator from 5.036 on. If one is missing, the program says so.
 
 Run: python examples/23_cocotb.py
      python examples/23_cocotb.py --bug BUG_LINE_LOST   # or another bug of clocked/mul_elastic.sv
@@ -34,13 +35,13 @@ except ImportError:
 
 RTL = Path(__file__).resolve().parents[1] / "tests" / "rtl"
 NAMES = ("fp_mul.sv", "fp_round.sv", "fp_unpack.sv", "clocked/mul_elastic.sv")
-GAPS, STALLS = 0.25, 0.4  # of cycles: without a line, without ready
-SILENCE = 64  # cycles after the last result, in which no other may come
+GAPS, STALLS = 0.25, 0.4  # fractions of cycles without an input line, and without ready
+SILENCE = 64  # cycles after the last result in which no further result may come
 
 
 @cocotb.test()
 async def products(dut) -> None:
-    """Every directed line and 1,000 random ones, in order."""
+    """Returns the vectors: all directed lines, then 1,000 random lines."""
     batches = list(make_vectors("mul", "e4m3fn", directed=True, random=1000).batches())
     a, b, results, flags = (
         np.concatenate([batch[name] for batch in batches]).tolist()
@@ -65,7 +66,7 @@ async def products(dut) -> None:
 
 
 async def send(dut, operands) -> None:
-    """Offers each line until the module takes it; inputs change at falling edges."""
+    """Offers each line until the module accepts it; inputs change at falling clock edges."""
     words = random.Random(1)
     for a, b in operands:
         await FallingEdge(dut.clk_i)
@@ -81,7 +82,7 @@ async def send(dut, operands) -> None:
 
 
 async def receive(dut, words: random.Random) -> tuple[int, int]:
-    """Takes the next result at an edge with valid and ready; it must not change before."""
+    """Takes the next result at an edge with valid and ready; checks it is stable until then."""
     previous = None
     while True:
         await FallingEdge(dut.clk_i)
@@ -125,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
                 build_dir=folder,
             )
             failed = get_results(results)[1] > 0
-        except SystemExit:  # cocotb 2.1 ends the process where a test fails
+        except SystemExit:  # cocotb 2.1 ends the process if a test fails
             failed = True
     print("FAIL" if failed else f"PASS: mul_elastic in {simulator} gives the lines' results")
     return int(failed)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks how sums are added, by what they give: NumPy's dot product and its sum, a matrix unit whose
-rule is hidden, and a command, as a circuit's simulation would be one.
+"""Finds out how sums are computed, from their results alone.
 
-Each is a tree of sums and how these are rounded; for the unit it is the text of an accumulator,
-which `cpd.gemm` takes. The command is this file with --answer: it reads a dot product a line, codes
-in hexadecimal, and writes the code of its sum.
+Probes NumPy's dot product and sum, a matrix unit with a hidden rule, and a command, which stands
+for the simulation of a circuit. Each answer is a tree of additions and their rounding. For the matrix
+unit, the answer is the text of an accumulator, which `cpd.gemm` accepts. The command is this file
+with --answer. It reads one dot product per line, as hexadecimal codes, and writes the code of its
+sum.
 
 Run: python examples/25_probe.py
 """
@@ -20,7 +21,7 @@ HIDDEN = "h100-fp16"
 
 
 def dots(a: Any, b: Any) -> Any:
-    """NumPy hands it to a BLAS."""
+    """Returns the dot product that NumPy computes, which calls a BLAS."""
     return np.array([np.dot(x, y) for x, y in zip(a, b, strict=True)])
 
 
@@ -29,7 +30,7 @@ def sums(a: Any, b: Any) -> Any:
 
 
 def answer() -> None:
-    """Products of float16 numbers are added to one float32 number, one by one."""
+    """Adds products of float16 numbers to a float32 number, one after the other."""
     for line in sys.stdin:
         *codes, c = line.split()
         x = np.array([int(code, 16) for code in codes], np.uint16).view(np.float16)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer in MXFP8: one line has it log how much ran emulated, the ranges of
-tensors, and what NVFP4 would have lost. Nothing is downloaded: a small Llama learns the bytes of a
-README.
+"""Trains in MXFP8 with Hugging Face's Trainer, and logs what CPD measures.
+
+One line of code makes the Trainer log how much of a step ran emulated, the ranges of tensors, and
+the errors that NVFP4 would cause. Nothing is downloaded: a small Llama learns the bytes of a README.
 
 Run: python examples/28_trainer.py     (needs `pip install transformers accelerate`)
 """

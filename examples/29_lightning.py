@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning in MXFP8: a callback logs how much ran emulated, the ranges of tensors, and what NVFP4
-would have lost, to whatever loggers the Trainer has; here to a file, out/lightning/.../metrics.csv.
+"""Trains in MXFP8 with Lightning, and logs what CPD measures.
+
+A callback logs how much of a step ran emulated, the ranges of tensors, and the errors that NVFP4
+would cause. It uses the loggers of the Trainer: here a file, out/lightning/.../metrics.csv.
 
 Run: python examples/29_lightning.py     (needs `pip install lightning`)
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes to TensorBoard what a training over 8 emulated nodes measures.
 
-Gradients are summed in (4,3) with APS. Written are the bytes and seconds of each all-reduce, its
-error in each layer, the share of the model that ran emulated, and the ranges of its tensors.
+Gradients are summed in (4,3) with APS. The program writes the bytes and seconds of each all-reduce,
+its error in each layer, the share of the model that ran emulated, and the ranges of its tensors.
 
 Run: python examples/30_tensorboard.py     (needs `pip install tensorboard`)
 Then: tensorboard --logdir out/tensorboard

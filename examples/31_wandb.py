@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights & Biases: a model in MXFP8, what NVFP4 would have lost, step by step; offline, so that no
-account is needed: `wandb sync` sends what out/wandb holds.
+"""Trains a model in MXFP8 and logs to Weights & Biases the errors that NVFP4 would cause.
+
+The log of each step is written offline, so no account is needed. `wandb sync` sends the log in
+out/wandb to the server.
 
 Run: python examples/31_wandb.py     (needs `pip install wandb`)
 """

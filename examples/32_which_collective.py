@@ -23,7 +23,7 @@ import cpd
 FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_RANKS = 6
 Found = tuple[slice, list[tuple[int, ...]]]
-"""A range of values and the orders that give its bits."""
+"""A range of values, and the orders of ranks that give the bits of its sums."""
 TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
@@ -97,7 +97,7 @@ def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterato
 
 
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
-    """Returns the orders of ranks whose sums, rounded at each step, have the result's bits."""
+    """Returns each order of ranks whose sum, rounded at each step, has the result's bits."""
     return [
         order
         for order in itertools.permutations(range(len(terms)))
@@ -106,7 +106,7 @@ def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int
 
 
 def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
-    """Returns the sum of the ranks' values in that order, rounded at each step."""
+    """Returns the sum of the ranks' values in the given order, rounded at each step."""
     total = terms[order[0]][values]
     for r in order[1:]:
         total = total + terms[r][values]
@@ -114,7 +114,7 @@ def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
-    """Returns the trees of four ranks, and the exact sum, that have the result's bits."""
+    """Describes each other sum with the result's bits: trees of four ranks, and the exact sum."""
     matches = []
     for (a, b), (c, d) in TREES if len(terms) == 4 else ():
         tree = (terms[a] + terms[b]) + (terms[c] + terms[d])
@@ -127,7 +127,7 @@ def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
 
 
 def simulate(terms: list[Tensor], order: tuple[int, ...], values: slice, format: str) -> Tensor:
-    """Returns CPD's sum of the terms in that order, each step rounded to the format."""
+    """Returns CPD's sum of the terms in the given order, each step rounded to the format."""
     spec = cpd.Reduce(format, accumulator=format, result=format)
     (total,) = cpd.simulate_all_reduce([[terms[r][values].float()] for r in order], spec)
     return total.to(terms[0].dtype)

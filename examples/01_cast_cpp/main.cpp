@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds a few numbers into E4M3: to nearest, to nearest with saturation, and stochastically; and
-// into NVFP4, whose values share scales: as values, and as codes with scales.
+// Rounds a few numbers to E4M3: to nearest, to nearest with saturation, and stochastically. Also
+// rounds them to NVFP4, in which blocks of values share a scale, and encodes them as codes and
+// scales.
 #include <cpd/cpd.h>
 
 #include <array>
@@ -52,7 +53,7 @@ int main() {
                 scaled[i]);
   }
 
-  // E4M3's numbers near 3.14 are 3, 3.25, 3.5; its largest is 240.
+  // The E4M3 numbers near 3.14 are 3, 3.25 and 3.5; the largest E4M3 number is 240.
   const bool as_expected =
       nearest[2] == 3.25f && saturated[5] == 240.0f && scaled[5] == 1000.0f && decoded == scaled;
   return as_expected ? EXIT_SUCCESS : EXIT_FAILURE;

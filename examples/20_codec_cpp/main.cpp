@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QSGD with 4 bits: a layer by itself, encoded and decoded; then its sum over four ranks, threads
-// of this program, and the same by virtual ranks.
+// Uses QSGD with 4 bits. First encodes and decodes one tensor; then sums tensors over four ranks,
+// which are threads of this program, and computes the same sum over virtual ranks.
 #include <cpd/cpd.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ int main() {
   spec.wire = codec;
   spec.format = codec->format();
   std::vector<std::vector<float>> sums(kRanks, std::vector<float>(kValues));
-  std::int64_t sent = 0;  // by rank 0
+  std::int64_t sent = 0;  // bytes that rank 0 sends
   std::vector<std::thread> threads;
   auto ends = cpd::LocalTransports(kRanks);
   for (int r = 0; r < kRanks; ++r) {
@@ -81,7 +81,7 @@ int main() {
   std::vector<float> expected(kValues);
   reduce.Result(0, cpd::View(expected));
 
-  const double plain = 2.0 * (kRanks - 1) / kRanks * 4 * kValues;  // an all-reduce in fp32
+  const double plain = 2.0 * (kRanks - 1) / kRanks * 4 * kValues;  // bytes sent in fp32
   std::printf("sum over %d ranks: %.1f times fewer bytes than in fp32, relative error %.3f\n",
               kRanks, plain / static_cast<double>(sent), RelativeError(exact, sums[0]));
   bool as_expected = alone < 0.2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An all-reduce over MPI's ranks: the average of a layer in e4m3 with APS, what it moved, and that
-// virtual ranks give the same bits. Without mpirun there is one rank.
+// Averages a tensor over MPI's ranks by an all-reduce in e4m3 with APS. Prints the bytes that were
+// sent and checks that virtual ranks give the same bits. Without mpirun there is one rank.
 #include <cpd/cpd.h>
 
 #include <array>
