@@ -3,9 +3,9 @@
 
 Each worker takes `--inner` steps of AdamW on its own images. The change of each weight is then the
 worker's outer gradient. One all-reduce averages the outer gradients, with sums in FP32. An outer
-step with Nesterov momentum then gives the weights from which all workers continue (Streaming DiLoCo,
-arXiv 2501.18512). For comparison, the program also trains by data parallelism, which sums gradients
-at each step. The workers are models in this process. With one rank for each worker,
+step with Nesterov momentum then gives the weights from which all workers continue (Streaming
+DiLoCo, arXiv 2501.18512). For comparison, the program also trains by data parallelism, which sums
+gradients at each step. The workers are models in this process. With one rank for each worker,
 `cpd.optim.DiLoCo(model, comm, …)` gives the same weights, bit for bit.
 
 Run: python examples/17_diloco.py

@@ -2,7 +2,8 @@
 """Helps to choose a 6-bit format for a tensor.
 
 Prints for each format, with and without scales, its errors and the gates of a multiply-accumulate
-unit. Then names the format with the least error, also among those of at most 1600 gates.
+unit. Then names the format with the least error, first among all formats and then among the formats
+with at most 1600 gates.
 
 Run: python examples/21_choose_format.py [FILE]     (FILE: for example a .npy or a checkpoint)
 """

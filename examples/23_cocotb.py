@@ -2,7 +2,7 @@
 """Tests a multiplier in cocotb, with CPD as the reference model.
 
 Sends lines of `cpd.hardware.make_vectors` through a multiplier with valid and ready on both sides,
-with random gaps and back-pressure. The results and flags must equal those of the lines.
+with random gaps and back-pressure. Each result and its flags must equal the line's.
 
 Needs cocotb, and Icarus or Verilator from 5.036 on. If one is missing, the program says so.
 

@@ -2,10 +2,10 @@
 """Finds out how sums are computed, from their results alone.
 
 Probes NumPy's dot product and sum, a matrix unit with a hidden rule, and a command, which stands
-for the simulation of a circuit. Each answer is a tree of additions and their rounding. For the matrix
-unit, the answer is the text of an accumulator, which `cpd.gemm` accepts. The command is this file
-with --answer. It reads one dot product per line, as hexadecimal codes, and writes the code of its
-sum.
+for the simulation of a circuit. Each answer is a tree of additions and their rounding. For the
+matrix unit, the answer is the text of an accumulator, which `cpd.gemm` accepts. The command is this
+file with --answer. It reads one dot product per line, as hexadecimal codes, and writes the code of
+its sum.
 
 Run: python examples/25_probe.py
 """

@@ -2,7 +2,8 @@
 """Trains in MXFP8 with Hugging Face's Trainer, and logs what CPD measures.
 
 One line of code makes the Trainer log how much of a step ran emulated, the ranges of tensors, and
-the errors that NVFP4 would cause. Nothing is downloaded: a small Llama learns the bytes of a README.
+the errors that NVFP4 would cause. Nothing is downloaded: a small Llama learns the bytes of a
+README.
 
 Run: python examples/28_trainer.py     (needs `pip install transformers accelerate`)
 """
