@@ -50,7 +50,7 @@ system_packages() {
       for package in "${missing[@]}"; do system_packages OPTIONAL "$package"; done
       return
     fi
-    warn "could not install ${missing[*]}; what needs them is skipped (see $log)"
+    warn "could not install ${missing[*]}; parts and tests that need them are skipped (see $log)"
   fi
 }
 
@@ -116,7 +116,7 @@ python_group() {
   key=$(group_hash "$1")
   stamp_is "pip-$1" "$key" && return
   if offline; then
-    say "offline: taking the packages of group '$1' as they are"
+    say "offline: the packages of group '$1' are used as they are"
   else
     say "installing the Python packages of group '$1' (pyproject.toml)"
     install_group "$1"
@@ -126,7 +126,7 @@ python_group() {
 
 environment() {
   if [[ -x $kVenv/bin/python ]] && ! "$kVenv/bin/python" -c 'pass' 2>/dev/null; then
-    say "the base interpreter of $kVenv is gone: making it again"
+    say "the base interpreter of $kVenv no longer exists: making $kVenv again"
     rm -rf "$kVenv" "$kStamps"
   fi
   if ! stamp_is venv 1; then
@@ -143,7 +143,7 @@ environment() {
     "$base" -m venv "${options[@]}" "$kVenv"
     if ! offline; then
       pip install pip==26.3
-      pip install uv==0.13.9 || warn "uv could not be had: pip installs the packages"
+      pip install uv==0.13.9 || warn "uv could not be installed: pip installs the packages"
     fi
     stamp venv 1
   fi
@@ -188,7 +188,7 @@ optional_group() {
   local key=$(group_hash "$1")
   if stamp_is "pip-$1" "$key" || offline; then return; fi
   say "installing the Python packages of group '$1' (pyproject.toml)"
-  if pip install --no-deps --group "$1"; then stamp "pip-$1" "$key"; else warn "some of group '$1' could not be had"; fi
+  if pip install --no-deps --group "$1"; then stamp "pip-$1" "$key"; else warn "some packages of group '$1' could not be installed"; fi
 }
 
 # has_module_spec NAME: true if the environment has the package NAME. Does not import NAME: importing torch takes

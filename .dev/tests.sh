@@ -62,7 +62,7 @@ can_fuzz() {
 # fuzz_tests LABELS: builds the fuzz targets (decoders and parsers) and runs those with one of LABELS under libFuzzer.
 fuzz_tests() {
   if ! can_fuzz; then
-    warn "skipped: decoders under libFuzzer (no clang++ that links it; Debian: clang, libclang-rt-dev)"
+    warn "skipped: decoders under libFuzzer (they need a clang++ that links libFuzzer; Debian: clang, libclang-rt-dev)"
     return
   fi
   logged configure-fuzz cmake --preset fuzz
@@ -93,7 +93,7 @@ torch_tests() {
   if pip install --target "$folder" "$2"; then
     PYTHONPATH=$folder python_tests "torch-$1" -m 'not exhaustive' "${kParallel[@]}" "${kTorchTests[@]/#/tests/python/}"
   else
-    warn "skipped: Python tests with the $1 torch ($2 could not be had)"
+    warn "skipped: Python tests with the $1 torch ($2 could not be installed)"
   fi
   rm -rf "$folder"
 }

@@ -47,9 +47,9 @@ WIRES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="DDP with a codec.")
-    parser.add_argument("--ranks", type=int, default=2, help="that are started")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks to start")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs, or formats")
+    parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs or formats to compare")
     options = parser.parse_args(arguments)
     if "LOCAL_RANK" not in os.environ:
         words = sys.argv[1:] if arguments is None else list(arguments)

@@ -70,7 +70,7 @@ class Ridge:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="QSVRG on ridge regression.")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=60, help="of an epoch: T")
+    parser.add_argument("--steps", type=int, default=60, help="steps of an epoch (T)")
     parser.add_argument("--processors", type=int, default=4)
     options = parser.parse_args(arguments)
     problem = Ridge()

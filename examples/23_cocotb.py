@@ -101,7 +101,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     installed = [name for name in ("icarus", "verilator") if shutil.which(_PROGRAMS[name])]
     parser.add_argument("--simulator", choices=_PROGRAMS, default=next(iter(installed), None))
-    parser.add_argument("--bug", help="a macro of tests/rtl/clocked/mul_elastic.sv")
+    parser.add_argument(
+        "--bug", help="a macro in tests/rtl/clocked/mul_elastic.sv: simulate with this bug"
+    )
     options = parser.parse_args(arguments)
     simulator = options.simulator
     if simulator not in installed:

@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Which order does this all-reduce add in?")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--dtype", choices=FORMATS, default="float32")
-    parser.add_argument("--values", type=int, default=1 << 20, help="values (default: 1048576)")
+    parser.add_argument(
+        "--values", type=int, default=1 << 20, help="number of values (default: 1048576)"
+    )
     options = parser.parse_args(arguments)
 
     dist.init_process_group(options.backend)
