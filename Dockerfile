@@ -5,8 +5,9 @@
 #   docker run --rm cpd cpd show e4m3
 #   docker build -t cpd --build-arg CUDA=13.0.1 . && docker run --rm --gpus all cpd cpd --version
 #
-# CUDA: the version of the toolkit that compiles the GPU's kernels; without it there are none. CUDAARCHS: for which GPUs.
-# PIP_EXTRA_INDEX_URL: an index with torch's CPU builds makes the image without CUDA some gigabytes smaller.
+# CUDA: the version of the toolkit that compiles the CUDA kernels; without CUDA, no CUDA kernels are built.
+# CUDAARCHS: the GPU architectures (compute capabilities) to compile for.
+# PIP_EXTRA_INDEX_URL: an index with torch's CPU builds, which make an image without CUDA some gigabytes smaller.
 ARG CUDA
 ARG BUILD_IMAGE=${CUDA:+nvidia/cuda:${CUDA}-devel-ubuntu24.04}
 ARG IMAGE=${CUDA:+ubuntu:24.04}

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev check.
+# The command ./dev check: checks of format, style, types and faults. They change no source file.
 
-# Writes build/tidy/compile_commands.json, each source of the project once (the kernels are compiled several times; the
-# scalar ones stand for all), and prints the sources.
+# Writes build/tidy/compile_commands.json with one entry for each source of the project, and prints the sources. The
+# build compiles each CPU kernel once for every ISA; the entry of the scalar build, which comes first, is used.
 tidy_sources() {
   mkdir -p build/tidy
   "$kVenv/bin/python" - <<'PY'
@@ -12,7 +12,7 @@ import json, os, pathlib, re
 once = {}
 for entry in json.loads(pathlib.Path("build/release/compile_commands.json").read_text()):
     files = [entry["file"]]
-    if "/Unity/" in files[0]:  # it includes the sources
+    if "/Unity/" in files[0]:  # a unity file, which includes several sources
         files = re.findall(r'#include "(.*)"', pathlib.Path(files[0]).read_text())
     for file in files:
         path = os.path.relpath(file)
@@ -51,7 +51,8 @@ check_lint() {
   return "$failed"
 }
 
-# mypy looks for the compiled module's types, which the build has made, next to the package's sources.
+# Copies the type stubs of the compiled module, which the build has made, to the package's sources: mypy reads them
+# there.
 check_types() {
   local failed=0
   say mypy
@@ -71,7 +72,7 @@ check_tidy() {
       --extra-arg="-idirafter$(g++ -print-file-name=include)" 2>build/tidy/stderr.log
 }
 
-check_apart() { ("check_$1"); } # its die ends itself alone
+check_apart() { ("check_$1"); } # in a subshell: a check that calls die does not end the later checks
 
 check() {
   local name names=("$@") failed=()

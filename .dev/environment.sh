@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What the system and build/venv must have: installed where it is missing, once. Part of ./dev.
+# The part of ./dev that installs missing system packages, and Python packages into build/venv.
 
 readonly kVenv=build/venv
 readonly kLock=requirements.lock
@@ -29,12 +29,13 @@ apt_get() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@"
 }
 
-# system_packages REQUIRED|OPTIONAL PACKAGE...: installs those that are not there.
+# system_packages REQUIRED|OPTIONAL PACKAGE...: installs the missing packages with apt-get. If that fails, REQUIRED ends
+# the program and OPTIONAL warns. Does nothing offline or without apt-get.
 system_packages() {
   local need=$1
   shift
   if offline || ! command -v apt-get >/dev/null; then
-    return 0 # CMake says what it cannot find
+    return 0 # CMake reports missing libraries later
   fi
   local missing
   mapfile -t missing < <(missing_packages "$@")
@@ -44,12 +45,12 @@ system_packages() {
   mkdir -p build
   if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     [[ $need == OPTIONAL ]] || { tail -n 20 "$log" >&2; die "apt-get failed (see $log)"; }
-    if ((${#missing[@]} > 1)); then # perhaps some can be had
+    if ((${#missing[@]} > 1)); then # try the packages one by one: some may be available
       local package
       for package in "${missing[@]}"; do system_packages OPTIONAL "$package"; done
       return
     fi
-    warn "could not install ${missing[*]}; what needs them is skipped (see $log)"
+    warn "could not install ${missing[*]}; parts and tests that need them are skipped (see $log)"
   fi
 }
 
@@ -76,14 +77,15 @@ base_python() {
 
 has_module() { "$1" -c "import $2" 2>/dev/null; }
 
-# stamp_is NAME KEY: whether the step NAME was last done with KEY.
+# stamp_is NAME KEY: true if the step NAME was last completed with KEY (its file in $kStamps holds KEY).
 stamp_is() { [[ -f $kStamps/$1 && $(<"$kStamps/$1") == "$2" ]]; }
 stamp() {
   mkdir -p "$kStamps"
   printf '%s' "$2" >"$kStamps/$1"
 }
 
-group_hash() { # the pins of one or more dependency groups, the lock file and the interpreter
+# group_hash GROUP...: prints a hash of the dependency groups' pins, the lock file and the interpreter's version.
+group_hash() {
   "$kVenv/bin/python" - "$kLock" "$@" <<'PY'
 import hashlib, json, pathlib, sys, tomllib
 lock, *names = sys.argv[1:]
@@ -98,23 +100,23 @@ pip() { "$kVenv/bin/python" -m pip --quiet --quiet --disable-pip-version-check "
 
 uv() { VIRTUAL_ENV=$PWD/$kVenv "$kVenv/bin/uv" --quiet --no-config "$@"; }
 
-# uv does not read pip's settings: where these name another index, pip is asked.
+# True if uv can replace pip. uv does not read pip's settings, so pip is used if its settings name another index.
 has_uv() { [[ -x $kVenv/bin/uv ]] && ! pip config list | grep -q '[.]index-url='; }
 
-# install_group NAME: one group of pyproject.toml, in the versions and with the hashes of the lock file.
+# install_group NAME: installs a dependency group of pyproject.toml, with the lock file's versions and hashes.
 install_group() {
   local what=(--group "$1" --constraint "$kLock")
   if has_uv && uv pip install "${what[@]}"; then return; fi
   pip install "${what[@]}"
 }
 
-# python_group NAME: the packages of one group of pyproject.toml, once.
+# python_group NAME: installs a dependency group of pyproject.toml, unless the same pins were installed before.
 python_group() {
   local key
   key=$(group_hash "$1")
   stamp_is "pip-$1" "$key" && return
   if offline; then
-    say "offline: taking the packages of group '$1' as they are"
+    say "offline: the packages of group '$1' are used as they are"
   else
     say "installing the Python packages of group '$1' (pyproject.toml)"
     install_group "$1"
@@ -124,7 +126,7 @@ python_group() {
 
 environment() {
   if [[ -x $kVenv/bin/python ]] && ! "$kVenv/bin/python" -c 'pass' 2>/dev/null; then
-    say "the base interpreter of $kVenv is gone: making it again"
+    say "the base interpreter of $kVenv no longer exists: making $kVenv again"
     rm -rf "$kVenv" "$kStamps"
   fi
   if ! stamp_is venv 1; then
@@ -141,7 +143,7 @@ environment() {
     "$base" -m venv "${options[@]}" "$kVenv"
     if ! offline; then
       pip install pip==26.3
-      pip install uv==0.13.9 || warn "uv could not be had: pip installs the packages"
+      pip install uv==0.13.9 || warn "uv could not be installed: pip installs the packages"
     fi
     stamp venv 1
   fi
@@ -149,7 +151,8 @@ environment() {
   python_group env
 }
 
-# By pip, which also looks where its settings say that wheels are; not in the lock file, since each index has its own.
+# Installs torch. pip does it, because pip's settings may name a folder or an index of wheels. torch is not in the lock
+# file, because each index has its own builds of torch with their own hashes.
 torch_group() {
   if ! offline; then
     say "installing the Python packages of group 'torch' (pyproject.toml)"
@@ -157,8 +160,8 @@ torch_group() {
   fi
 }
 
-# NCCL's header and library for the transport between GPUs: where there is nvcc, and neither its toolkit nor a Python
-# package (torch brings one) has them.
+# Installs NCCL's header and library, which the transport between GPUs is built with. Does so only if nvcc is there and
+# neither the CUDA toolkit nor a Python package has NCCL. (A torch with CUDA brings such a package.)
 nccl_group() {
   local key
   key=$(group_hash nccl)
@@ -180,20 +183,21 @@ sys.exit(not any((pathlib.Path(p) / "nccl/include/nccl.h").exists() for p in nvi
 PY
 }
 
-# optional_group NAME: packages that tests compare with or run; what needs a missing one is skipped.
+# optional_group NAME: installs packages that tests compare with or run. Tests that need a missing package are skipped.
 optional_group() {
   local key=$(group_hash "$1")
   if stamp_is "pip-$1" "$key" || offline; then return; fi
   say "installing the Python packages of group '$1' (pyproject.toml)"
-  if pip install --no-deps --group "$1"; then stamp "pip-$1" "$key"; else warn "some of group '$1' could not be had"; fi
+  if pip install --no-deps --group "$1"; then stamp "pip-$1" "$key"; else warn "some packages of group '$1' could not be installed"; fi
 }
 
-# Whether the environment has a package, without the seconds that importing torch takes.
+# has_module_spec NAME: true if the environment has the package NAME. Does not import NAME: importing torch takes
+# seconds.
 has_module_spec() {
   "$kVenv/bin/python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"
 }
 
-# setup native|whole: NCCL is for CUDA.
+# setup native|whole: installs what a build needs. Only whole needs NCCL, which is for CUDA.
 setup() {
   step "system packages" build_packages
   step "Python packages" environment

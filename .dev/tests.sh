@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev test and ./dev gpu.
+# The commands ./dev test and ./dev gpu.
 
 readonly kResults=build/results
-# One more than there are cores: some tests wait.
+# One worker more than there are compile jobs (by default, cores), because some tests wait.
 kParallel=(--numprocesses "$(($(jobs) + 1))" --dist worksteal)
 readonly kParallel
 readonly kTorchTests=(_torch compat nn ops optim parallel track)
 
-# ctest_tree TREE LABELS: runs the tests of some labels (a|b) in one build tree; keeps their JUnit file for the summary.
+# ctest_tree TREE LABELS: runs the tests with one of LABELS (a|b) in build/TREE. Their JUnit file is for the summary.
 ctest_tree() {
   local results=$PWD/$kResults/ctest-$1-${2%%|*}.xml
   ctest --test-dir "build/$1" -L "^($2)\$" --no-tests=error --output-on-failure --parallel "$(jobs)" \
@@ -21,21 +21,23 @@ compile_tests() {
   logged build-tests cmake --build build/release --target "${targets[@]}"
 }
 
-# cpp_tests LABELS
+# cpp_tests LABELS: compiles the C++ tests of the release tree and runs those with one of LABELS.
 cpp_tests() {
   step "compile: C++ tests" compile_tests
   step "C++ tests, $1" ctest_tree release "$1"
 }
 
-# preset_tests NAME OPTION...: the quick C++ tests in the tree of a CMake preset.
+# preset_tests NAME OPTION...: configures (with OPTION...) and builds the CMake preset NAME and runs its quick C++
+# tests.
 preset_tests() {
   logged "configure-$1" cmake --preset "$1" "${@:2}" -DPython_EXECUTABLE="$PWD/$kVenv/bin/python"
   step "compile: $1" logged "build-$1" cmake --build --preset "$1"
   step "C++ tests under $1" ctest_tree "$1" quick
 }
 
-# The release programs with a library under AddressSanitizer and UndefinedBehaviorSanitizer, which has scalar kernels and
-# those of this CPU's widest ISA; what tests inline code is compiled with both. With --all everything is, for every ISA.
+# Runs tests under AddressSanitizer and UndefinedBehaviorSanitizer. Without --all, the programs of the release tree load
+# a sanitized library that has the scalar kernels and the kernels of this CPU's widest ISA; only programs that test
+# inline code are compiled with the sanitizers. With --all, everything is compiled with them, for every ISA.
 sanitized_tests() {
   if ((kAll)); then
     preset_tests asan -DCPD_WIDEST_ISA=OFF -DCPD_TESTED_PROGRAMS=
@@ -57,10 +59,10 @@ can_fuzz() {
     clang++ -x c++ -fsanitize=fuzzer,address,undefined -o build/can_fuzz - 2>/dev/null
 }
 
-# fuzz_tests LABELS: decoders under libFuzzer.
+# fuzz_tests LABELS: builds the fuzz targets (decoders and parsers) and runs those with one of LABELS under libFuzzer.
 fuzz_tests() {
   if ! can_fuzz; then
-    warn "skipped: decoders under libFuzzer (no clang++ that links it; Debian: clang, libclang-rt-dev)"
+    warn "skipped: decoders under libFuzzer (they need a clang++ that links libFuzzer; Debian: clang, libclang-rt-dev)"
     return
   fi
   logged configure-fuzz cmake --preset fuzz
@@ -68,17 +70,19 @@ fuzz_tests() {
   step "decoders under libFuzzer, $1" ctest_tree fuzz "$1"
 }
 
-# python_tests NAME ARGS: to pytest; NAME is the JUnit file's. OpenMP's threads of several workers on the same cores do not
-# spin while they wait: beside other work training a small network took 2.4 times the processor time.
+# python_tests NAME ARGS: runs pytest with ARGS and writes the JUnit file pytest-NAME.xml. Workers share the cores, so
+# OpenMP's threads sleep while they wait: with spinning threads, training a small network beside other work took 2.4
+# times the processor time.
 python_tests() {
   local results=$kResults/pytest-$1.xml
-  # pytest keeps the tests as it compiles them.
+  # The empty PYTHONDONTWRITEBYTECODE lets pytest store the compiled tests for the next run.
   PYTHONDONTWRITEBYTECODE='' OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive} step "Python tests, $1" "$kVenv/bin/python" -m pytest --junitxml="$results" "${@:2}" ||
     die "stage failed: Python tests"
 }
 
-# torch_tests NAME REQUIREMENT: the quick Python tests of tensors with another torch, which pip installs into a folder of its
-# own, found before the environment's. The folder goes afterwards: 5 GB, and the newest changes.
+# torch_tests NAME REQUIREMENT: runs the quick Python tests of tensors with another torch version. pip installs that
+# torch into build/torch/NAME, which comes before the environment's packages. The folder (5 GB) is deleted after the
+# tests.
 torch_tests() {
   local folder=$PWD/build/torch/$1
   if offline; then
@@ -89,12 +93,12 @@ torch_tests() {
   if pip install --target "$folder" "$2"; then
     PYTHONPATH=$folder python_tests "torch-$1" -m 'not exhaustive' "${kParallel[@]}" "${kTorchTests[@]/#/tests/python/}"
   else
-    warn "skipped: Python tests with the $1 torch ($2 could not be had)"
+    warn "skipped: Python tests with the $1 torch ($2 could not be installed)"
   fi
   rm -rf "$folder"
 }
 
-# The least torch of pyproject.toml, as 'torch>=2.11'.
+# Prints the oldest torch that pyproject.toml allows, as a requirement such as 'torch>=2.11'.
 least_torch() {
   "$kVenv/bin/python" - <<'PY'
 import pathlib, tomllib
@@ -102,8 +106,8 @@ print(tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["opti
 PY
 }
 
-# The Python tests of CUDA tensors, on this CPU (tests/testing/cuda_on_cpu): kernels compiled for it, a torch without CUDA.
-# gpu_tests_on_cpu NAME ARGS: to pytest.
+# gpu_tests_on_cpu NAME ARGS: runs the Python tests of CUDA tensors without a GPU. The CUDA kernels are compiled for the
+# CPU (tests/testing/cuda_on_cpu), and torch must be built without CUDA. NAME and ARGS are as for python_tests.
 gpu_tests_on_cpu() {
   local folder=$PWD/build/release/cuda_on_cpu
   if [[ ! -e $folder/libtorch_cuda.so ]] || "$kVenv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then
@@ -114,7 +118,7 @@ gpu_tests_on_cpu() {
     python_tests "$@" "${kParallel[@]}"
 }
 
-# What did not run in this run, why, how much did, and what was slow.
+# Prints how many tests ran, which tests were skipped and why, and which were slow.
 summary() {
   local options=()
   ((kAll)) || options=(--quick)
@@ -165,7 +169,7 @@ every_test() {
     export CPD_TEST_EVERYTHING=1
     backends=all
   fi
-  CPD_TEST_BACKENDS=$backends cpp_tests 'quick|gpu' # without a GPU these skip, and say so
+  CPD_TEST_BACKENDS=$backends cpp_tests 'quick|gpu' # without a GPU, the tests labeled gpu are skipped
   sanitized_tests
   fuzz_tests quick
   python_tests quick -m 'not exhaustive' "${kParallel[@]}"
@@ -174,7 +178,7 @@ every_test() {
     gpu_tests_on_cpu gpu-exhaustive -m 'gpu and exhaustive'
     torch_tests oldest "$(least_torch | sed 's/>=\(.*\)/==\1.*/')"
     torch_tests newest "$(least_torch)"
-    python_tests exhaustive -m exhaustive # one after the other: they measure memory, and some need the machine
+    python_tests exhaustive -m exhaustive # one at a time: they measure memory, and some need the whole machine
     logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
     cpp_tests exhaustive
     preset_tests tsan
@@ -186,7 +190,7 @@ every_test() {
   say "all stages passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
 }
 
-# changed_tests REVISION: what a change since then can break, nothing else.
+# changed_tests REVISION: runs only the tests that the changes since REVISION can break.
 changed_tests() {
   local kind first rest targets=() names=() files=()
   "$kVenv/bin/python" tests/testing/changed.py "$1" >build/changed.txt
@@ -214,7 +218,8 @@ changed_programs() {
     --output-junit "$PWD/$kResults/ctest-changed.xml" || die "stage failed: C++ tests"
 }
 
-# gpu [STAGE...], gpu --pack [ARCHIVE], gpu --from ARCHIVE [STAGE...]: see tests/testing/gpu.py.
+# gpu [STAGE...]: runs stages on this machine's GPU. gpu --pack [ARCHIVE]: writes an archive for a machine without
+# compiler. gpu --from ARCHIVE [STAGE...]: runs stages from such an archive. tests/testing/gpu.py describes the stages.
 gpu() {
   case ${1:-} in
     --from)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a digit classifier over 8 emulated nodes: (4,3) gradients without and with APS.
 
-Each node's loss is divided by their number, as the APS paper's authors do for ResNet. Gradients are
-then 8 times smaller, and without APS most of them underflow.
+Each node's loss is divided by the number of nodes, as the APS paper's authors do for ResNet. The
+gradients are then 8 times smaller, and without APS most of them underflow.
 
 Run: python examples/05_train.py
 """

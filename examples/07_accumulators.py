@@ -19,7 +19,7 @@ from cpd_lab.train import Data, digit_classifier, epoch_order, load_digits
 
 DEPTH, WIDTH = 2, 512
 BATCH = 128
-EPOCHS = (1, 2, 4, 8, 12)  # after which the accuracy is shown
+EPOCHS = (1, 2, 4, 8, 12)  # the accuracy is printed after these epochs
 LOSS_SCALE = 2.0**10
 OPERANDS = cpd.Cast("e4m3", overflow="saturate")
 ACCUMULATORS = {

@@ -57,14 +57,18 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, cpd.Rec
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--recipe", default="te-delayed", help="a name (see --list), a .toml or .json file, sums"
+        "--recipe",
+        default="te-delayed",
+        help="a name (see --list), a recipe file or an accumulator",
     )
-    parser.add_argument("--sums", help="an accumulator in the place of torch's own sums")
-    parser.add_argument("--keep", nargs="*", default=[], help="layers left in torch, by pattern")
+    parser.add_argument("--sums", help="an accumulator that replaces torch's own sums")
+    parser.add_argument(
+        "--keep", nargs="*", default=[], help="patterns of layers to leave in torch"
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--width", type=int, default=128, help="of the hidden layers")
-    parser.add_argument("--depth", type=int, default=3, help="how many of them")
-    parser.add_argument("--list", action="store_true", help="show the recipes that have a name")
+    parser.add_argument("--width", type=int, default=128, help="width of the hidden layers")
+    parser.add_argument("--depth", type=int, default=3, help="number of hidden layers")
+    parser.add_argument("--list", action="store_true", help="list the named recipes")
     options = parser.parse_args(arguments)
     if options.list:
         for name, about in cpd.Recipe.named().items():

@@ -43,11 +43,11 @@ class Model:
 
     epochs: int
     rate: float
-    schedule: str  # of the rate, by shares of the epochs
+    schedule: str  # of the learning rate; numbers are fractions of all epochs
     weight_decay: float
     optimizer: str
-    loss_sum: float  # factor of the mean loss; the rate is divided by it
-    short: float  # of the rate, where there are few images
+    loss_sum: float  # the mean loss is multiplied, and the rate divided, by this
+    short: float  # factor of the learning rate in the small version
     paper: tuple[float, ...]
 
 
@@ -78,8 +78,8 @@ MODELS = {
 @dataclass(frozen=True)
 class Result:
     accuracy: float
-    lost: float  # share of the nodes' gradients that become zero on the wire
-    diverged: int = 0  # the step whose loss is not finite
+    lost: float  # fraction of the nodes' gradients that become zero in the wire's format
+    diverged: int = 0  # the first step with a non-finite loss; 0: none
 
 
 def run(options: argparse.Namespace, name: str, wire: str, seed: int, images: Data) -> Result:
@@ -130,14 +130,16 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=MODELS, help="one of the two; default: both")
-    parser.add_argument("--wires", nargs="+", default=WIRES, help="texts of cpd.Reduce: 'e4m3 aps'")
-    parser.add_argument("--recipe", help="of the layers' own products, for cpd.convert")
-    parser.add_argument("--full", action="store_true", help="the paper's sizes: for a GPU")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--model", choices=MODELS, help="default: both networks")
+    parser.add_argument(
+        "--wires", nargs="+", default=WIRES, help="texts of cpd.Reduce, as 'e4m3 aps'"
+    )
+    parser.add_argument("--recipe", help="recipe of cpd.convert for the layers' products")
+    parser.add_argument("--full", action="store_true", help="the paper's sizes; needs a GPU")
+    parser.add_argument("--seeds", type=int, default=1, help="runs per row")
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--data", type=Path, default=data_folder(), help="where CIFAR-10 is")
+    parser.add_argument("--data", type=Path, default=data_folder(), help="folder of CIFAR-10")
     sizes = {
         "width": (8, 64, "channels of the first layers"),
         "images": (2048, 50_000, "of the training part"),
@@ -146,8 +148,10 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
     }
     for name, (short, full, text) in sizes.items():
         parser.add_argument(f"--{name}", type=int, help=f"{text}; {short}, with --full {full}")
-    parser.add_argument("--epochs", type=int, help="of the whole schedule; 8, with --full 25, 100")
-    parser.add_argument("--rate", type=float, help="factor of rates; 1/4, 1/16, with --full 1")
+    parser.add_argument("--epochs", type=int, help="default 8; with --full 25 or 100")
+    parser.add_argument(
+        "--rate", type=float, help="factor of learning rates; default 1/4 or 1/16, with --full 1"
+    )
     options = parser.parse_args(arguments)
     for name, (short, full, _) in sizes.items():
         if getattr(options, name) is None:
@@ -165,7 +169,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums of few bits are meant
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums have low precision on purpose
     options, images = parsed(arguments)
     print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
     print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")

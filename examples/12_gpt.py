@@ -107,11 +107,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="cases whose names contain this, and fp32")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each; the first is drawn")
+    parser.add_argument(
+        "--only", default="", help="only cases with this text in their names, and fp32"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="runs per case; the picture shows the first"
+    )
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=8, help="runs of characters a step")
-    parser.add_argument("--context", type=int, default=64, help="their length")
+    parser.add_argument("--batch", type=int, default=8, help="texts per training step")
+    parser.add_argument("--context", type=int, default=64, help="characters of a text")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--depth", type=int, default=2)

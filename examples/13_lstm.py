@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains an LSTM language model on characters, by several recipes.
+"""Trains a character-level LSTM language model with several recipes.
 
 `convert` emulates the products of `torch.nn.LSTM` with input and state, for each gate and time
 step. The cell's additions, sigmoid and tanh remain in fp32. The training text is Python's language
@@ -56,12 +56,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--recipes", nargs="+", default=RECIPES, help="names, files or sums, for cpd.Recipe"
+        "--recipes", nargs="+", default=RECIPES, help="names, files or accumulators"
     )
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--seeds", type=int, default=1, help="runs per recipe")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16, help="runs of characters a step")
-    parser.add_argument("--context", type=int, default=32, help="their length")
+    parser.add_argument("--batch", type=int, default=16, help="texts per training step")
+    parser.add_argument("--context", type=int, default=32, help="characters of a text")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--rate", type=float, default=5e-3)

@@ -3,7 +3,7 @@
 that NVFP4 would cause. It downloads nothing: a small Llama learns the bytes of a README.
 
 Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
-Draws: out/hugging_face.png; where tensorboard is installed, logs to out/accelerate
+Draws: out/hugging_face.png. If tensorboard is installed, also logs to out/accelerate.
 """
 
 import argparse

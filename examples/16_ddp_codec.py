@@ -33,7 +33,7 @@ from cpd_lab.train import (
     weights_hash,
 )
 
-BATCH = 16  # images of a rank
+BATCH = 16  # images per rank and step
 WIRES = (
     "fp32",
     "e4m3 aps",
@@ -47,9 +47,9 @@ WIRES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="DDP with a codec.")
-    parser.add_argument("--ranks", type=int, default=2, help="that are started")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks to start")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs, or formats")
+    parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs or formats to compare")
     options = parser.parse_args(arguments)
     if "LOCAL_RANK" not in os.environ:
         words = sys.argv[1:] if arguments is None else list(arguments)
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
-    """Trains with one codec, and prints the result."""
+    """Trains with one codec and prints one row of results."""
     spec = spec_of(wire)
     model = digit_classifier(3, 64, seed=0)
     counting = Counting(comm)

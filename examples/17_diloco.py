@@ -26,7 +26,7 @@ from cpd_lab.train import (
     load_digits,
 )
 
-BATCH = 16  # images of a worker
+BATCH = 16  # images per worker and step
 FP32 = cpd.Reduce("fp32", exchange="gather")
 OUTER = {
     "FP32": FP32,
@@ -63,7 +63,7 @@ def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
 
 
 Step = list[tuple[torch.Tensor, torch.Tensor]]
-"""Each worker's images and labels."""
+"""The images and labels of one step, one pair for each worker."""
 
 
 def batches(digits: Data, workers: int, epochs: int) -> Iterator[Step]:

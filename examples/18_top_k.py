@@ -18,7 +18,7 @@ from cpd_lab.train import TrainOptions, train
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Top-k with and without error feedback.")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--depth", type=int, default=3, help="hidden layers")
+    parser.add_argument("--depth", type=int, default=3, help="number of hidden layers")
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.01, 0.002])
     options = parser.parse_args(arguments)
     base = TrainOptions(depth=options.depth, epochs=options.epochs)

@@ -29,9 +29,9 @@ from cpd_lab.train import load_digits
 Vector = npt.NDArray[np.float64]
 
 FEATURES, CLASSES = 96, 10
-DECAY = 0.1  # of the ridge
+DECAY = 0.1  # the weight of the ridge term
 BITS, FLOAT_BITS = 2.8, 32
-STEP = 0.2  # times 1 / L
+STEP = 0.2  # the step size is STEP / L, with L the smoothness of f_j
 
 
 class Ridge:
@@ -68,7 +68,7 @@ class Ridge:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="QSVRG on ridge regression.")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=60, help="of an epoch: T")
+    parser.add_argument("--steps", type=int, default=60, help="steps of an epoch (T)")
     parser.add_argument("--processors", type=int, default=4)
     options = parser.parse_args(arguments)
     problem = Ridge()

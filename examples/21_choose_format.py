@@ -2,7 +2,11 @@
 """Chooses a 6-bit format for a tensor: prints the errors of all 6-bit formats, with and without
 scales, the cost of a multiply-accumulate unit for each, and the best choices.
 
-Run: python examples/21_choose_format.py [FILE, such as a .npy or a checkpoint]
+Prints for each format, with and without scales, its errors and the gates of a multiply-accumulate
+unit. Then names the format with the least error, first among all formats and then among the formats
+with at most 1600 gates.
+
+Run: python examples/21_choose_format.py [FILE]     (FILE: for example a .npy or a checkpoint)
 """
 
 import sys

@@ -2,7 +2,10 @@
 """Verifies RTL for a chosen accumulator: writes vectors with all inner signals and a test bench,
 and runs the RTL of `tests/rtl` with them in Verilator or Icarus.
 
-Run: python examples/22_verilator.py --accumulator h100-fp16   (else a line says what is missing)
+Makes golden vectors with all inner signals for a chosen accumulator, generates a test bench, and
+simulates the bench with the RTL of `tests/rtl`.
+
+Run: python examples/22_verilator.py --accumulator h100-fp16   (says what is missing)
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ PROGRAMS = {"verilator": "verilator", "icarus": "iverilog"}
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--accumulator", default="h100-fp16", help="a preset, or a text of one")
+    parser.add_argument(
+        "--accumulator", default="h100-fp16", help="a preset or an accumulator's text"
+    )
     parser.add_argument("--simulator", choices=PROGRAMS, default="verilator")
-    parser.add_argument("--lines", type=int, default=1000, help="random lines")
-    parser.add_argument("--bug", default="", help="a macro of tests/rtl/mutants.toml")
+    parser.add_argument("--lines", type=int, default=1000, help="number of random lines")
+    parser.add_argument(
+        "--bug", default="", help="a macro in tests/rtl/mutants.toml: simulate with this bug"
+    )
     options = parser.parse_args(arguments)
     for program in ("make", PROGRAMS[options.simulator]):
         if shutil.which(program) is None:

@@ -34,8 +34,8 @@ except ImportError:
 
 RTL = Path(__file__).resolve().parents[1] / "tests" / "rtl"
 NAMES = ("fp_mul.sv", "fp_round.sv", "fp_unpack.sv", "clocked/mul_elastic.sv")
-GAPS, STALLS = 0.25, 0.4  # of cycles: without a line, without ready
-SILENCE = 64  # cycles after the last result, in which no other may come
+GAPS, STALLS = 0.25, 0.4  # fractions of cycles without an input line, and without ready
+SILENCE = 64  # cycles after the last result in which no further result may come
 
 
 @cocotb.test()
@@ -100,7 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     installed = [name for name in ("icarus", "verilator") if shutil.which(_PROGRAMS[name])]
     parser.add_argument("--simulator", choices=_PROGRAMS, default=next(iter(installed), None))
-    parser.add_argument("--bug", help="a macro of tests/rtl/clocked/mul_elastic.sv")
+    parser.add_argument(
+        "--bug", help="a macro in tests/rtl/clocked/mul_elastic.sv: simulate with this bug"
+    )
     options = parser.parse_args(arguments)
     simulator = options.simulator
     if simulator not in installed:
@@ -125,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
                 build_dir=folder,
             )
             failed = get_results(results)[1] > 0
-        except SystemExit:  # cocotb 2.1 ends the process where a test fails
+        except SystemExit:  # cocotb 2.1 ends the process if a test fails
             failed = True
     print("FAIL" if failed else f"PASS: mul_elastic in {simulator} gives the lines' results")
     return int(failed)

@@ -42,8 +42,8 @@ def answer() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--answer", action="store_true", help="be the command")
-    parser.add_argument("--k", type=int, default=32, help="products of a dot product; default 32")
+    parser.add_argument("--answer", action="store_true", help="act as the probed command")
+    parser.add_argument("--k", type=int, default=32, help="products in a dot product; default 32")
     options = parser.parse_args(arguments)
     if options.answer:
         answer()

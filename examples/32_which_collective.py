@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Which order does this all-reduce add in?")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--dtype", choices=FORMATS, default="float32")
-    parser.add_argument("--values", type=int, default=1 << 20, help="values (default: 1048576)")
+    parser.add_argument(
+        "--values", type=int, default=1 << 20, help="number of values (default: 1048576)"
+    )
     options = parser.parse_args(arguments)
 
     dist.init_process_group(options.backend)
@@ -97,7 +99,7 @@ def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterato
 
 
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
-    """Returns the orders of ranks whose sums, rounded at each step, have the result's bits."""
+    """Returns each order of ranks whose sum, rounded at each step, has the result's bits."""
     return [
         order
         for order in itertools.permutations(range(len(terms)))
@@ -106,7 +108,7 @@ def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int
 
 
 def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
-    """Returns the sum of the ranks' values in that order, rounded at each step."""
+    """Returns the sum of the ranks' values in the given order, rounded at each step."""
     total = terms[order[0]][values]
     for r in order[1:]:
         total = total + terms[r][values]
@@ -114,7 +116,7 @@ def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
-    """Returns the trees of four ranks, and the exact sum, that have the result's bits."""
+    """Describes each other sum with the result's bits: trees of four ranks, and the exact sum."""
     matches = []
     for (a, b), (c, d) in TREES if len(terms) == 4 else ():
         tree = (terms[a] + terms[b]) + (terms[c] + terms[d])
@@ -127,7 +129,7 @@ def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
 
 
 def simulate(terms: list[Tensor], order: tuple[int, ...], values: slice, format: str) -> Tensor:
-    """Returns CPD's sum of the terms in that order, each step rounded to the format."""
+    """Returns CPD's sum of the terms in the given order, each step rounded to the format."""
     spec = cpd.Reduce(format, accumulator=format, result=format)
     (total,) = cpd.simulate_all_reduce([[terms[r][values].float()] for r in order], spec)
     return total.to(terms[0].dtype)

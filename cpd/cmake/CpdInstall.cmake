@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the C++ package. Component `python`, installed only by name: the libraries inside the Python
-# package.
+# `cmake --install` installs the C++ package. `cmake --install --component python` installs the libraries that belong
+# inside the Python package.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# kernels/cpu/*.cpp, compiled once for each ISA. These are the only ISA flags in the tree.
+# Compiles kernels/cpu/*.cpp once for each ISA. No other file of the build sets ISA flags.
 
 set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")
@@ -7,16 +7,16 @@ set(CPD_ISA_FLAGS_avx2 -mavx2 -mfma)
 set(CPD_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma)
 set(CPD_ISA_FLAGS_neon -march=armv8-a+crc -DCPD_NEON)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # Its own intrinsics make an undefined register by `__m512i y = y` and then warn.
+  # The intrinsics of GCC < 13 make an undefined register by `__m512i y = y`, and GCC then warns about them.
   list(APPEND CPD_ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
-if(CPD_SANITIZE STREQUAL "fuzzer") # which wants them compiled soon
+if(CPD_SANITIZE STREQUAL "fuzzer") # scalar kernels only: they compile fastest
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND CPD_ISAS avx2 avx512)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   list(APPEND CPD_ISAS neon)
 endif()
-option(CPD_WIDEST_ISA "Besides scalar kernels only those of this CPU's widest ISA" OFF)
+option(CPD_WIDEST_ISA "Build only scalar kernels and kernels for this CPU's widest ISA" OFF)
 if((CPD_WIDEST_ISA OR CPD_NATIVE) AND "avx512" IN_LIST CPD_ISAS)
   file(STRINGS /proc/cpuinfo has_avx512 REGEX "avx512dq" LIMIT_COUNT 1)
   if(NOT has_avx512)
@@ -26,11 +26,13 @@ if((CPD_WIDEST_ISA OR CPD_NATIVE) AND "avx512" IN_LIST CPD_ISAS)
     list(REMOVE_ITEM CPD_ISAS avx2)
   endif()
 endif()
-list(TRANSFORM CPD_ISAS TOUPPER OUTPUT_VARIABLE CPD_ISA_DEFINITIONS) # which tables are there, for the one who asks
+# Macros for sources that must know the compiled kernels: CPD_ISA_AVX2, for example, says that AVX2 kernels exist.
+list(TRANSFORM CPD_ISAS TOUPPER OUTPUT_VARIABLE CPD_ISA_DEFINITIONS)
 list(TRANSFORM CPD_ISA_DEFINITIONS PREPEND CPD_ISA_)
 
-# Checks of each access, most of which AddressSanitizer has too, are half of what sanitized kernels compile; its own, as
-# calls where a function has many, a third of the rest.
+# Fewer checks in sanitized kernels, to save compile time. UndefinedBehaviorSanitizer's checks of each memory access
+# take half of that time, and AddressSanitizer repeats most of them: they are off. In functions with more than 100
+# accesses, AddressSanitizer's checks are calls instead of inline code, which saves a third of the rest.
 set(CPD_FEWER_CHECKS "")
 if(CPD_SANITIZE STREQUAL "address" AND CPD_WIDEST_ISA)
   set(CPD_FEWER_CHECKS -fno-sanitize=null,alignment,pointer-overflow,object-size)
@@ -39,7 +41,8 @@ if(CPD_SANITIZE STREQUAL "address" AND CPD_WIDEST_ISA)
   endif()
 endif()
 
-# cpd_isa_kernels(TARGET NAMESPACE ISA SOURCES... [OPTIONS OPTION...]): an object library of kernels compiled for an ISA.
+# cpd_isa_kernels(TARGET NAMESPACE ISA SOURCES... [OPTIONS OPTION...]): adds the object library TARGET, which compiles
+# kernels for ISA into the namespace NAMESPACE.
 function(cpd_isa_kernels target namespace isa)
   cmake_parse_arguments(PARSE_ARGV 3 given "" "" "OPTIONS")
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${given_UNPARSED_ARGUMENTS})
@@ -49,7 +52,8 @@ function(cpd_isa_kernels target namespace isa)
                                            ${given_OPTIONS})
 endfunction()
 
-# cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
+# cpd_add_kernels(PREFIX OPTION...): adds an object library PREFIX_<isa> of all CPU kernels for each ISA. OPTION...:
+# additional compile options.
 file(GLOB CPD_KERNEL_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp")
 function(cpd_add_kernels prefix)
   foreach(isa IN LISTS CPD_ISAS)

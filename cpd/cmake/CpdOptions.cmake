@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Options and flags that every target shares.
 
-# cpd_part(NAME TEXT): a part of the build that is AUTO (if what it needs is there), ON (or fail) or OFF.
+# cpd_part(NAME TEXT): declares the option CPD_NAME for a part of the build. AUTO builds the part if its dependencies
+# are found, ON fails without them, OFF does not build it.
 function(cpd_part name text)
   set(CPD_${name} AUTO CACHE STRING "${text}: AUTO, ON or OFF")
   set_property(CACHE CPD_${name} PROPERTY STRINGS AUTO ON OFF)
@@ -10,7 +11,8 @@ function(cpd_part name text)
   endif()
 endfunction()
 
-# cpd_decide(NAME FOUND DETAIL): sets CPD_WITH_<NAME> in the caller, says why, and fails where ON cannot be had.
+# cpd_decide(NAME FOUND DETAIL): sets CPD_WITH_<NAME> in the caller's scope and prints DETAIL as the reason. Fails if
+# the option is ON and FOUND is false.
 function(cpd_decide name found detail)
   if(CPD_${name} STREQUAL "OFF")
     set(with FALSE)
@@ -37,8 +39,8 @@ cpd_part(NCCL "Transport over NCCL (libcpd_nccl)")
 cpd_part(TORCH "PyTorch operators (libcpd_torch)")
 cpd_part(PYTHON "Python module (_core)")
 cpd_part(TESTS "C++ tests (target cpd_tests)")
-cpd_part(OPENMP "The number of threads by OpenMP, so that torch.set_num_threads counts")
-option(CPD_NATIVE "Only what this machine can run: CUDA where there is a GPU, kernels of this CPU's ISAs" OFF)
+cpd_part(OPENMP "OpenMP sets the number of threads, so torch.set_num_threads has an effect")
+option(CPD_NATIVE "Build only what this machine can run: CUDA if there is a GPU, kernels for this CPU's ISAs" OFF)
 
 set(CPD_SANITIZE "" CACHE STRING "Sanitizers of every target: empty, 'address' (with undefined), 'thread' or 'fuzzer' (with both)")
 set_property(CACHE CPD_SANITIZE PROPERTY STRINGS "" address thread fuzzer)
@@ -49,7 +51,7 @@ endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# What Release means is written here. Assertions stay out of Release alone.
+# The flags of Release are fixed here. Only Release turns assertions off.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -59,19 +61,20 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# One folder for all libraries, as after installation: they find each other beside themselves.
+# The build puts all libraries into one folder, as the installation does: each library finds the others in its own
+# folder.
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 set(CMAKE_BUILD_RPATH "$ORIGIN")
 set(CMAKE_INSTALL_RPATH "$ORIGIN")
-option(CPD_WHEEL "For a wheel that is carried to other machines: it brings its OpenMP" OFF)
+option(CPD_WHEEL "Build a wheel for other machines, which contains an OpenMP library" OFF)
 if(CPD_WHEEL)
-  # One OpenMP in a process: torch's own where it lies beside the package, else the one that the wheel brings. Both bear
-  # the name libgomp.so.1, so that whichever is loaded first serves both.
+  # A process must load only one OpenMP runtime: torch's if torch is installed beside the package, else the wheel's.
+  # Both files are named libgomp.so.1, so the loader uses the first one that is loaded for all libraries.
   list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../torch/lib" "$ORIGIN/openmp")
 endif()
 
-# What a target needs whose code includes cpd/numeric: the arithmetic is exact only if no compiler contracts a*b+c.
-# Exported with the package.
+# Flags for every target that includes headers of cpd/numeric; the installed package exports them. Results have the
+# specified bits only if the compiler does not contract a*b+c to a fused multiply-add.
 add_library(cpd_numeric INTERFACE)
 target_compile_features(cpd_numeric INTERFACE cxx_std_20)
 target_compile_options(
@@ -80,11 +83,12 @@ target_compile_options(
 target_include_directories(cpd_numeric INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                  $<INSTALL_INTERFACE:include>)
 
-# What every target of this tree gets besides. -Wno-psabi: wide vectors never cross an object file.
+# Additional flags for every target of this tree. -Wno-psabi is safe: no function passes wide vectors between object
+# files.
 add_library(cpd_flags INTERFACE)
 target_link_libraries(cpd_flags INTERFACE cpd_numeric)
 target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi>)
-if(CMAKE_CXX_COMPILER_ID MATCHES "Clang") # tables that are made when compiling take more steps than it allows
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang") # its default limit is too low for tables computed at compile time
   target_compile_options(cpd_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -99,20 +103,21 @@ elseif(CPD_SANITIZE STREQUAL "fuzzer")
   set(sanitizers -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 endif()
 if(NOT CPD_SANITIZE)
-  # A symbol that no library has is a fault when linking, not when loading. (Sanitizers leave theirs to the program.)
+  # An undefined symbol fails at link time, not at load time. (Sanitized libraries take the sanitizer's symbols from the
+  # program that loads them.)
   set(CMAKE_SHARED_LINKER_FLAGS "${CMAKE_SHARED_LINKER_FLAGS} -Wl,--no-undefined")
 else()
-  # The compiler takes an unoptimised path for one that may be taken.
+  # -Wmaybe-uninitialized has false alarms here: with sanitizers, GCC does not see that some paths are never taken.
   target_compile_options(cpd_flags INTERFACE ${sanitizers} -Wno-maybe-uninitialized)
   target_link_options(cpd_flags INTERFACE ${sanitizers})
 endif()
 
-# Threads behind cpd/base/parallel.h; OpenMP says how many.
+# The threads of cpd/base/parallel.h. If OpenMP is there, its settings determine the number of threads.
 find_package(Threads REQUIRED)
 add_library(cpd_threads INTERFACE)
 target_link_libraries(cpd_threads INTERFACE Threads::Threads)
 set(found FALSE)
-set(detail "the compiler has none: as many threads as cores, or CPD_NUM_THREADS")
+set(detail "the compiler has none: the number of threads is that of cores, or CPD_NUM_THREADS")
 if(NOT CPD_OPENMP STREQUAL "OFF")
   find_package(OpenMP COMPONENTS CXX)
   if(OpenMP_CXX_FOUND)
@@ -126,8 +131,8 @@ if(CPD_WITH_OPENMP)
   target_compile_definitions(cpd_threads INTERFACE CPD_OPENMP)
 endif()
 
-# Precompiled headers save a third of the library's compiling. The fuzzer's tree goes without, so that a source whose
-# first header needs another one before it fails there.
+# Precompiled headers save a third of the library's compile time. The fuzzer's tree does not use them: a header that
+# does not compile by itself must fail there.
 if(NOT CPD_SANITIZE STREQUAL "fuzzer")
   set(CPD_STANDARD_HEADERS
       <algorithm>
@@ -150,11 +155,11 @@ if(NOT CPD_SANITIZE STREQUAL "fuzzer")
       <utility>
       <variant>
       <vector>)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # which forgets thereby what of a warning is about its own headers
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # GCC then also warns about its own headers
     set(CPD_PCH_FLAGS -Wno-stringop-overflow -Wno-array-bounds)
   endif()
 endif()
-# cpd_precompile(TARGET HEADER...): with the standard headers.
+# cpd_precompile(TARGET HEADER...): precompiles the standard headers and HEADER... for TARGET.
 function(cpd_precompile target)
   if(CPD_STANDARD_HEADERS)
     target_precompile_headers(${target} PRIVATE ${CPD_STANDARD_HEADERS} ${ARGN})
@@ -162,8 +167,8 @@ function(cpd_precompile target)
   endif()
 endfunction()
 
-# cpd_unite(TARGET): its sources of one folder are compiled five at a time, which share what they include and
-# instantiate: a third of the work less.
+# cpd_unite(TARGET): makes a unity build of TARGET, five sources of one folder at a time. Sources that are compiled
+# together share their headers and template instantiations, which saves a third of the compile time.
 function(cpd_unite target)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what the optional parts need and decides on each.
+# Finds the dependencies of each optional part and decides which parts are built.
 
-# ---- CUDA: a compiler that CMake's own check accepts
+# ---- CUDA: needs a CUDA compiler that CMake's own check accepts
 set(found FALSE)
-file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg) # the latter under WSL
+file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg) # /dev/dxg: the GPU under WSL
 if(CPD_NATIVE AND CPD_CUDA STREQUAL "AUTO" AND NOT gpus)
   set(detail "no GPU here; CPD_CUDA=ON builds it")
 elseif(NOT CPD_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-    # Machine code for Ampere, Hopper and both Blackwells, and a text that later ones compile when first used.
+    # Machine code for Ampere (80), Hopper (90) and both Blackwells (100, 120). The driver compiles the PTX code of 90
+    # and 120 for later GPUs when the library is first used.
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90 100-real 120)
   endif()
-  # The runtime within the library: it then loads where there is no driver.
+  # The CUDA runtime is linked statically: the library then also loads on machines without a driver.
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
-    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake < 3.26 does not know that nvcc has it
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake < 3.26 does not know nvcc's option for C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()
@@ -41,7 +42,7 @@ elseif(NOT CPD_CUDA STREQUAL "OFF")
 endif()
 cpd_decide(CUDA "${found}" "${detail}")
 
-# ---- BLAS: OpenBLAS's header and the name by which the loader knows the library; libcpd loads it when asked to
+# ---- BLAS: needs OpenBLAS's headers and its SONAME, under which libcpd loads the library when it is first needed
 set(found FALSE)
 if(NOT CPD_BLAS STREQUAL "OFF")
   find_path(OPENBLAS_INCLUDE_DIR openblas_config.h PATH_SUFFIXES openblas openblas-pthread)
@@ -64,7 +65,7 @@ if(NOT CPD_BLAS STREQUAL "OFF")
 endif()
 cpd_decide(BLAS "${found}" "${detail}")
 
-# ---- Python: an interpreter with headers, and pybind11 as its package
+# ---- Python: needs an interpreter with headers and with the package pybind11
 find_package(Python 3.11 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 
 set(found FALSE)
@@ -91,10 +92,10 @@ if(NOT CPD_PYTHON STREQUAL "OFF")
 endif()
 cpd_decide(PYTHON "${found}" "${detail}")
 
-# ---- MPI: its C interface alone (the C++ one links bindings that MPI has dropped)
+# ---- MPI: uses only the C interface (the C++ interface would link bindings that the MPI standard has removed)
 set(found FALSE)
 if(NOT CPD_MPI STREQUAL "OFF")
-  enable_language(C) # FindMPI asks its compiler
+  enable_language(C) # FindMPI needs a C compiler
   find_package(MPI COMPONENTS C)
   if(MPI_C_FOUND)
     set(found TRUE)
@@ -105,8 +106,8 @@ if(NOT CPD_MPI STREQUAL "OFF")
 endif()
 cpd_decide(MPI "${found}" "${detail}")
 
-# ---- NCCL: its header, from the CUDA toolkit or from the PyPI package nvidia-nccl-cu<major>; libcpd_nccl looks for the
-# library at run time, and for the one found here last
+# ---- NCCL: needs its header, from the CUDA toolkit or from the PyPI package nvidia-nccl-cu<major>. libcpd_nccl
+# searches for the library at run time; the library found here is the last place that it tries
 set(found FALSE)
 if(NOT CPD_NCCL STREQUAL "OFF")
   if(NOT CPD_WITH_CUDA)
@@ -147,7 +148,7 @@ if(NOT CPD_NCCL STREQUAL "OFF")
 endif()
 cpd_decide(NCCL "${found}" "${detail}")
 
-# ---- torch: asked from Python; its own CMake package would check a CUDA toolkit that is not needed
+# ---- torch: its paths come from Python, because torch's CMake package would require a CUDA toolkit
 set(found FALSE)
 if(NOT CPD_TORCH STREQUAL "OFF")
   if(NOT Python_Interpreter_FOUND)
@@ -170,7 +171,7 @@ if(NOT CPD_TORCH STREQUAL "OFF")
       else()
         set(found TRUE)
         set(detail "torch ${torch_version}")
-        # Major and minor version are the top bytes: 0x020B… is 2.11, the oldest torch that may load the library.
+        # TORCH_TARGET_VERSION is the oldest torch that may load the library: its top bytes 0x02 and 0x0B mean 2.11.
         add_library(cpd_torch_abi INTERFACE)
         string(REPLACE "|" ";" torch_includes "${torch_includes}")
         target_include_directories(cpd_torch_abi SYSTEM INTERFACE ${torch_includes})
@@ -182,11 +183,12 @@ if(NOT CPD_TORCH STREQUAL "OFF")
 endif()
 cpd_decide(TORCH "${found}" "${detail}")
 
-# ---- tests: GoogleTest, and Python for scripts; the oracles from elsewhere (MPFR, Random123) are asked for in tests/CMakeLists.txt
+# ---- tests: need GoogleTest, and Python for scripts. tests/CMakeLists.txt finds the libraries that tests compare with
+# (MPFR, Random123)
 set(found FALSE)
 if(NOT CPD_TESTS STREQUAL "OFF")
   set(gtest_sources /usr/src/googletest/googletest)
-  if(CMAKE_CROSSCOMPILING AND EXISTS "${gtest_sources}") # Debian's libraries are this machine's
+  if(CMAKE_CROSSCOMPILING AND EXISTS "${gtest_sources}") # Debian's libraries are for the host CPU
     add_subdirectory("${gtest_sources}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL SYSTEM)
     set(GTest_FOUND TRUE)
     set(GTest_VERSION "from its sources")

@@ -2,7 +2,7 @@
 # Builds for aarch64 Linux with Debian's cross compiler (g++-aarch64-linux-gnu); programs run under qemu-user.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc) # asked for by GoogleTest
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc) # GoogleTest's build needs a C compiler
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

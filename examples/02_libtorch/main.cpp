@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds a transposed LibTorch tensor into E4M3: CPD works on views of any strides.
+// Rounds a transposed LibTorch tensor to E4M3. CPD accepts views with any strides.
 #include <ATen/ATen.h>
 #include <cpd/cpd.h>
 

@@ -54,7 +54,7 @@ int main() {
   spec.wire = codec;
   spec.format = codec->format();
   std::vector<std::vector<float>> sums(kRanks, std::vector<float>(kValues));
-  std::int64_t sent = 0;  // by rank 0
+  std::int64_t sent = 0;  // bytes that rank 0 sends
   std::vector<std::thread> threads;
   auto ends = cpd::LocalTransports(kRanks);
   for (int r = 0; r < kRanks; ++r) {
@@ -81,7 +81,7 @@ int main() {
   std::vector<float> expected(kValues);
   reduce.Result(0, cpd::View(expected));
 
-  const double plain = 2.0 * (kRanks - 1) / kRanks * 4 * kValues;  // an all-reduce in fp32
+  const double plain = 2.0 * (kRanks - 1) / kRanks * 4 * kValues;  // bytes sent in fp32
   std::printf("sum over %d ranks: %.1f times fewer bytes than in fp32, relative error %.3f\n",
               kRanks, plain / static_cast<double>(sent), RelativeError(exact, sums[0]));
   bool as_expected = alone < 0.2;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs the simulation with Verilator, linked with the libcpd of the Python package.
-# Usage: run.sh [FOLDER_OF_LIBCPD]
+# Builds the simulation with Verilator, links it with libcpd and runs it. Skips if Verilator is not installed.
+# Usage: run.sh [FOLDER_OF_LIBCPD] (default: the folder of the installed Python package cpd)
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 rtl=$here/../../tests/rtl

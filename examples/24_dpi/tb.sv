@@ -36,7 +36,8 @@ module tb;
       .flags(sum_flags)
   );
 
-  localparam int unsigned FINITE = 32'hBFFFBFFF;  // two codes below 2
+  // ANDed to a word of two fp16 codes, this mask gives two numbers with magnitudes below 2.
+  localparam int unsigned FINITE = 32'hBFFFBFFF;
   int unsigned words[16];
   int rule, dot, failures;
   int unsigned expected, raised;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The scalar kernels are plain C++: two of them compile for another architecture, as all do in the preset `aarch64`.
-# Those for NEON compile there, and one of them holds fused multiply-adds of four lanes.
+# Tests that two scalar kernels and all NEON kernels compile for aarch64, and that fixed.cpp for NEON contains fused
+# multiply-adds of four lanes. (The preset `aarch64` compiles all scalar kernels.)
 # Usage: compile_aarch64.sh SOURCE_ROOT
 set -euo pipefail
 compiler=aarch64-linux-gnu-g++
@@ -9,7 +9,7 @@ if ! command -v "$compiler" >/dev/null; then
   echo "[  SKIPPED ] isa.aarch64: no $compiler (Debian: g++-aarch64-linux-gnu)"
   exit 77
 fi
-# kernel ISA LEVEL ARGS…
+# kernel ISA LEVEL ARGS…: compiles a kernel for ISA at the optimization level LEVEL.
 kernel() {
   "$compiler" -std=c++20 "$2" -Wall -Wextra -Wno-psabi -Werror -ffp-contract=off -DCPD_ISA="$1" -I "$root" "${@:3}"
 }

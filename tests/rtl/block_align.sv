@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// significand * 2^-FRACTION in units of 2^-F, cut toward zero after a shift right by `places`, and
-// the bits that are lost of the significand.
+// Shifts significand * 2^-FRACTION right by `places` and truncates the result toward zero to units of
+// 2^-F. Also outputs the bits of the significand that are lost.
 module block_align #(
     parameter int WIDTH = 22,
     parameter int FRACTION = 20,
@@ -16,7 +16,7 @@ module block_align #(
 );
   localparam int UP = (F > FRACTION) ? F - FRACTION : 0;
   localparam int DOWN = (FRACTION > F) ? FRACTION - F : 0;
-  localparam int T = WIDTH + UP;  // all bits lost after as many places
+  localparam int T = WIDTH + UP;  // a shift by T or more places loses all bits
   localparam int COUNT = $clog2(T + 1);
 
   logic [COUNT-1:0] by;

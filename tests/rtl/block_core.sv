@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One block of a matrix unit: PRODUCTS exact products and c, each cut toward zero to F bits below
-// the greatest exponent, summed exactly, rounded once. A product's exponent is the sum of its
-// operands' and of `scale`; that of the block is at least MIN_EXPONENT, which zeros have. c has the
-// result's format. Element 0 of a packed port is its lowest bits. A zero result is +0, a
-// sum beyond the range Inf. The signals of a block that is `special` mean nothing.
+// One block of a matrix unit. The terms are PRODUCTS exact products and the addend c. Each term is
+// truncated toward zero to F bits below the greatest exponent; the sum is exact and is rounded once.
+// A product's exponent is the sum of its operands' exponents and `scale`. Zeros have the exponent
+// MIN_EXPONENT, which is also the least exponent of the block. c has the result's format. The lowest
+// bits of a packed port hold element 0. A zero result is +0; a sum beyond the range is Inf. If
+// `special` is 1, the other inner signals have no meaning.
 module block_core #(
     parameter int PRODUCTS = 16,
     parameter int EXP = 5,
@@ -25,7 +26,7 @@ module block_core #(
     input logic signed [EW-1:0] scale,
     input logic scale_nan,
     input logic [2:0] rounding,
-    // Of each product, and of c: sign, exponent, significand, places shifted, bits cut off.
+    // For each product and for c: sign, exponent, significand, shift in bits, bits that are lost.
     output logic [PRODUCTS-1:0] p_sign,
     output logic [PRODUCTS*EW-1:0] p_exp,
     output logic [PRODUCTS*S-1:0] p_sig,
@@ -37,17 +38,17 @@ module block_core #(
     output logic [EW-1:0] c_shift,
     output logic [OUT_MAN:0] c_cut,
     output logic [EW-1:0] max_exp,
-    // The sum, and normalized: 1.fraction * 2^n_exp.
+    // The sum, and its normalized form 1.fraction * 2^n_exp.
     output logic [SW-1:0] sum,
     output logic n_sign,
     output logic [EW-1:0] n_exp,
     output logic [SW-2:0] n_sig,
-    output logic special,  // a term is not finite
+    output logic special,  // a term is infinite or NaN
     output logic [OUT_EXP+OUT_MAN:0] result,
     output logic [4:0] flags
 );
   localparam int CODE = EXP + MAN + 1;
-  localparam int U = F + 2;  // bits of a term in units
+  localparam int U = F + 2;  // bits of an aligned term
   localparam int P = OUT_MAN + 1;
 `ifdef MUT_NO_LEAST_EXPONENT
   localparam logic signed [EW-1:0] LEAST = EW'(-600);
@@ -195,7 +196,7 @@ module block_core #(
   assign c_extended = {{(SW - U) {1'b0}}, c_units};
   assign addend = c_sign ? -c_extended : c_extended;
 `ifdef MUT_CUT_BEFORE_MAXIMUM
-  // The products' sum is cut, not each product.
+  // The bug: the sum of the products is truncated, instead of each product.
   logic [SW-1:0] late;
   assign late = (products[SW-1] ? -products : products) >> (exponent - products_max);
   assign total = addend + (products[SW-1] ? -$signed(late) : $signed(late));

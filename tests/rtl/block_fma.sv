@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's block (block_core.sv), by default an H100's for fp16. c and the result have the
-// format (OUT_EXP, OUT_MAN); the unit keeps SUM_MAN fraction bits of them and cuts the rest of c.
+// A matrix unit's block (block_core.sv); the defaults are an H100's for fp16. c and the result have
+// the format (OUT_EXP, OUT_MAN). The unit sums with SUM_MAN fraction bits and truncates c to them.
 module block_fma #(
     parameter int PRODUCTS = 16,
     parameter int EXP = 5,
@@ -49,7 +49,7 @@ module block_fma #(
       logic top, rest;
       assign top = &c[OUT_MAN+:OUT_EXP];
       assign rest = |c[REST-1:0];
-      // A NaN must not be cut to Inf.
+      // Truncating the fraction of a NaN must not make an Inf.
       assign c_kept = c[OUT_EXP+OUT_MAN:REST]
           | {{(OUT_EXP + 1) {1'b0}}, top & (c[OUT_MAN-1:0] != 0), {(SUM_MAN - 1) {1'b0}}};
       logic signalling;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// round(a * b), FP16 to nearest even with all flags, in three stages: unpack, multiply and
-// normalize, round. A line enters where valid_in is 1; rst empties the pipeline.
+// Computes round(a * b) in FP16, to nearest even, with all flags. The pipeline has three stages:
+// unpack, multiply and normalize, round. Operands enter in cycles with valid_in = 1; rst empties
+// the pipeline.
 module fp16_mul_pipe (
     input  logic        clk,
     input  logic        rst,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// c + a[0] b[0] + … + a[3] b[3]: E4M3 products and a bf16 addend are aligned to the greatest
-// exponent, cut toward zero to 12 fraction bits, summed, and rounded once to nearest even bf16.
+// Computes c + a[0] b[0] + … + a[3] b[3]. The E4M3 products and the bf16 addend c are aligned to the
+// greatest exponent, truncated toward zero to 12 fraction bits, summed, and rounded once to bf16, to
+// nearest even.
 // A zero sum is +0, whatever the signs of its terms.
 module fp8_dot4 (
     input  logic [31:0] a,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// round(a * b + c): a and b are E4M3, c and the result FP32, to nearest even. The term of the lesser
-// exponent is shifted right in a window of 54 bits; what leaves the window is one sticky bit.
+// Computes round(a * b + c), to nearest even. a and b are E4M3; c and the result are FP32. The term
+// with the smaller exponent is shifted right in a window of 54 bits. The bits that leave the window
+// are combined into one sticky bit.
 module fp8_fma_wide (
     input  logic [ 7:0] a,
     input  logic [ 7:0] b,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// result = round(a + b). Operands of different exponents have a normal one among them, so that three
-// places below its last suffice where the result has the operands' format.
+// Computes result = round(a + b). If the exponents differ, at least one operand is normal. Three bits
+// below the last bit of that operand are then enough if the result has the operands' format.
 module fp_add #(
     parameter int EXP = 4,
     parameter int MAN = 3,

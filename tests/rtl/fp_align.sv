@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// (-1)^x_sign * x * 2^x_exponent + (-1)^y_sign * y * 2^y_exponent, as fp_round takes it: the one of
-// the lesser exponent is shifted right, and what leaves the window becomes `sticky`.
+// Computes (-1)^x_sign * x * 2^x_exponent + (-1)^y_sign * y * 2^y_exponent in the form that fp_round
+// needs. The term with the smaller exponent is shifted right, and `sticky` is 1 if nonzero bits leave
+// the window.
 module fp_align #(
     parameter int WIDTH = 8,
     parameter int EW = 8
@@ -39,7 +40,7 @@ module fp_align #(
   assign sticky = |lost;
 `endif
 
-  // What is lost of a subtrahend is borrowed from the last place.
+  // If bits of a subtrahend are lost, one unit is borrowed from the last place.
   logic [WIDTH+1:0] difference;
   logic negative, borrow, zero, cancels;
   assign difference = {2'b00, greater} - {2'b00, shifted};
@@ -53,7 +54,7 @@ module fp_align #(
                    : negative ? -difference[WIDTH:0]
                    : difference[WIDTH:0] - {{WIDTH{1'b0}}, borrow};
 
-  // x - x is -0 rounded down, else +0; (-0) + (-0) is -0.
+  // x - x is -0 with rounding down and +0 with every other rounding. (-0) + (-0) is -0.
   assign zero = (magnitude == 0) & !sticky;
 `ifdef MUT_ZERO_SIGN_DOWN
   assign cancels = 1'b0;

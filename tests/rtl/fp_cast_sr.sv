@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// result = round(a): the cast into another format, with random bits r where `rounding` is 6.
+// Computes result = round(a), the cast into another format. If `rounding` is 6 (stochastic), r holds
+// the random bits.
 module fp_cast_sr #(
     parameter int EXP = 8,
     parameter int MAN = 23,

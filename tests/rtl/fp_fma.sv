@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// result = round(a * b + c), rounded once.
+// Computes result = round(a * b + c) with a single rounding.
 module fp_fma #(
     parameter int EXP = 4,
     parameter int MAN = 3,
@@ -17,7 +17,7 @@ module fp_fma #(
     output logic [OUT_EXP+OUT_MAN:0] result,
     output logic [4:0] flags
 );
-  // A product has 2 * MAN + 2 bits, the first of which may be 0; c stands one place further down.
+  // A product has 2 * MAN + 2 bits, and its highest bit may be 0. c is placed one bit lower.
   localparam int GUARD = (OUT_EXP == EXP && OUT_MAN == MAN) ? 3 : 2 * MAN + OUT_MAN + 5;
   localparam int WIDTH = 2 * MAN + 2 + GUARD;
   localparam int EW = ((EXP > OUT_EXP) ? EXP : OUT_EXP) + 3 + $clog2(WIDTH + OUT_MAN + 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// result = round(a * b).
+// Computes result = round(a * b).
 module fp_mul #(
     parameter int EXP = 4,
     parameter int MAN = 3,

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one rounding of every module here: (-1)^sign * (magnitude + d) * 2^exponent into a format,
-// 0 < d < 1 where `sticky`, else 0. A zero keeps its sign. ENCODING: 0 ieee, 1 fn (fp_unpack.sv).
+// Rounds (-1)^sign * (magnitude + d) * 2^exponent to a format; every module here uses it. If
+// `sticky` is 1, d is an unknown number with 0 < d < 1; otherwise d is 0. A zero keeps its sign.
+// ENCODING: 0 is ieee, 1 is fn (see fp_unpack.sv).
 //
-// rounding: 0 to nearest even, 1 toward zero, 2 down, 3 up, 4 to nearest away, 5 to odd,
-// 6 stochastic: away from zero iff the first RANDOM bits that are lost, plus r, carry.
-// leading, normal: the exact value is normal's digits, 1.fraction, * 2^leading; of zero, nothing.
+// rounding: 0 to nearest even, 1 toward zero, 2 down, 3 up, 4 to nearest away, 5 to odd, 6
+// stochastic: away from zero if the first RANDOM lost bits, plus r, give a carry.
+// leading, normal: the exact value is normal, read as 1.fraction, times 2^leading. Undefined for
+// zero.
 // flags: NX 1, UF 2 (tiny after rounding), OF 4, DZ 8 (never), NV 16.
 module fp_round #(
     parameter int EXP = 4,
     parameter int MAN = 3,
     parameter int ENCODING = 0,
     parameter int WIDTH = 8,
-    parameter int EW = 8,  // of exponents, signed: room for EXP + 1 bits, WIDTH and one more
+    parameter int EW = 8,  // bits of signed exponents: holds EXP + 1 bits, WIDTH, and one more
     parameter int RANDOM = 1,
-    parameter int BEYOND_INFINITE = 0,  // overflow gives Inf whatever the rounding
+    parameter int BEYOND_INFINITE = 0,  // 1: overflow gives Inf in every rounding mode
     parameter int P = MAN + 1,
     parameter int W = (WIDTH > P + RANDOM) ? WIDTH : P + RANDOM
 ) (
@@ -24,7 +26,7 @@ module fp_round #(
     input logic sticky,
     input logic infinite,  // the exact result is infinite
     input logic nan,  // an operand is NaN
-    input logic invalid,  // no operand is, and the result is; or an operand is a signaling NaN
+    input logic invalid,  // the result is NaN without a NaN operand, or an operand is a signaling NaN
     input logic [2:0] rounding,
     input logic saturate,
     input logic [RANDOM-1:0] r,
@@ -43,7 +45,7 @@ module fp_round #(
   localparam logic [EXP+MAN-1:0] INFINITE = TOP - 2 ** MAN + 1;
   localparam logic [EXP+MAN-1:0] QUIET = (ENCODING == 0) ? TOP - 2 ** (MAN - 1) + 1 : TOP;
 
-  // The leading one to the top.
+  // Shifts the leading one to the highest bit.
   function automatic logic [COUNT-1:0] leading_zeros(input logic [W-1:0] x);
     leading_zeros = COUNT'(W);
     for (int i = 0; i < W; i++) if (x[i]) leading_zeros = COUNT'(W - 1 - i);
@@ -57,7 +59,7 @@ module fp_round #(
   assign normal = wide << zeros;
   assign leading = exponent + EW'(WIDTH - 1) - $signed(EW'(zeros));
 
-  // Places that are lost below the least exponent.
+  // The number of bits that are lost because the exponent is below the least exponent.
   logic subnormal;
   logic [COUNT-1:0] places;
   assign below = EW'(EMIN) - leading;
@@ -73,7 +75,7 @@ module fp_round #(
   assign bounded_sticky = sticky | (|lost);
 `endif
 
-  // True if what is kept goes one up, away from zero.
+  // True if the kept digits are incremented, away from zero.
   function automatic logic away(input logic negative, input logic [2:0] mode, input logic odd,
                                 input logic [REST-1:0] rest, input logic more,
                                 input logic [RANDOM-1:0] random);
@@ -108,13 +110,14 @@ module fp_round #(
     endcase
   endfunction
 
-  // Rounded as if exponents had no end, which decides overflow and tininess; and as they have one.
+  // Rounds twice: with an unbounded exponent range, which decides overflow and tininess, and with the
+  // format's exponent range, which gives the result.
   logic up_unbounded, up, inexact, carries, tiny;
   logic [P:0] rounded;
   assign up_unbounded = away(sign, rounding, normal[REST], normal[REST-1:0], sticky, r);
   assign carries = up_unbounded & (&normal[W-1:REST]);
 `ifdef MUT_ROUNDED_TWICE
-  // First to the precision, then to the subnormals' spacing.
+  // The bug: rounds to the format's precision first and then to the spacing of subnormals.
   logic [2*W-1:0] twice;
   assign twice = {1'b0, {1'b0, normal[W-1:REST]} + {{P{1'b0}}, up_unbounded}, {(2 * W - P - 2) {1'b0}}}
       >> places;
@@ -134,7 +137,7 @@ module fp_round #(
   assign tiny = subnormal & !(below == 1 & carries);
 `endif
 
-  // The hidden bit adds one to the exponent's field.
+  // The hidden bit is added to the exponent field, which increases the field by one.
   logic [EW+MAN:0] code;
   logic signed [EW-1:0] base;
   logic beyond, inward;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A code's parts: it stands for (-1)^sign * significand * 2^(exponent - MAN). Subnormals have the
-// least exponent. ENCODING: 0 has Inf and NaN in the top exponent (ieee), 1 NaN alone, all ones
-// (fn), 2 neither (finite).
+// Splits a code into the parts of its value, (-1)^sign * significand * 2^(exponent - MAN). Subnormals
+// have the least exponent. ENCODING: 0 (ieee) has Inf and NaN in the top exponent; 1 (fn) has no Inf,
+// and only the code of all ones is NaN; 2 (finite) has neither Inf nor NaN.
 module fp_unpack #(
     parameter int EXP = 4,
     parameter int MAN = 3,
@@ -15,7 +15,7 @@ module fp_unpack #(
     output logic [MAN:0] significand,
     output logic infinite,
     output logic nan,
-    output logic signalling  // NaN whose first fraction bit is 0; of ieee alone
+    output logic signalling  // a NaN whose highest fraction bit is 0; only with ENCODING 0
 );
   localparam int BIAS = 2 ** (EXP - 1) - 1;
 

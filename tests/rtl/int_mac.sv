@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An integer's multiply-accumulates: c + the sum of a[k] * b[k], in two's complement of WIDTH bits.
-// After each product the sum wraps, or with SATURATE is the nearest end of the range.
+// Integer multiply-accumulate: c plus the sum of a[k] * b[k], in two's complement of WIDTH bits. A
+// sum beyond the range after any product wraps around; with SATURATE it becomes the nearest end of
+// the range.
 module int_mac #(
     parameter int PRODUCTS = 1,
     parameter int BITS = 8,
@@ -16,7 +17,7 @@ module int_mac #(
     output logic [WIDTH-1:0] result,
     output logic [4:0] flags
 );
-  // One bit more than a sum and a product have.
+  // One bit wider than the wider of a sum and a product.
   localparam int EXACT = (WIDTH > 2 * BITS ? WIDTH : 2 * BITS) + 1;
 
   logic signed [WIDTH-1:0] kept;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The products of MX elements, their two E8M0 scales and c in one sum (block_core.sv): Blackwell's
-// rule. By default a block of MXFP8's E4M3. A product's significand has room for those of its
-// scales, which are 1; a zero product has no sign.
+// Sums products of MX elements, scaled by two E8M0 scales, and c in one block (block_core.sv), as
+// Blackwell does. The defaults are those of an MXFP8 block of E4M3 elements. A product's significand
+// is as wide as one that includes the scales' significands, which are 1. A zero product is positive.
 module mx_dot #(
     parameter int PRODUCTS = 32,
     parameter int EXP = 4,

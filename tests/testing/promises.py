@@ -336,9 +336,9 @@ def quoted(text: str) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="the map of promises and their tests")
-    parser.add_argument("--new", metavar="PAGE", help="tables that the map lacks for a page")
-    parser.add_argument("--test", metavar="TEXT", help="what tests of such a name hold")
-    parser.add_argument("--store", action="store_true", help="write the two lists again")
+    parser.add_argument("--new", metavar="PAGE", help="print the rows that PAGE lacks")
+    parser.add_argument("--test", metavar="TEXT", help="print promises of these tests")
+    parser.add_argument("--store", action="store_true", help="rewrite the two stored lists")
     given = parser.parse_args(words)
     if given.store:
         store()

@@ -189,8 +189,8 @@ def stored(text: str, found: Lines) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="checks spelling and counts banned phrases")
-    parser.add_argument("--list", action="store_true", help="print also what may remain")
-    parser.add_argument("--store", action="store_true", help="write again how many remain")
+    parser.add_argument("--list", action="store_true", help="also print the uses that may remain")
+    parser.add_argument("--store", action="store_true", help="store the current counts")
     options = parser.parse_args(words)
     source = FILE.read_text()
     rules = read_rules(source)

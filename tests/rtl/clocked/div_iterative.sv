@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A divider of one quotient bit a cycle: it takes a line, is busy for STEPS cycles, and holds the
-// result until it is taken. Rounds to nearest even; the reset is asynchronous and active low.
+// A divider that computes one quotient bit per cycle. It accepts a pair of operands, is busy for
+// STEPS cycles, and holds the result until the receiver is ready. Rounds to nearest even. The reset
+// is asynchronous and active low.
 module div_iterative #(
     parameter int EXP = 4,
     parameter int MAN = 3,
@@ -18,7 +19,7 @@ module div_iterative #(
     output logic [EXP+MAN:0] res_o,
     output logic [4:0] status_o
 );
-  // The least dividend, 1, over the largest divisor still gives MAN + 2 bits and a remainder.
+  // Enough steps for MAN + 2 quotient bits even of the least dividend, 1, and the largest divisor.
   localparam int SHIFT = 2 * MAN + 3;
   localparam int STEPS = MAN + 1 + SHIFT;
   localparam int EW = EXP + 3 + $clog2(STEPS + MAN + 2);

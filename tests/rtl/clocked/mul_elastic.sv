@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// E4M3 multiplier (OCP) in three stages with valid and ready on both sides, and an asynchronous
-// reset that is active low. A stage moves where the next one is empty or moves.
+// A multiplier for OCP's E4M3 in three stages, with valid and ready on both sides and an
+// asynchronous, active-low reset. A stage passes its data on if the next stage is empty or passes
+// its own data on.
 module mul_elastic (
     input logic clk_i,
     input logic rst_ni,

@@ -112,7 +112,8 @@ _RESET = """\
 """
 
 _FIXED_STATE = """\
-  // The line that was taken at each of the last cycles, and the latencies at which all match.
+  // line_at: the line that the module accepted in each of the last cycles. matching: bit d is 1
+  // while all results so far match with a latency of d cycles.
   localparam int LOWEST = {lowest};
   localparam int HIGHEST = {highest};
   integer line_at[0:HIGHEST-1];
@@ -158,8 +159,8 @@ _FIXED_END = """\
 """
 
 _STREAM_STATE = """\
-  // A result that is that of the line s later: for how many results, the first, how many of them
-  // were wrong.
+  // For each shift s: streak is the number of successive results that equal the result of the line
+  // s lines later, begun is the first of them, and against is how many of them were wrong.
   localparam int EARLIER = {earlier};
   localparam int LATER = {later};
   integer streak[0:EARLIER+LATER], begun[0:EARLIER+LATER], against[0:EARLIER+LATER];
@@ -179,7 +180,7 @@ _STREAM_STATE = """\
     end
   endtask
 
-  // Whether each result is now that of another line: one was lost, or came twice.
+  // Finds out if the results are now those of shifted lines: a result was lost or came twice.
   task find_shift;
     moved = 0;
     for (s = -EARLIER; s <= LATER; s = s + 1)
