@@ -324,7 +324,7 @@ def _negative(loss: Range) -> Range:
 def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
     """Judges whether a step can be `times` faster with these bits.
 
-    The verdict is no if messages shrink by `times` or less. Otherwise it is "cannot tell", because
+    The verdict is False if messages shrink by `times` or less. Otherwise it is None, because
     bytes alone do not determine a step's time.
     """
     fp32, few = measured.text("fp32", _SENT), measured.text(bits, _SENT)
