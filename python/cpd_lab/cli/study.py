@@ -51,7 +51,7 @@ class Actions:
 
 @dataclass
 class Listing:
-    """Print studies, cells and minutes."""
+    """Print each study's question, number of cells and estimated minutes."""
 
     size: str = opt.option(
         "smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the papers' "
@@ -110,7 +110,7 @@ class Running(Listing):
 
 @dataclass
 class Reporting(Listing):
-    """Make the page of what is measured."""
+    """Make an HTML page of all measured studies."""
 
     store: Path | None = opt.option(
         "write NAME.json of each study there, too", absent="not written", metavar="DIR"

@@ -164,17 +164,17 @@ class Results:
 class Options:
     """Train over emulated nodes.
 
-    Trains a model over several nodes; by default a digit classifier. Its data are
-    scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
-    Each node computes the gradients of its own micro-batch. All gradients then go through
-    one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
-    as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
-    the 1438 training images and takes nodes × batch of them a step; those left over at its
-    end are dropped for that epoch. Training ends early where a weight becomes NaN or
-    infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
+    Trains a model over several nodes; by default a digit classifier. Its data are scikit-learn's
+    1797 digits. A fifth (359 images, the same for all options) is held out. Each node computes the
+    gradients of its own micro-batch. One CPD all-reduce (--reduce) then sums the gradients layer by
+    layer, in fp32 too; a layer is one parameter tensor. The sum is divided by the number of nodes
+    (--divide). Each epoch shuffles the 1438 training images, and each step takes the next nodes ×
+    batch images. Images that do not fill a step are left out of the epoch. Training ends early if a
+    weight becomes NaN or infinite. Unless --no-baseline is given, the same model is trained in fp32
+    first, for comparison.
 
-    Models (--model), the data that they take (--data, the first by default) and
-    what else they take:
+    Models (--model), the data on which each can be trained (--data, by default
+    the first), a description, and the further options of each:
       mlp        digits, cifar10  hidden layers  --depth --width --dropout
       lenet      digits, cifar10  LeNet-5        --width --dropout
       cifarnet   cifar10          TensorFlow's   --width --dropout
@@ -188,15 +188,15 @@ class Options:
     and text is Python's language reference. Each model has defaults of its own for
     --batch, --epochs, --lr, --optimizer, --schedule and so on.
 
-    Nodes are emulated in one process, or are the processes that mpirun (--transport
-    mpi) or torchrun (--transport torch) has started: each then computes the
-    gradients of its own micro-batch alone, and rank 0 prints what a run over as
-    many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
+    Nodes are emulated in one process, or they are the processes that mpirun (--transport mpi) or
+    torchrun (--transport torch) has started. Each process then computes only the gradients of its
+    own micro-batch, and rank 0 prints the same lines as a run over as many emulated nodes.
+    cpd/comm/LAUNCH.md shows how to start them.
 
-    The final 'weights' line is a hash of the final weights. It is the same for any
-    CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
-    torch runs in one thread with deterministic algorithms. PyTorch's own kernels
-    differ between types of CPU, and with them the hash.
+    The final 'weights' line is a hash of the final weights. On one type of CPU, the hash is the
+    same for each repeat, for every transport and for any CPD_NUM_THREADS, because torch runs in one
+    thread with deterministic algorithms. PyTorch's own kernels differ between types of CPU, and the
+    hash with them.
     """
 
     sums: Sums = opt.group(Sums, "the all-reduce of gradients")

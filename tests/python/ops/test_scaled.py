@@ -269,7 +269,7 @@ def test_in_place(front_end: FrontEnd) -> None:
 
 @functools.cache
 def tries_of_random() -> list[Try]:
-    """Returns tries with every random integer of few bits, one element after another."""
+    """Returns tries (array, format, options) with every random integer of few bits, in turn."""
     formats: list[dict[str, Any]] = [
         {"element": "e2m1"},
         {"element": "e4m3fn", "rule": "max", "scale": "fp32"},
@@ -412,7 +412,7 @@ def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
 
 
 def held(tries: list[Try]) -> list[Try]:
-    """Returns the tries whose dtype of x can hold the result."""
+    """Returns the tries (array, format, options) whose array's dtype can hold the result."""
     return [t for t in tries if holds_scaled(t.x.dtype.name, cpd.Scaled(**t.arguments).text)]
 
 

@@ -113,7 +113,7 @@ def fp8_rows(x: Layer, row: int) -> list[float]:
 class Sent(NamedTuple):
     places: list[int]
     values: list[float]
-    """Of the whole layer."""
+    """The decoded values of the whole layer; values that were not sent are zero."""
     residual: list[float]
 
 
@@ -139,8 +139,7 @@ def largest(v: Layer, k: int) -> list[int]:
 def top_k(
     x: Layer, residual: Layer, fraction: str, inner: Callable[[Layer], list[float]] = list
 ) -> Sent:
-    """Computes one call of top-k. `inner` returns the decoded values of the selected values, as a
-    layer of their own."""
+    """Computes one call of top-k. `inner` encodes and decodes the list of the selected values."""
     v = [add(a, r) for a, r in zip(x, residual, strict=True)]
     places = largest(v, count(fraction, len(v)))
     values, left = [0.0] * len(v), list(v)

@@ -322,9 +322,9 @@ def _unbounded(spec: Spec, negative: bool, overflow: str) -> Value:
 
 
 def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
-    """Returns the result of a negative value in an unsigned format.
+    """Returns the result of casting a negative value to an unsigned format.
 
-    P3109 turns a finite one into zero if it rounds toward zero or up.
+    P3109 formats turn a finite negative value into zero if they round toward zero or up.
     """
     clips = finite and spec.is_p3109 and o.rounding in ("toward_zero", "up")
     is_nan = o.overflow == "ieee" and spec.has_nan and not clips

@@ -88,7 +88,7 @@ def _check(make) -> None:
 
 
 def _saved_and_loaded(make, model: nn.Module, optimizer):
-    """Returns a new optimizer with the state of `optimizer`, from torch's distributed checkpoint."""
+    """Returns a new optimizer that loads the old one's state as a distributed checkpoint."""
     held = states.get_optimizer_state_dict(model, optimizer)
     weights = [p.detach().clone() for p in model.parameters()]
     made = make(model.parameters())

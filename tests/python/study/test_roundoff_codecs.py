@@ -299,7 +299,7 @@ def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
 
 
 def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
-    """The time includes the slowest link: 2 · 7 messages of 131 bytes, the longest slice.
+    """The predicted time is the slowest link's: 2 · 7 messages of 131 bytes, the longest slice.
 
     Eight ranks sum 1,044 values of one byte.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of Grubic, Tam, Alistarh, Zhang (EDBT 2018) and of QSGD (NeurIPS 2017)."""
+"""Studies of the papers of Grubic, Tam, Alistarh, Zhang (EDBT 2018) and of QSGD (NeurIPS 2017)."""
 
 from __future__ import annotations
 
