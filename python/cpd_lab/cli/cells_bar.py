@@ -28,7 +28,7 @@ class CellsBar:
         self._bar = progress.add_task("measuring", total=total, note=self._note())
 
     def done(self, found: Found) -> None:
-        """Advances the bar by one measured cell and subtracts that cell's estimated minutes."""
+        """Advances the bar by one finished measurement and subtracts its estimated minutes."""
         self._left.pop(found.cell.key, None)
         self._progress.update(self._bar, advance=1, note=self._note())
 

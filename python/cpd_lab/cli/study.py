@@ -51,7 +51,7 @@ class Actions:
 
 @dataclass
 class Listing:
-    """Print each study's question, number of cells and estimated minutes."""
+    """Print each study's question, number of measurements and estimated minutes."""
 
     size: str = opt.option(
         "smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the papers' "
@@ -94,7 +94,7 @@ class Running(Listing):
     out: Path = _out()
 
     def cells(self, study: "Study") -> "list[Cell]":
-        """Returns a study's cells; cells that train a model get the chosen device."""
+        """Returns a study's measurements; those that train a model get the chosen device."""
         from dataclasses import replace
 
         cells = super().cells(study)

@@ -15,7 +15,7 @@ from cpd_lab.train.wire import CODECS as CODECS
 SHALLOW_DEPTH = 3
 SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 … 2^16
 SCALED, ROUNDOFF = "scaled", "roundoff"
-"""The labels of two kinds of cells.
+"""The labels of two kinds of measurements.
 
 SCALED: trainings with the best loss scale and further seeds. ROUNDOFF: the round-off study.
 """
@@ -60,7 +60,7 @@ class DemoOptions:
         return TrainOptions(**self.shared(self.seed))
 
     def shared(self, seed: int) -> dict[str, Any]:
-        """Returns the options that all trainings with this seed share, as a cell stores them."""
+        """Returns the options that all trainings with this seed share, as a dict for JSON."""
         options = {"epochs": self.epochs, "nodes": self.nodes, "divide": "before"}
         return {**options, "seed": seed}
 

@@ -35,6 +35,9 @@ def share_lost(counts: Mapping[str, int], wire: Format, shift: int = 0) -> float
         counts: maps an exponent floor(log2|g|) to its number of values.
         wire: the format to which the values are rounded.
         shift: is added to each exponent first, as by a scale of 2^shift; default 0.
+
+    Returns:
+        The share, 0…1; 0 for an empty histogram.
     """
     total = sum(counts.values())
     lost = sum(n for exponent, n in counts.items() if int(exponent) + shift < lost_below(wire))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that measure the demo's cells: `trained` for a training, `roundoff` for its study."""
+"""The demo's measurements: `trained` runs a training, `roundoff` measures the round-off of sums."""
 
 from __future__ import annotations
 

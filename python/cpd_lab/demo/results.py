@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's results: `measure` measures all cells, `load` reads them back, `Demo` holds them."""
+"""The demo's results: `measure` measures all of them, `load` reads them back, `Demo` holds them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Roundoff:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Roundoff:
-        """Returns the round-off study that a cell's result, `data`, holds as JSON."""
+        """Returns the round-off study that a stored measurement, `data`, holds as JSON."""
         series = [
             RoundoffSeries(way["label"], [RoundoffRow(**row) for row in way["rows"]])
             for way in data["series"]
@@ -129,13 +129,16 @@ def best_of(search: Sequence[Run]) -> Run:
 def measure(
     options: DemoOptions, folder: Path, done: Callable[[Found], None], jobs: int = 1
 ) -> Demo:
-    """Measures every cell anew and returns the demo.
+    """Makes every measurement of the demo anew and returns all results.
 
     Args:
         options: the options of the demo.
         folder: receives the files that `load` reads.
-        done: is called with each measured cell.
+        done: is called with each finished measurement.
         jobs: the number of processes; default 1.
+
+    Returns:
+        The demo's results.
     """
 
     def measured(requested: list[Cell]) -> list[Found]:

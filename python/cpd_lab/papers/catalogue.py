@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its rows in papers.toml. A row is a table, a figure or a stated experiment."""
+    """A paper and its rows in papers.toml: its tables, figures and stated experiments."""
 
     name: str
     title: str
@@ -69,7 +69,8 @@ class Paper:
 def papers() -> tuple[Paper, ...]:
     """Returns the papers in the order of papers.toml, with their figures from quotations.toml.
 
-    Raises ValueError if a row has no valid state or refers to a label that quotations.toml lacks.
+    A row of papers.toml is a table or a figure of a paper. Raises ValueError if a row has no valid
+    state or refers to a label that quotations.toml lacks.
     """
     read = tomllib.loads(Path(__file__).with_name("papers.toml").read_text(encoding="utf-8"))
     return tuple(

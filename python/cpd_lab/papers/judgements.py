@@ -146,16 +146,16 @@ def trains(
 
 
 def stated(row: str, claim: str, paper: str, ours: str, verdict: Verdict | bool) -> Finding:
-    """Returns a finding with a verdict that the study computed.
+    """Returns a judged claim (a finding) with a verdict that the study computed.
 
-    `paper` is a template of `quoted`.
+    `paper` has the paper's figures, as a template of `quoted`.
     """
     holds, why = (verdict, "") if isinstance(verdict, bool) else verdict
     return Finding(row, claim, quoted(row, paper), ours, holds, why)
 
 
 def present(findings: Iterable[Finding | None]) -> list[Finding]:
-    """Returns the findings without the Nones, which stand for claims that were not measured."""
+    """Returns the judged claims (findings) without the Nones of claims that were not measured."""
     return [finding for finding in findings if finding is not None]
 
 
@@ -166,9 +166,10 @@ def _judged(
     column: str | None,
     verdict: Callable[[Range, Range], Verdict],
 ) -> Finding | None:
-    """Returns the finding on two rows; None if one of the two rows is not measured.
+    """Returns the judged claim (the finding) on two rows of the study's tables.
 
-    `statement` has the row of papers.toml, the claim and the paper's figures.
+    `statement` has the row of papers.toml, the claim and the paper's figures. Returns None if one
+    of the two rows is not measured.
     """
     a, b = (measured.range(label, column) for label in labels)
     if a is None or b is None:

@@ -34,7 +34,7 @@ class Kind:
     sources: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., dict[str, Any]]:
-        """Returns the function that measures cells of this kind."""
+        """Returns the function that makes measurements of this kind."""
         module, _, name = self.measure.partition(":")
         measure: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
         return measure

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the findings of studies as one HTML page, and as one JSON file for each study."""
+"""Writes the judged claims of studies as one HTML page, and as one JSON file for each study.
+
+A finding is a claim of a paper with the measured figures and a verdict.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +57,12 @@ def stored(summary: dict[str, Any]) -> Measured:
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Returns findings as a summary stores them: dicts whose verdict `holds` is a word."""
+    """Returns findings (judged claims) as a summary stores them: dicts whose verdict is a word."""
     return [{**asdict(finding), "holds": HOLDS[finding.holds]} for finding in findings]
 
 
 def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:
-    """Writes `NAME.json` for each study that has at least one measured cell."""
+    """Writes `NAME.json` for each study that has at least one measurement."""
     written = []
     for name, results in every.items():
         if len(results):

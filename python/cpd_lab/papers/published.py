@@ -84,7 +84,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Fit:
-    """The constants of a link between GPUs, fitted to the 32-bit rows of a table."""
+    """The constants of a link between GPUs, fitted to the 32-bit rows of a published table."""
 
     alpha: float
     """The fixed time of a message, in seconds."""
@@ -95,9 +95,10 @@ class Fit:
     error: float
     """The RMS of the relative errors of the samples a second in the fitted rows."""
     left_out: tuple[tuple[str, int], ...]
-    """The (network, number of GPUs) of each row that the fit leaves out.
+    """The (network, number of GPUs) of each published rate that the fit leaves out.
 
-    Such a row is published as faster than its computation alone, judged by the rate of one GPU.
+    Such a training is published as faster than its computation alone, judged by the rate of one
+    GPU.
     """
 
 

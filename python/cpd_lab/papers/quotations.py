@@ -54,7 +54,7 @@ def quotations() -> tuple[Quotation, ...]:
 
 
 def labels_of(row: str) -> dict[str, str]:
-    """Returns the quoted values of a row of papers.toml by label; empty for an unquoted row."""
+    """Returns the values that a paper's table or figure states, by label; empty for no values."""
     return {
         quotation.label: quotation.value
         for quotation in quotations()

@@ -20,7 +20,7 @@ from cpd_lab.papers.kinds import VERSION, measure, sources_of
 from cpd_lab.papers.study import Cell, Found
 
 CELL_BYTES = 1 << 18
-"""An upper bound for the size of a cell's file, in bytes. The check of free space uses it."""
+"""The greatest size of a measurement's file, in bytes. The check of free disk space uses it."""
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
 
 
 def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
-    """Yields the stored results of the cells that `folder` has, in the order of `cells`."""
+    """Yields the measurements that `folder` has stored, in the order of `cells`."""
     store = Store(folder / "cells")
     for cell in cells:
         measurement = store.read(cell.key, functools.partial(_read, cell), tell)

@@ -16,8 +16,8 @@ Size = Literal["smoke", "small", "full"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "full")
 """The extent of a study's run.
 
-`smoke`: one cell of each kind, in seconds. `small`: minutes on two cores. `full`: the paper's
-settings, where its models and data are available; `Study.full` describes the settings.
+`smoke`: one measurement of each kind, in seconds. `small`: minutes on two cores. `full`: the
+paper's settings, where its models and data are available; `Study.full` describes the settings.
 """
 
 
@@ -40,7 +40,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The name, without `.json`, of the file that stores the cell's result."""
+        """The name, without `.json`, of the file that stores the measurement's result."""
         return digest({"kind": self.kind, "options": self.options})
 
 
@@ -84,7 +84,7 @@ class Spread:
 
 
 class Results:
-    """The measured cells of a study, in the order of the study's cells."""
+    """The finished measurements of a study, in the study's order."""
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.found = list(found)
@@ -101,11 +101,11 @@ class Results:
         return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
-        """Returns the measured cells of the row `label`, one for each seed."""
+        """Returns the finished measurements of a table's row, one for each seed."""
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """Returns `figure` of each result of a row; None if no cell of the row is measured."""
+        """Returns `figure` of each result of a table's row; None if the row is not measured."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
@@ -143,7 +143,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown:
-    """The tables, findings and pictures of a study. `pictures` maps a title to an SVG element."""
+    """The tables, the judged claims (findings) and the pictures of a study.
+
+    `pictures` maps a title to an SVG element.
+    """
 
     tables: Sequence[Table] = ()
     findings: Sequence[Finding] = ()
@@ -237,7 +240,7 @@ class Study:
     full: str
 
     def show(self, results: Results) -> Shown:
-        """Returns the tables, the pictures and the findings of the measured cells."""
+        """Returns the tables, pictures and judged claims of the finished measurements."""
         drawn = self.draw(results)
         seeds = {label: len(results.of(label)) for label in results.labels}
         return replace(drawn, findings=self.judge(Measured(drawn.tables, seeds)))

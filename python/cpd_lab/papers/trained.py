@@ -44,10 +44,7 @@ def masks(pictures: int, **options: Any) -> dict[str, Any]:
 
 
 def chosen_options(options: dict[str, Any]) -> TrainOptions:
-    """Returns a cell's options as `TrainOptions`.
-
-    Lists, which stand for tuples in JSON, become tuples.
-    """
+    """Returns the `TrainOptions` of a measurement's options; lists, as in JSON, become tuples."""
     lists = {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     return TrainOptions(**{**options, **lists})
 

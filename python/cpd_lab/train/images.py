@@ -54,6 +54,9 @@ def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
         train: the number of training images; default all 50,000.
         test: the number of test images; default all 10,000.
 
+    Returns:
+        The data, with float32 inputs and int64 targets.
+
     Raises:
         FileNotFoundError: if no data are found. The message says which file to put where.
         ValueError: if the data have fewer images than requested.

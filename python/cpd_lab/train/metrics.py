@@ -25,6 +25,9 @@ def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor
         outputs: the scores, N x classes, N x classes x H x W or N x T x classes.
         targets: the classes, int64, N, N x H x W or N x T.
         reduction: `"mean"` (default), `"sum"` or `"none"`, as in torch.
+
+    Returns:
+        The loss, a scalar unless `reduction` is `"none"`.
     """
     if outputs.ndim == 4:
         outputs = outputs.permute(0, 2, 3, 1)

@@ -179,7 +179,10 @@ class TrainOptions:
                 )
 
     def load_data(self) -> Data:
-        """Returns the data, with as many inputs as `images` and `tests` say.
+        """Loads the data on which the model is trained.
+
+        Returns:
+            The data, with `images` training inputs and `tests` held-out inputs.
 
         Raises:
             ValueError: if the data have fewer inputs.

@@ -103,9 +103,9 @@ def test_stochastic(name: str, random_bits: int) -> None:
 
 
 def test_every_random_integer_next_to_a_gaps_point() -> None:
-    """Exactly the right random integers round up a sum that is near such an integer's limit.
+    """A sum 2^-60 above or below a threshold is rounded up by the right number of random integers.
 
-    The sum is 2^-60 above or below a multiple of 2^-N of the gap between two values of the format.
+    Thresholds divide the gap between two values of the format into 2^N parts of equal size.
     """
     bits = 10
     r = np.arange(2**bits)

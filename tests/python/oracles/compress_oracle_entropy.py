@@ -109,7 +109,7 @@ def whole_bits(bits: Decimal) -> int:
 
 
 def entropy(numbers: list[int]) -> Decimal:
-    """Returns the entropy of the frequencies of the numbers, in bits; 0 for an empty list."""
+    """Returns the entropy, in bits, of the frequencies of equal numbers; 0 for an empty list."""
     with localcontext() as context:
         context.prec = 60
         total = Decimal(len(numbers))

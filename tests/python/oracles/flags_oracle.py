@@ -55,9 +55,9 @@ def divide_values(a: Value, b: Value) -> Value:
 
 
 def root_value(a: Value) -> Value:
-    """Returns the root of a, or a number that every rounding treats like the irrational root.
+    """Returns the root of a; for an irrational root, a number that is rounded like the root.
 
-    That number lies between the same two neighboring short fractions as the root.
+    That number lies between the same two neighboring fractions of limited length as the root.
     """
     if isinstance(a, NotANumber) or (isinstance(a, Number) and a.value == 0):
         return a
@@ -94,7 +94,7 @@ def is_nan(x: Value) -> bool:
 
 
 def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
-    """Returns True if a nonzero magnitude is tiny, before or after rounding.
+    """Returns True if a nonzero magnitude is tiny, detected before or after rounding (`tininess`).
 
     After rounding means: rounded with an unbounded exponent range.
     """

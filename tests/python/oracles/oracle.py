@@ -488,8 +488,9 @@ def fold_pairwise(
 ) -> int:
     """Returns a pairwise sum.
 
-    The left part has the largest power of two of terms that is below the number of terms. The left
-    part is summed first, then the right part, then both are added. A single term is rounded.
+    The left part has 2^k terms, where 2^k is the largest power of two below the number of terms.
+    The left part is summed first, then the right part, then both are added. A single term is
+    rounded.
     """
 
     def tree(terms: Sequence[int | Value]) -> int | Value:

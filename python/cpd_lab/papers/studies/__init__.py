@@ -1,4 +1,4 @@
 """The studies of the papers.
 
-Each module has the cells, the tables and the findings of one paper.
+Each module has the measurements (cells), the tables and the judged claims of one paper.
 """

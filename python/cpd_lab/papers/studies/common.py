@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that several studies share: they make cells for many seeds and tables of trainings."""
+"""Functions that several studies share: they list measurements and make tables of trainings."""
 
 from __future__ import annotations
 
