@@ -42,7 +42,7 @@ def test_a_verdict_needs_the_median_and_every_round(ratios, word):
 
 
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
-    """Rows with a verdict run for rounds 4 to 9; only a round that disagrees ends a row."""
+    """Rows with a verdict have rounds 4 to 9 too; only a round that disagrees ends a row early."""
     rounds = {
         "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],
         "faster": [1.04, 1.05, 1.04, 1.01, 1.02, 1.04, 1.05, 1.04, 1.04],

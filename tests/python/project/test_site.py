@@ -127,7 +127,7 @@ def test_types_in_signatures_are_explained() -> None:
 
 
 def test_a_schema_of_recipes_that_is_not_the_package_s(tmp_path: Path) -> None:
-    """Without a site, with an older site, and with the site that the builder writes."""
+    """A missing or outdated schema of recipes is reported; the package's own schema is not."""
     pytest.importorskip("torch")
     pytest.importorskip("sphinx")
     text = importlib.import_module("api_text").recipe_schema()
