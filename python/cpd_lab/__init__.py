@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPD's laboratory: trains networks over nodes and measures again what papers show.
+"""The lab of CPD: trains networks over several nodes and repeats the experiments of papers.
 
-Commands: `cpd train`, `cpd study`, `cpd demo` and `cpd report`. For programs: `cpd_lab.train`.
+The lab has the commands `cpd train`, `cpd study`, `cpd demo` and `cpd report`. Programs call
+`cpd_lab.train`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of reports, in one style: `picture`, `as_file`."""
+"""Draws the pictures of reports in one style: `picture`, `as_file`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpd._picture import STYLE, to_svg
 
 @dataclass
 class Picture:
-    """A figure, and once it is drawn the SVG element for a page."""
+    """A Matplotlib figure and, after it is drawn, the figure as an SVG element."""
 
     figure: Figure
     svg: str = ""
@@ -23,7 +23,7 @@ class Picture:
 
 @contextmanager
 def picture(title: str, width: float, height: float) -> Iterator[Picture]:
-    """A figure of this size in inches, which is drawn when the block ends."""
+    """Yields a figure of this size in inches, and draws it as SVG when the `with` block ends."""
     with matplotlib.rc_context(STYLE):
         drawn = Picture(Figure(figsize=(width, height), layout="constrained"))
         yield drawn
@@ -31,6 +31,6 @@ def picture(title: str, width: float, height: float) -> Iterator[Picture]:
 
 
 def as_file(svg: str) -> str:
-    """Returns the text of an SVG file with that element, on white: pages may be dark."""
+    """Returns the text of an SVG file that shows the element `svg` on a white background."""
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return svg.replace("<svg", f'<svg {spaces} style="background: #fff"', 1) + "\n"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a share."""
+"""Formats a share as a percentage."""
 
 
 def percent(share: float) -> str:
-    """'12.3 %'; never '100 %' or '0 %' for a share that is not exactly that."""
+    """Returns '12.3 %' for 0.123. '100 %' and '0 %' appear only for exactly 1 and 0."""
     if share in (0, 1):
         return f"{share:.0%}".replace("%", " %")
     if share > 0.999:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory's commands, which `cpd` finds by the entry points of pyproject.toml."""
+"""The lab's commands. `cpd` finds the commands by the entry points in pyproject.toml."""

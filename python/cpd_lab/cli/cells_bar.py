@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of cells that are measured: `CellsBar`."""
+"""The progress bar of a study's measurements: `CellsBar`. A cell is one measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 class CellsBar:
-    """A bar of cells, with the minutes that are left of those in `cells`; `more` follow them."""
+    """Shows a progress bar over a study's cells (its measurements) and the minutes that remain.
+
+    Args:
+        progress: the display that gets the bar.
+        cells: the cells that are known before the run. Their estimated minutes are added up.
+        more: the number of cells that follow `cells`. They lengthen the bar but add no minutes.
+    """
 
     def __init__(self, progress: Progress, cells: Iterable[Cell], more: int = 0) -> None:
         self._left = {cell.key: cell for cell in cells}
@@ -22,7 +28,7 @@ class CellsBar:
         self._bar = progress.add_task("measuring", total=total, note=self._note())
 
     def done(self, found: Found) -> None:
-        """Counts a measured cell."""
+        """Advances the bar by one finished measurement and subtracts its estimated minutes."""
         self._left.pop(found.cell.key, None)
         self._progress.update(self._bar, advance=1, note=self._note())
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def register(commands: opt.Commands) -> None:
-    """Adds the command `demo`."""
+    """Adds the command `demo` to the parser of `cpd`."""
     opt.command(commands, "demo", _run, Options)
 
 
@@ -76,7 +76,7 @@ def _cores() -> int:
 
 
 def run_line(found: Found) -> str:
-    """Returns the line of a training that has finished; empty for another cell."""
+    """Returns the line to print for a finished training; empty for another measurement."""
     if "label" not in found.result:
         return ""
     run = Run.read(found.result)
@@ -124,7 +124,7 @@ def _print_demo(console: Console, demo: Demo) -> None:
 
 
 def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
-    """One way to sum, by group size."""
+    """Returns a table of the round-off of one way to sum, with a row for each group size."""
     table = new_table(
         "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
     )
@@ -141,7 +141,7 @@ def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
 
 
 def codec_table(demo: Demo) -> Table:
-    """Returns a row for each compressor on the wire."""
+    """Returns a table with a row for each compressor that replaced the format of the gradients."""
     table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State")
     for run in demo.codecs:
         size = f"{run.bits_a_value:.2f}", f"{run.bytes:,}"
@@ -151,7 +151,10 @@ def codec_table(demo: Demo) -> Table:
 
 
 def stall_lines(demo: Demo) -> list[str]:
-    """For each format whose sums may stall, the runs that they are in."""
+    """Returns a warning for each format in which sums may stall, with the number of affected runs.
+
+    A sum stalls if its partial sum is so large that adding a further term does not change it.
+    """
     runs = demo.runs
     counts = Counter(run.format for run in runs if run.may_stall)
     nodes = demo.options.nodes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd study figure`: published times of training steps, next to the model's."""
+"""`cpd study figure`: compares published times of training steps with the cost model's times."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Options:
     """Compare the model of `cpd cost` with what a paper publishes.
 
-    Compares cell by cell: grubic-6 to grubic-16, qsgd-2, terngrad-5. For tables the constants of
-    the links are fitted to the rows of 32 bits alone. The time of a codec, which is not published
-    for those GPUs, is 0 unless --codec-gbps is given.
+    Compares every published number of a figure: grubic-6 to grubic-16, qsgd-2, terngrad-5. For a
+    table of rates, the constants of the links are fitted to the rows of 32 bits alone. Papers do
+    not publish the time that a codec takes on their GPUs. The model assumes 0 unless --codec-gbps
+    is given.
     """
 
     figure: str = opt.argument("the figure, such as grubic-10", metavar="NAME")
@@ -34,7 +35,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Prints the cells of a figure."""
+    """Prints every published number of a figure with the cost model's number and the error."""
     from cpd_lab.papers.published import by_ratio, compared, rms
 
     figure, results = options.figure, options.results

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of `cpd roundoff --model`: a model is trained in fp32, then each node samples."""
+"""The gradients of `cpd roundoff --model`.
+
+A model is trained in fp32 first. Then each node computes a gradient on images that it samples.
+"""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -13,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError for options of which no training can be made."""
+    """Raises ValueError if the command's options do not describe a valid training."""
     _training(options)
 
 
 def gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    """Gradients of a model that is trained in fp32 first, for `nodes` nodes (default 256)."""
+    """Trains a model in fp32 and returns the gradients of `nodes` nodes (None: 256 nodes)."""
     from cpd.study.gradients import Gradients
     from cpd_lab.train import sampled_gradients, train
     from cpd_lab.train.layers import weight_named
@@ -41,7 +44,7 @@ def gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
 
 
 def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
-    """Returns the training in fp32 that comes first, and the images of each node after it."""
+    """Returns the options of the fp32 training and the number of images of each node's gradient."""
     from cpd_lab.train.options import TrainOptions
 
     defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
@@ -49,7 +52,7 @@ def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
     model |= {name: value for name, value in defaults.items() if model[name] is None}
     batch = model["batch"]
     if defaults is OTHER_DEFAULTS:
-        del model["batch"]  # of a node of the training: the model's own
+        del model["batch"]  # the training itself uses the default batch of the model
     chosen = TrainOptions(
         model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
     )

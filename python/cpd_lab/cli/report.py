@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd report`: the demo's page, made again."""
+"""`cpd report`: makes the page of a demo again, from the files that `cpd demo` stored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,11 @@ from cpd.cli.errors import users_mistakes
 from cpd.cli.output import new_console
 
 _UNFIT = (LookupError, ArithmeticError, TypeError, AttributeError, ValueError, StopIteration)
-"""Errors of files that hold something else than a demo."""
+"""The errors that reading raises if the folder's files were not written by `cpd demo`."""
 
 
 def register(commands: opt.Commands) -> None:
-    """Adds the command `report`."""
+    """Adds the command `report` to the parser of `cpd`."""
     opt.command(commands, "report", _run, Options)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd study`: the papers' tables and figures, measured again."""
+"""`cpd study`: measures the tables and figures of five papers again."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _warn = functools.partial(warn, "study")
 
 
 def register(commands: opt.Commands) -> None:
-    """Adds the command `study`."""
+    """Adds the command `study` to the parser of `cpd`."""
     actions = opt.actions(commands, "study", Actions)
     opt.command(actions, "list", _list, Listing)
     opt.command(actions, "run", _measure, Running)
@@ -32,10 +32,11 @@ def register(commands: opt.Commands) -> None:
 class Actions:
     """The papers' tables and figures.
 
-    Measures what five papers on gradients in few bits show: a study is a table of cells (model,
-    data, wire, nodes, seed), and each cell's result is a file of its own in --out, named by the
-    hash of its options. A run that is interrupted loses one cell, and the next run goes on. Cells
-    of the same options are shared by all studies.
+    Repeats the experiments of five papers on gradients in few bits. A study is a table of cells. A
+    cell is one measurement, for one choice of model, data, format or codec, nodes and seed. --out
+    stores each cell's result in a file, named by the hash of the cell's options. An interrupted run
+    loses only the cells in progress, and the next run continues. Studies share cells with equal
+    options.
 
       cpd study list                    studies, cells and minutes
       cpd study list --size full        whether size full has the paper's settings
@@ -44,13 +45,13 @@ class Actions:
       cpd study report                  out/study/report.html
       cpd study figure grubic-10        published times of steps, and the model's
 
-    CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
+    CIFAR-10 is read from $CPD_DATA; `cpd train --help` describes it.
     """
 
 
 @dataclass
 class Listing:
-    """Print studies, cells and minutes."""
+    """Print each study's question, number of measurements and estimated minutes."""
 
     size: str = opt.option(
         "smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the papers' "
@@ -61,7 +62,7 @@ class Listing:
     seeds: int | None = opt.option("runs of each cell", absent="3, of size smoke 1")
 
     def cells(self, study: "Study") -> "list[Cell]":
-        """Returns the cells of a study that these options choose."""
+        """Returns a study's cells (its measurements) for the chosen size and number of seeds."""
         seeds = _SEEDS[self.size] if self.seeds is None else self.seeds
         return study.cells(cast("Size", self.size), seeds)
 
@@ -74,7 +75,7 @@ class Jobs(opt.Cluster):
 
 
 def _out() -> Any:
-    """Returns the option of the folder."""
+    """Returns the option `--out`, the folder that stores the measurements."""
     return opt.option(
         "the folder of the cells", Path("out/study"), flags=("-o", "--out"), metavar="DIR"
     )
@@ -93,7 +94,7 @@ class Running(Listing):
     out: Path = _out()
 
     def cells(self, study: "Study") -> "list[Cell]":
-        """Returns the cells of a study that these options choose, on their device."""
+        """Returns a study's measurements; those that train a model get the chosen device."""
         from dataclasses import replace
 
         cells = super().cells(study)
@@ -109,7 +110,7 @@ class Running(Listing):
 
 @dataclass
 class Reporting(Listing):
-    """Make the page of what is measured."""
+    """Make an HTML page of all measured studies."""
 
     store: Path | None = opt.option(
         "write NAME.json of each study there, too", absent="not written", metavar="DIR"
@@ -162,7 +163,10 @@ def _measure(options: Running) -> int:
 
 
 def _labelled(cells: "Sequence[Cell]", by_key: dict[str, Any]) -> list[Any]:
-    """Returns the results with the labels of this study's cells."""
+    """Returns the measured results of `cells`, each with this study's label.
+
+    Studies share measurements, so `by_key` may hold a measurement under the label of another study.
+    """
     from dataclasses import replace
 
     return [replace(by_key[cell.key], cell=cell) for cell in cells if cell.key in by_key]

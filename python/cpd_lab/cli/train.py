@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd train`: trains a model over several nodes."""
+"""`cpd train`: trains a model over several emulated or real nodes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ if TYPE_CHECKING:
 
 
 def register(commands: opt.Commands) -> None:
-    """Adds the command `train`."""
+    """Adds the command `train` to the parser of `cpd`."""
     opt.command(commands, "train", _run, Options)
 
 
 def _of_model(help: str, mlp: str, **settings: Any) -> Any:
-    """Returns an option whose default the model decides; `mlp` is the default of mlp."""
+    """Returns an option whose default depends on the model.
+
+    The help shows `mlp`, the default for the model mlp.
+    """
     return opt.option(help, absent=f"{mlp} (mlp)", **settings)
 
 
 def _exempt(layers: str, metavar: str) -> Any:
-    """Returns the option of layers that are summed in fp32."""
+    """Returns an option, which may be repeated, that names layers to be summed in fp32."""
     return opt.option(
         f"sum layers {layers}, in fp32, without scaling; may be given several times",
         action="append",
@@ -161,17 +164,17 @@ class Results:
 class Options:
     """Train over emulated nodes.
 
-    Trains a model over several nodes; by default a digit classifier. Its data are
-    scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
-    Each node computes the gradients of its own micro-batch. All gradients then go through
-    one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
-    as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
-    the 1438 training images and takes nodes × batch of them a step; those left over at its
-    end are dropped for that epoch. Training ends early where a weight becomes NaN or
-    infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
+    Trains a model over several nodes; by default a digit classifier. Its data are scikit-learn's
+    1797 digits. A fifth (359 images, the same for all options) is held out. Each node computes the
+    gradients of its own micro-batch. One CPD all-reduce (--reduce) then sums the gradients layer by
+    layer, in fp32 too; a layer is one parameter tensor. The sum is divided by the number of nodes
+    (--divide). Each epoch shuffles the 1438 training images, and each step takes the next nodes ×
+    batch images. Images that do not fill a step are left out of the epoch. Training ends early if a
+    weight becomes NaN or infinite. Unless --no-baseline is given, the same model is trained in fp32
+    first, for comparison.
 
-    Models (--model), the data that they take (--data, the first by default) and
-    what else they take:
+    Models (--model), the data on which each can be trained (--data, by default
+    the first), a description, and the further options of each:
       mlp        digits, cifar10  hidden layers  --depth --width --dropout
       lenet      digits, cifar10  LeNet-5        --width --dropout
       cifarnet   cifar10          TensorFlow's   --width --dropout
@@ -185,15 +188,15 @@ class Options:
     and text is Python's language reference. Each model has defaults of its own for
     --batch, --epochs, --lr, --optimizer, --schedule and so on.
 
-    Nodes are emulated in one process, or are the processes that mpirun (--transport
-    mpi) or torchrun (--transport torch) has started: each then computes the
-    gradients of its own micro-batch alone, and rank 0 prints what a run over as
-    many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
+    Nodes are emulated in one process, or they are the processes that mpirun (--transport mpi) or
+    torchrun (--transport torch) has started. Each process then computes only the gradients of its
+    own micro-batch, and rank 0 prints the same lines as a run over as many emulated nodes.
+    cpd/comm/LAUNCH.md shows how to start them.
 
-    The final 'weights' line is a hash of the final weights. It is the same for any
-    CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
-    torch runs in one thread with deterministic algorithms. PyTorch's own kernels
-    differ between types of CPU, and with them the hash.
+    The final 'weights' line is a hash of the final weights. On one type of CPU, the hash is the
+    same for each repeat, for every transport and for any CPD_NUM_THREADS, because torch runs in one
+    thread with deterministic algorithms. PyTorch's own kernels differ between types of CPU, and the
+    hash with them.
     """
 
     sums: Sums = opt.group(Sums, "the all-reduce of gradients")
@@ -213,7 +216,7 @@ def _run(options: Options) -> int:
 
 
 def _train_and_print(ranks: Ranks, chosen: TrainOptions, data: Data, results: Results) -> None:
-    """Trains this process's nodes; the process of node 0 prints the result."""
+    """Trains the nodes of this process. Only the process that has node 0 prints the result."""
     from cpd._files import write_json
     from cpd.study.gradients import save_gradients
     from cpd_lab.train import train
@@ -246,7 +249,10 @@ def _train_and_print(ranks: Ranks, chosen: TrainOptions, data: Data, results: Re
 def _epochs_told(
     progress: Progress, what: str, chosen: TrainOptions, data: Data
 ) -> Callable[[int, float], None]:
-    """Shows each epoch: on a bar; where there is no terminal, in up to ten lines."""
+    """Returns a callback that shows each epoch on a progress bar.
+
+    Without a terminal, the callback prints up to ten lines instead.
+    """
     bar = progress.add_task(what, total=chosen.epochs, note="")
     name = _METRICS[data.kind]
 
@@ -261,7 +267,7 @@ def _epochs_told(
 
 
 def epochs_table(result: TrainResult, baseline: TrainResult | None) -> Table:
-    """Returns the metric after some of the epochs, next to fp32's."""
+    """Returns a table of the metric after up to eight epochs, with a row for the fp32 training."""
     last = result.options.epochs
     some = [n * 10**k for k in range(len(str(last))) for n in (1, 2, 5) if n * 10**k < last]
     shown = [*some[-_MOST_EPOCHS + 1 :], last]
@@ -279,9 +285,9 @@ _MOST_EPOCHS = 8
 
 @contextmanager
 def _step_writer(folder: Path | None) -> Iterator[Callable[[Step], bool | None] | None]:
-    """A function that writes a step for TensorBoard; None without a folder.
+    """Yields a callback that writes each training step for TensorBoard; None if `folder` is None.
 
-    Raises UsageError where the package is not installed.
+    Raises UsageError if the package tensorboard is not installed.
     """
     if folder is None:
         yield None
@@ -306,7 +312,10 @@ _INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
 
 
 def _agreed_options(ranks: Ranks, options: Options) -> tuple[TrainOptions, Data] | None:
-    """Returns the options of all processes, as `agreed`, and this one's data."""
+    """Returns the options that all processes agree on, and the data as this process loaded them.
+
+    Returns None if another process reports that the options are invalid or differ.
+    """
 
     def read() -> tuple[TrainOptions, Data]:
         if 0 in ranks.mine:
@@ -320,7 +329,7 @@ def _agreed_options(ranks: Ranks, options: Options) -> tuple[TrainOptions, Data]
 
 
 def _check(options: Options) -> None:
-    """Refuses what can be refused before there is a model."""
+    """Raises an error for invalid options before a model is made or data are loaded."""
     from cpd_lab.train.options import check_data
     from cpd_lab.train.table import defaults_of
 
@@ -334,7 +343,7 @@ def _check(options: Options) -> None:
 
 
 def train_options(parsed: argparse.Namespace, nodes: int) -> TrainOptions:
-    """Returns the training's options from the command's options, as argparse has read them."""
+    """Returns the options of the training, from the command's options that argparse has parsed."""
     from dataclasses import fields
 
     from cpd_lab.train import TrainOptions
@@ -351,7 +360,7 @@ def train_options(parsed: argparse.Namespace, nodes: int) -> TrainOptions:
 
 
 def _check_results(results: Results) -> None:
-    """Finds out before the work whether its results can be written."""
+    """Raises an error, before the training starts, if the result files cannot be written."""
     for path in (results.json, results.save_gradients):
         check_writable(path)
     if results.save_gradients is not None:
@@ -361,7 +370,7 @@ def _check_results(results: Results) -> None:
 
 
 def headlines(chosen: TrainOptions, data: Data) -> list[str]:
-    """Returns the lines on model and data."""
+    """Returns the lines about the model and the data that are printed before the training."""
     kind = _INPUTS[data.kind]
     what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
     if chosen.model != "mlp":
@@ -386,7 +395,7 @@ def headlines(chosen: TrainOptions, data: Data) -> list[str]:
 
 
 def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
-    """Returns the last lines of a run."""
+    """Returns the lines that are printed after a training: state, losses to zero, metrics, hash."""
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0
     lines = [
@@ -417,7 +426,10 @@ def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> li
 
 
 def _codec_lines(result: TrainResult) -> list[str]:
-    """Returns a codec's report on gradients and layers; empty for a format."""
+    """Returns lines on a codec: its zeros, its bits for each value, and the bits it chose.
+
+    The list is empty if the training sends gradients in a format instead of a codec.
+    """
     if result.options.spec.format is not None or not result.total("values"):
         return []
     zeros = result.total("zeros") / result.total("values")
@@ -439,7 +451,7 @@ _MOST_LAYERS = 8
 
 
 def json_of(result: TrainResult, baseline: TrainResult | None = None) -> dict[str, object]:
-    """Returns the result as `--json` writes it."""
+    """Returns the result as the dictionary that `--json` writes."""
     from cpd_lab.train.runs import Run
 
     run = Run.of(result)

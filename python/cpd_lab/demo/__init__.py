@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a small network trained over nodes, and a report on it."""
+"""The demo: trainings of a small network over emulated nodes, and a report on their results."""

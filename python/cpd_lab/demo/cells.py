@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's cells: which runs there are."""
+"""The cells (the measurements) of the demo: its training runs and its round-off study."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from cpd_lab.train.wire import CODECS as CODECS
 SHALLOW_DEPTH = 3
 SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 … 2^16
 SCALED, ROUNDOFF = "scaled", "roundoff"
-"""Labels of cells: the best loss scale with other seeds, and the round-off study."""
+"""The labels of two kinds of measurements.
+
+SCALED: trainings with the best loss scale and further seeds. ROUNDOFF: the round-off study.
+"""
 _MINUTES, _ROUNDOFF_MINUTES = 0.06, 0.2
 
 Rows: TypeAlias = dict[str, dict[str, Any]]
-"""Options of trainings by label, without those that all share."""
+"""Maps a label to the options of a training, without the options that all trainings share."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
     """The options of `cpd demo`.
 
-    The rows of the accuracy table are run with `seeds` seeds, `seed` and those behind it; all else
-    is of the first one. Raises ValueError for less than one seed, and for what no training takes.
+    The rows of the accuracy table are trained with the seeds `seed` … `seed` + `seeds` - 1. All
+    other measurements use the first seed alone. Raises ValueError if `seeds` is below 1 or if
+    `cpd_lab.train.TrainOptions` refuses the options.
     """
 
     seed: int = 0
@@ -47,24 +51,25 @@ class DemoOptions:
 
     @property
     def every_seed(self) -> range:
-        """The seeds, the first one first."""
+        """The seeds of the accuracy table, in ascending order."""
         return range(self.seed, self.seed + self.seeds)
 
     @property
     def training(self) -> TrainOptions:
-        """The options that all trainings of the first seed share."""
+        """The options that all trainings with the first seed share."""
         return TrainOptions(**self.shared(self.seed))
 
     def shared(self, seed: int) -> dict[str, Any]:
-        """Returns the same, for a cell."""
+        """Returns the options that all trainings with this seed share, as a dict for JSON."""
         options = {"epochs": self.epochs, "nodes": self.nodes, "divide": "before"}
         return {**options, "seed": seed}
 
 
 def table_rows(epochs: int) -> Rows:
-    """Returns the accuracy table, without the row of the best loss scale.
+    """Returns the rows of the accuracy table, except the row of the best loss scale.
 
-    The last row is the paper's hybrid: a third of the epochs in fp32, then 8 bits.
+    The last row is the hybrid of the APS paper: a third of the epochs sum in fp32, the others in 8
+    bits with APS.
     """
     return {
         "fp32": {"format": "fp32"},
@@ -79,20 +84,23 @@ def table_rows(epochs: int) -> Rows:
 
 
 def search_rows(options: DemoOptions) -> Rows:
-    """Returns the trainings that search a loss scale."""
+    """Returns the trainings in e4m3 that search the best constant loss scale."""
     exponents = options.search_exponents
     return {f"scale 2^{k}": {"format": "e4m3", "loss_scale": 2.0**k} for k in exponents}
 
 
 def shallow_rows() -> Rows:
-    """Returns the trainings of the shallow network, in fp32 and e4m3."""
+    """Returns the trainings of the network with 3 hidden layers, in fp32 and e4m3."""
     return {
         f"shallow {name}": {"format": name, "depth": SHALLOW_DEPTH} for name in ("fp32", "e4m3")
     }
 
 
 def codec_rows(options: DemoOptions) -> Rows:
-    """Returns a run for each compressor. TernGrad exempts the last layer, as in its paper."""
+    """Returns a training for each compressor.
+
+    With TernGrad the last layer is summed in fp32, as in the TernGrad paper.
+    """
     return {
         wire: {"wire": wire, "last_layer_fp32": wire.startswith("terngrad")}
         for wire in options.codecs
@@ -100,7 +108,10 @@ def codec_rows(options: DemoOptions) -> Rows:
 
 
 def cells(options: DemoOptions) -> list[Cell]:
-    """Every cell except `scaled_cells`."""
+    """Returns all cells (measurements) of the demo that are known beforehand.
+
+    The cells of `scaled_cells` are not included: they depend on the search for a loss scale.
+    """
     table = table_rows(options.epochs)
     rows = {**search_rows(options), **table, **shallow_rows(), **codec_rows(options)}
     first, *others = options.every_seed
@@ -114,7 +125,7 @@ def cells(options: DemoOptions) -> list[Cell]:
 
 
 def scaled_cells(options: DemoOptions, best: Run) -> list[Cell]:
-    """Returns the search's best scale with the other seeds."""
+    """Returns trainings with the best loss scale of the search, one for each seed but the first."""
     row = {SCALED: {"format": "e4m3", "loss_scale": best.loss_scale}}
     _, *others = options.every_seed
     return [cell for seed in others for cell in _of_seed(options, seed, row)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's plots, as SVG elements to put into HTML."""
+"""The plots of the demo's report, as SVG elements for an HTML page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,31 +19,46 @@ from cpd_lab.train.wire import power_of_two
 
 
 def lost_below(wire: Format) -> int:
-    """Returns k such that rounding to nearest loses |g| < 2^k: half the least value."""
+    """Returns the exponent k such that rounding to nearest turns every |g| < 2^k into zero.
+
+    2^k is half of the least positive value of the format.
+    """
     least = wire.min_subnormal
     assert least is not None
     return math.frexp(least)[1] - 2
 
 
 def share_lost(counts: Mapping[str, int], wire: Format, shift: int = 0) -> float:
-    """Returns the share of values whose exponent, moved by `shift`, is below `wire`'s reach."""
+    """Returns the share of values that rounding to `wire` turns into zero, out of a histogram.
+
+    Args:
+        counts: maps an exponent floor(log2|g|) to its number of values.
+        wire: the format to which the values are rounded.
+        shift: is added to each exponent first, as by a scale of 2^shift; default 0.
+
+    Returns:
+        The share, 0…1; 0 for an empty histogram.
+    """
     total = sum(counts.values())
     lost = sum(n for exponent, n in counts.items() if int(exponent) + shift < lost_below(wire))
     return lost / total if total else 0.0
 
 
 def top_exponent(wire: Format) -> int:
-    """Returns the exponent of the format's largest power of two."""
+    """Returns the exponent of the largest power of two that the format represents."""
     return math.frexp(wire.max)[1] - 1
 
 
 def weight_layers(run: Run) -> list[Layer]:
-    """Returns the run's weight tensors, without the biases."""
+    """Returns the layers of a run that are weights; biases are left out."""
     return [layer for layer in run.layers if layer.name.endswith(".weight")]
 
 
 def gradient_ranges(run: Run, formats: Sequence[str]) -> str:
-    """Draws every layer's first-epoch gradients and the ranges of formats, without and with APS."""
+    """Draws the gradients of every layer in the first epoch, and the ranges of the formats.
+
+    The left panel has the gradients as they are, the right panel after scaling by APS.
+    """
     wires = [named(name) for name in formats]
     layers = weight_layers(run)
     with picture(
@@ -102,7 +117,10 @@ def _range_panel(
 
 
 def _range_bar(axes: Axes, row: int, counts: dict[int, int]) -> None:
-    """A thin line over all values, a thick one over the middle 90 %, a dot at the median."""
+    """Draws the distribution of one layer's exponents.
+
+    A thin line spans all values, a thick line the middle 90 %, and a dot marks the median.
+    """
     first = row == 0
     low, high = min(counts), max(counts) + 1
     axes.plot([low, high], [row, row], color=BLUE, lw=1.2, label="all values" if first else None)
@@ -119,7 +137,7 @@ def _range_bar(axes: Axes, row: int, counts: dict[int, int]) -> None:
 
 
 def _quantile(counts: dict[int, int], q: float) -> float:
-    """Returns the q-quantile of log2|g|, taking values as evenly spread within an exponent."""
+    """Returns the q-quantile of log2|g|. Values with equal exponents count as evenly spread."""
     target = q * sum(counts.values())
     seen = 0
     for exponent, number in sorted(counts.items()):
@@ -141,7 +159,7 @@ _RUN_STYLES: list[tuple[str, str]] = [
 
 
 def accuracy_curves(runs: Sequence[Run]) -> str:
-    """Held-out accuracy after every epoch."""
+    """Draws the held-out accuracy of each run after every epoch, and marks where a run diverged."""
     with picture("Held-out accuracy by epoch for every run of the table", 9.6, 4.0) as drawn:
         axes = drawn.figure.subplots()
         for run, (colour, line) in zip(runs, _RUN_STYLES, strict=False):
@@ -156,7 +174,7 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
 
 
 def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str:
-    """Held-out accuracy by the constant loss scale."""
+    """Draws the held-out accuracy of (4,3) by constant loss scale, next to (4,3) with APS."""
     with picture("Held-out accuracy of (4,3) by constant loss scale", 9.6, 3.2) as drawn:
         axes = drawn.figure.subplots()
         tried = [without, *search]
@@ -173,7 +191,7 @@ def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str
 
 
 def roundoff_by_group_size(roundoff: Roundoff) -> str:
-    """Eq. 5 and relative RMS by group size, one line for each way to sum."""
+    """Draws the mean relative error and the relative RMS by group size, a line for each sum."""
     with picture("Round-off of the all-reduce by group size", 9.6, 3.8) as drawn:
         panels = drawn.figure.subplots(1, 2)
         figures = (("error", "mean relative error (Eq. 5)"), ("relative_rms", "relative RMS"))

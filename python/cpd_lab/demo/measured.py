@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of the demo's cells: `trained`, `roundoff`."""
+"""The demo's measurements: `trained` runs a training, `roundoff` measures the round-off of sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpd_lab.train.runs import Run
 def trained(**options: Any) -> dict[str, Any]:
     """Trains by `cpd_lab.train.TrainOptions(**options)` and returns the `Run` as JSON.
 
-    A run in fp32 also has histograms of its gradients' exponents.
+    For a training in fp32, the result also has histograms of the exponents of its gradients.
     """
     chosen = chosen_options(options)
     is_fp32 = str(chosen.spec.format) == "fp32"
@@ -32,14 +32,17 @@ def trained(**options: Any) -> dict[str, Any]:
 def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
     """Returns the round-off of an all-reduce by group size, summed in three ways.
 
+    The three ways are the order "ring", the order "sequential", and "ring" with Kahan's summation.
+
     Args:
-        ranks: the virtual nodes; each computes gradients on its own micro-batch.
-        reduce: the text of the all-reduce.
-        options: of the training in fp32 before.
+        ranks: the number of virtual nodes. Each computes gradients on its own micro-batch.
+        reduce: the all-reduce, as the text of `cpd.Reduce`.
+        options: the options of `cpd_lab.train.TrainOptions` for the training in fp32 that precedes.
 
     Returns:
-        `series`: for each way its `label` and a row for each group size; `options`, of
-        `cpd roundoff`, which repeat the first; `format` and `nodes`.
+        A dict. `series` has, for each way to sum, a `label` and a row for each group size.
+        `options` are the options of `cpd roundoff` that repeat the first series. `format` is the
+        format of the sums and `nodes` is `ranks`.
     """
     chosen, spec = chosen_options(options), Reduce(reduce)
     data = chosen.load_data()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of what the demo measured: `report.html.j2`, filled."""
+"""The HTML page of a demo's results, in one file: fills the template `report.html.j2`."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from cpd_lab.train.wire import power_of_two
 REPORT, ACCURACY = "report.html", "accuracy.svg"
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
 
-# (format, APS, whether a loss scale is set) of the rows that the text names
+# The runs that the report's text names, each by (format, APS, whether a loss scale is set).
 _ROWS = {
     "fp32": ("fp32", False, False),
     "plain": ("e4m3", False, False),
@@ -31,7 +31,10 @@ _ROWS = {
 
 
 def write_report(demo: Demo, folder: Path) -> Path:
-    """Writes report.html and accuracy.svg, its curves, into `folder`; returns the page's path."""
+    """Writes report.html and accuracy.svg into `folder` and returns the path of report.html.
+
+    accuracy.svg has the curves of accuracy by epoch alone.
+    """
     write_text(folder / ACCURACY, as_file(figures.accuracy_curves(demo.table)))
     path = folder / REPORT
     write_text(path, render(demo))
@@ -39,7 +42,7 @@ def write_report(demo: Demo, folder: Path) -> Path:
 
 
 def render(demo: Demo) -> str:
-    """Returns the whole page."""
+    """Returns the report as HTML."""
     named = {name: _find(demo, *key) for name, key in _ROWS.items()}
     runs = [*demo.table, *demo.shallow, *demo.codecs]
     return fill(
@@ -216,7 +219,7 @@ def _hundredths(share: float) -> str:
 
 
 def _power(value: float | None) -> str:
-    """Returns a power of two as 2⁻⁹, any other value in decimal."""
+    """Returns a power of two in the form 2⁻⁹, another value in decimal, and "none" for None."""
     if value is None:
         return "none"
     mantissa, exponent = math.frexp(value)
@@ -224,7 +227,10 @@ def _power(value: float | None) -> str:
 
 
 def _powers(exponents: Sequence[int]) -> str:
-    """Powers of two, ascending; three or more in a row are shortened: '2¹, 2⁴ … 2⁹'."""
+    """Returns powers of two in ascending order, such as '2¹, 2⁴ … 2⁹'.
+
+    Three or more consecutive exponents are shortened to the first and the last.
+    """
     ranges: list[list[int]] = []
     for exponent in sorted(exponents):
         if ranges and exponent == ranges[-1][-1] + 1:

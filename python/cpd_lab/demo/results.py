@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: `measure` runs its cells, `load` reads them again, `Demo` is all of them."""
+"""The demo's results: `measure` measures all of them, `load` reads them back, `Demo` holds them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from cpd_lab.papers.study import Cell, Found, Results
 from cpd_lab.train.runs import Run
 
 FILE = "demo"
-"""The name in a demo's folder of its options and its machine."""
+"""The name, without `.json`, of the file in a demo's folder with its options and machine."""
 RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
 class RoundoffSeries:
-    """Round-off by group size for one way to sum."""
+    """The round-off of one way to sum, with a row for each group size."""
 
     label: str
     rows: list[RoundoffRow]
@@ -45,7 +45,7 @@ class RoundoffSeries:
 
 @dataclass(frozen=True)
 class Roundoff:
-    """The demo's round-off study; the first series is the main one."""
+    """The demo's round-off study. The first series is the one that the terminal shows."""
 
     format: str
     nodes: int
@@ -54,7 +54,7 @@ class Roundoff:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Roundoff:
-        """Returns the study of a cell's result."""
+        """Returns the round-off study that a stored measurement, `data`, holds as JSON."""
         series = [
             RoundoffSeries(way["label"], [RoundoffRow(**row) for row in way["rows"]])
             for way in data["series"]
@@ -64,7 +64,7 @@ class Roundoff:
 
 @dataclass(frozen=True)
 class Settings:
-    """The time that the demo took, and its machine."""
+    """The seconds that the demo took, the versions of packages, and the machine."""
 
     seconds: float
     versions: dict[str, str]
@@ -74,7 +74,7 @@ class Settings:
 
 @dataclass
 class Demo:
-    """All that the demo measured."""
+    """All results of a demo."""
 
     options: DemoOptions
     settings: Settings
@@ -83,23 +83,23 @@ class Demo:
     search: list[Run]
     roundoff: Roundoff
     repeats: list[Run] = field(default_factory=list)
-    """The table's rows with the other seeds."""
+    """The rows of the accuracy table, trained with the seeds after the first."""
     codecs: list[Run] = field(default_factory=list)
-    """The runs with compressors on the wire."""
+    """The runs in which a compressor replaced the format of the gradients."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
-        """Returns a row of the table, and the same with the other seeds."""
+        """Returns a run of the accuracy table, then the same row's runs with other seeds."""
         return [run, *(other for other in self.repeats if other.label == run.label)]
 
     @property
     def runs(self) -> list[Run]:
-        """Every training run, each once."""
+        """Every training run of the demo, each once."""
         searched = {id(run) for run in self.search}
         table = [run for run in self.table if id(run) not in searched]
         return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
 
     def write(self, folder: Path) -> None:
-        """Writes the figures to results.json: a row for each run and group size."""
+        """Writes results.json: a row for each training run and for each group size."""
         results = {
             "accuracy": [
                 {
@@ -118,9 +118,10 @@ class Demo:
 
 
 def best_of(search: Sequence[Run]) -> Run:
-    """Returns the search's best run by held-out accuracy, which favors the rival.
+    """Returns the run of the search with the best held-out accuracy.
 
-    Ties: least scale.
+    Among runs of equal accuracy, the least loss scale wins. Choosing by held-out accuracy favors
+    loss scaling, the rival of APS.
     """
     return max(search, key=lambda run: (run.accuracy, -run.loss_scale))
 
@@ -128,9 +129,16 @@ def best_of(search: Sequence[Run]) -> Run:
 def measure(
     options: DemoOptions, folder: Path, done: Callable[[Found], None], jobs: int = 1
 ) -> Demo:
-    """Measures every cell anew in `jobs` processes, and writes what `load` reads to `folder`.
+    """Makes every measurement of the demo anew and returns all results.
 
-    `done` is called with each measured cell.
+    Args:
+        options: the options of the demo.
+        folder: receives the files that `load` reads.
+        done: is called with each finished measurement.
+        jobs: the number of processes; default 1.
+
+    Returns:
+        The demo's results.
     """
 
     def measured(requested: list[Cell]) -> list[Found]:
@@ -145,7 +153,7 @@ def measure(
 
 
 def load(folder: Path) -> Demo:
-    """Reads what `measure` wrote. Raises ValueError where a file is missing or damaged."""
+    """Returns the demo that `measure` stored. Raises ValueError for a missing or damaged file."""
     told: list[str] = []
     stored = Store(folder).read(FILE, _read, told.append)
     if stored is None:
@@ -175,7 +183,7 @@ def _read(body: dict[str, Any]) -> tuple[DemoOptions, Settings]:
 
 
 def _runs(measurements: Sequence[Found]) -> dict[str, list[Run]]:
-    """Returns the runs of each label, one a seed."""
+    """Returns the training runs by label, with one run for each seed."""
     results = Results(measurements)
     return {
         label: [Run.read(measurement.result) for measurement in results.of(label)]
@@ -225,13 +233,13 @@ def _settings(seconds: float) -> Settings:
 
 
 def accuracy_range(runs: Sequence[Run]) -> str:
-    """'0.955', or of several seeds '0.948–0.961'."""
+    """Returns the accuracy of a run, such as '0.955', or the range of several, '0.948–0.961'."""
     low, high = (f"{pick(run.accuracy for run in runs):.3f}" for pick in (min, max))
     return low if low == high else f"{low}–{high}"
 
 
 def state_of(runs: Sequence[Run]) -> str:
-    """Returns the state of a run, or of several seeds."""
+    """Returns the state of a run; for several seeds the number that diverged, if any did."""
     diverged = sum(run.diverged for run in runs)
     if len(runs) == 1 or diverged == 0:
         return runs[0].state

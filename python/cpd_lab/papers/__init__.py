@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables and figures of five papers, measured again: `cpd study`. See README.md."""
+"""Measures the tables and figures of five papers again, for `cpd study`. See README.md."""

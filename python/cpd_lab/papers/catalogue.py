@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All studies by name, and the papers' tables and figures: `STUDIES`, `papers`."""
+"""`STUDIES`, all studies by name, and `papers`, the list of the papers' tables and figures."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ STUDIES: dict[str, Study] = {
 }
 
 STATES = ("reproduced", "substitute", "absent", "out of scope")
-"""`reproduced`: by a command, with the paper's own subject. `substitute`: with another model or
-data, and why. `absent`: no command yet. `out of scope`: nothing of ours to measure, and why."""
+"""The states of a paper's table or figure in this reproduction.
+
+`reproduced`: a command measures it with the paper's own model and data. `substitute`: a command
+measures it with another model or data; `Row.why` says why. `absent`: no command measures it yet.
+`out of scope`: CPD computes nothing that it shows; `Row.why` says why.
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A table, figure or stated experiment of a paper.
+    """A table, a figure or a stated experiment of a paper.
 
     Attributes:
-        name: `paper.row`, such as `aps.T4`.
-        title: what it shows, in a line.
-        state: one of STATES; `why`: a sentence where it is not `reproduced`.
-        command: what measures it; empty where nothing does.
-        values: the paper's figures.
+        name: `paper.row`, such as `aps.T4` for Table 4 of the APS paper.
+        title: what the table or figure shows, in one line.
+        state: one of STATES.
+        why: the reason for a state other than `reproduced`, as a sentence.
+        command: the command that measures the row; empty if no command does.
+        values: the figures that the paper states.
     """
 
     name: str
@@ -47,14 +52,14 @@ class Row:
 
     @property
     def studies(self) -> list[str]:
-        """The studies that its command runs; empty for other commands."""
+        """The names of the studies that `command` runs; empty unless it is `cpd study run`."""
         words = self.command.split()
         return words[3:] if words[:3] == ["cpd", "study", "run"] else []
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its rows in papers.toml."""
+    """A paper and its rows in papers.toml: its tables, figures and stated experiments."""
 
     name: str
     title: str
@@ -62,9 +67,10 @@ class Paper:
 
 
 def papers() -> tuple[Paper, ...]:
-    """Returns the papers of papers.toml, in its order, with the values of quotations.toml.
+    """Returns the papers in the order of papers.toml, with their figures from quotations.toml.
 
-    Raises ValueError for a row without a state, and for a label that the row does not quote.
+    A row of papers.toml is a table or a figure of a paper. Raises ValueError if a row has no valid
+    state or refers to a label that quotations.toml lacks.
     """
     read = tomllib.loads(Path(__file__).with_name("papers.toml").read_text(encoding="utf-8"))
     return tuple(
@@ -82,9 +88,9 @@ def _row(paper: str, name: str, of: dict[str, Any]) -> Row:
 
 
 def studies_named(names: Iterable[str]) -> list[Study]:
-    """Returns the studies of these names.
+    """Returns the studies with these names; the single name `all` selects every study.
 
-    `all`: every one. Raises ValueError, which names the nearest.
+    Raises ValueError for an unknown name; the message suggests the nearest name.
     """
     chosen = list(names)
     if chosen == ["all"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of a trained model's gradients: `distribution`, `roundoff`."""
+"""Functions that measure a trained model's gradients: `distribution` and `roundoff`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from cpd_lab.train import sampled_gradients, train
 
 
 def distribution(epochs: list[int], **options: Any) -> dict[str, Any]:
-    """Counts gradients of all nodes by floor(log2|g|), by layer, in these epochs of a training.
+    """Counts the gradients of all nodes by floor(log2|g|), for each layer and chosen epoch.
 
-    The first epoch is 1. `layers`: name → epoch → exponent → count.
+    The first epoch of the training is 1. The result's `layers` maps a layer's name to an epoch, the
+    epoch to an exponent, and the exponent to a count.
     """
     chosen = chosen_options(options)
     result = train(chosen, histogram_epochs=tuple(epochs), keep_gradients=False)
@@ -40,8 +41,8 @@ def roundoff(
         ranks: the number of nodes.
         micro_batch: the number of images of a node's gradient.
         groups: the group sizes.
-        spec: the text of the all-reduce.
-        options: the options of the training.
+        spec: the all-reduce, as the text of `cpd.Reduce`.
+        options: the options of the training that precedes.
 
     Returns:
         `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`

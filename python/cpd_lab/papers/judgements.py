@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges papers' claims by ranges over seeds: `above`, `below`, `keeps`, `trains`, `fails`.
 
-Every verdict is yes, no or cannot tell. Fewer than three seeds never decide.
+A verdict is yes, no or "cannot tell". With fewer than three seeds it is always "cannot tell".
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from cpd_lab.papers.quotations import quoted
 from cpd_lab.papers.study import Finding, Measured, Range
 
 CHANCE = 10.0
-"""Percent of ten classes that a guess gets right."""
+"""The accuracy in percent of a random guess among ten classes."""
 LEARNED = 5.0
-"""A run has trained if it is more than this many points above CHANCE."""
+"""A run has trained if its accuracy is more than this many percentage points above CHANCE."""
 _FEW = "one seed or two do not decide"
 _MEET = "the ranges over seeds meet: this setting cannot tell"
 _LOWER = "the mean is lower, but the ranges over seeds meet"
@@ -23,10 +23,11 @@ Verdict = tuple[bool | None, str]
 
 
 def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
-    """Yes: every seed of `a` is above all of `b`, the means by at least `by`.
+    """Judges whether a figure is above another, from their ranges over seeds.
 
-    No: the same the other way round, or the means differ by less than `by` although the ranges are
-    apart.
+    Yes: every seed of `a` is above every seed of `b`, and the means differ by at least `by`. No:
+    every seed of `b` is above every seed of `a`, or the ranges do not overlap but the means differ
+    by less than `by`. Otherwise the verdict is "cannot tell".
     """
     if min(a.seeds, b.seeds) < 3:
         return None, _FEW
@@ -36,9 +37,10 @@ def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
 
 
 def is_kept(a: Range, b: Range, within: float = 0.0) -> Verdict:
-    """Yes: the mean of `a` is at most `within` below `b`'s mean.
+    """Judges whether `a` is at most `within` below `b`.
 
-    No: it is lower, and every seed of `a` is below all of `b`.
+    Yes: the mean of `a` is at most `within` below the mean of `b`. No: the mean is lower than that,
+    and every seed of `a` is below every seed of `b`. Otherwise the verdict is "cannot tell".
     """
     if min(a.seeds, b.seeds) < 3:
         return None, _FEW
@@ -48,7 +50,11 @@ def is_kept(a: Range, b: Range, within: float = 0.0) -> Verdict:
 
 
 def is_trained(a: Range) -> Verdict:
-    """Yes: every seed is more than LEARNED points above CHANCE. No: none is."""
+    """Judges whether runs have trained.
+
+    Yes: every seed is more than LEARNED points above CHANCE. No: no seed is. Otherwise the verdict
+    is "cannot tell".
+    """
     if a.seeds < 3:
         return None, _FEW
     limit = CHANCE + LEARNED
@@ -66,17 +72,17 @@ def above(
     by: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges that one row of the tables is above another.
+    """Judges the claim that one row of a study's tables is above another row.
 
     Args:
         measured: the study's tables.
-        row: of papers.toml, such as `aps.T4`.
-        claim: the paper's claim in a sentence.
-        paper: the paper's figures, a template of `quoted`.
-        better: the row of the tables that should be above.
-        worse: the row that should be below.
+        row: the paper's table or figure in papers.toml, such as `aps.T4`.
+        claim: the paper's claim, as a sentence.
+        paper: the paper's figures, as a template of `quoted`.
+        better: the label of the row that should be above.
+        worse: the label of the row that should be below.
         by: the least difference of the means that the paper claims, in points; default 0.
-        column: the head of the column that is compared; default the second.
+        column: the head of the compared column; default the second column.
 
     Returns:
         The finding; None if one of the two rows is not measured.
@@ -96,7 +102,10 @@ def below(
     by: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges that `label` is below `base`, by at least `by` points. Arguments as in `above`."""
+    """Judges the claim that row `label` is below row `base` by at least `by` points.
+
+    All other arguments have the meanings that `above` describes.
+    """
     return _judged(measured, (row, claim, paper), (label, base), column,
                    lambda a, b: is_above(b, a, by))  # fmt: skip
 
@@ -112,7 +121,10 @@ def keeps(
     within: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges that `label` is at most `within` points below `base`. Arguments as in `above`."""
+    """Judges the claim that row `label` is at most `within` points below row `base`.
+
+    All other arguments have the meanings that `above` describes.
+    """
     return _judged(measured, (row, claim, paper), (label, base), column,
                    lambda a, b: is_kept(a, b, within))  # fmt: skip
 
@@ -120,7 +132,10 @@ def keeps(
 def trains(
     measured: Measured, row: str, claim: str, paper: str, label: str, *, fails: bool = False
 ) -> Finding | None:
-    """Judges that `label` trains or, with `fails`, that it does not. Arguments as in `above`."""
+    """Judges the claim that the runs of row `label` train or, if `fails`, that they do not.
+
+    All other arguments have the meanings that `above` describes.
+    """
     a = measured.range(label)
     if a is None:
         return None
@@ -131,13 +146,16 @@ def trains(
 
 
 def stated(row: str, claim: str, paper: str, ours: str, verdict: Verdict | bool) -> Finding:
-    """Returns a finding whose verdict a study computes. `paper` is a template of `quoted`."""
+    """Returns a judged claim (a finding) with a verdict that the study computed.
+
+    `paper` has the paper's figures, as a template of `quoted`.
+    """
     holds, why = (verdict, "") if isinstance(verdict, bool) else verdict
     return Finding(row, claim, quoted(row, paper), ours, holds, why)
 
 
 def present(findings: Iterable[Finding | None]) -> list[Finding]:
-    """Returns the findings of what is measured."""
+    """Returns the judged claims (findings) without the Nones of claims that were not measured."""
     return [finding for finding in findings if finding is not None]
 
 
@@ -148,10 +166,10 @@ def _judged(
     column: str | None,
     verdict: Callable[[Range, Range], Verdict],
 ) -> Finding | None:
-    """Returns the finding on two rows.
+    """Returns the judged claim (the finding) on two rows of the study's tables.
 
-    `statement`: the row of papers.toml, the claim and the paper's figures. None if one of the
-    two is not measured.
+    `statement` has the row of papers.toml, the claim and the paper's figures. Returns None if one
+    of the two rows is not measured.
     """
     a, b = (measured.range(label, column) for label in labels)
     if a is None or b is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurements of a cell, by name: `KINDS`."""
+"""`KINDS`: the kinds of measurement by name, and the function that measures each kind."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ VERSION: str = _core.__version__
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to measure.
+    """A kind of measurement.
 
     Attributes:
-        measure: `module:function`, which takes a cell's options as keyword arguments and returns
-            JSON.
-        sources: modules and packages, in addition to that module, whose files decide the result.
+        measure: the function that measures, as `module:function`. It takes a cell's options as
+            keyword arguments and returns JSON.
+        sources: further modules and packages, besides that module, whose files decide the result.
     """
 
     measure: str
     sources: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., dict[str, Any]]:
-        """Returns the function that measures a cell."""
+        """Returns the function that makes measurements of this kind."""
         module, _, name = self.measure.partition(":")
         measure: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
         return measure
@@ -58,7 +58,7 @@ KINDS: dict[str, Kind] = {
 
 
 def measure(cell: Cell) -> Found:
-    """Measures a cell, in this process."""
+    """Measures a cell (one measurement of a study) in this process."""
     kind = KINDS[cell.kind]
     begin = time.perf_counter()
     result = kind.function()(**cell.options)
@@ -68,7 +68,7 @@ def measure(cell: Cell) -> Found:
 
 @functools.cache
 def sources_of(kind: str) -> str:
-    """Returns the first 16 hexadecimal digits of the SHA-256 of the files of a kind."""
+    """Returns the first 16 hex digits of the SHA-256 of the files that decide a kind's results."""
     known = KINDS[kind]
     digest = hashlib.sha256()
     for name in (known.measure.partition(":")[0], *known.sources):
@@ -78,7 +78,7 @@ def sources_of(kind: str) -> str:
 
 
 def _files(module: str) -> list[Path]:
-    """Returns a module's file, or all of a package."""
+    """Returns the file of a module, or all files of a package."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of studies, as one HTML page and as a JSON file each."""
+"""Writes the judged claims of studies as one HTML page, and as one JSON file for each study.
+
+A finding is a claim of a paper with the measured figures and a verdict.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from cpd_lab.papers.run import is_stale
 from cpd_lab.papers.study import Finding, Measured, Results, Shown, Study, Table
 
 HOLDS = {True: "yes", False: "no", None: "cannot tell"}
-"""The words for a finding's `holds`."""
+"""Maps the verdict `Finding.holds` (True, False or None) to a word."""
 
 
 def summary(study: Study, results: Results) -> dict[str, Any]:
-    """Returns the results of a study's cells, as JSON.
+    """Returns the results of a study's cells (its measurements), as JSON.
 
-    It has machine, versions, tables, findings, and the options and seconds of each cell. `stored`
-    reads the tables back, so that claims can be judged again.
+    The JSON has the CPUs, the versions, the tables, the findings, and the options and seconds of
+    each cell. `stored` reads the tables back, so that claims can be judged again.
     """
     shown = study.show(results)
     return {
@@ -48,18 +51,18 @@ def summary(study: Study, results: Results) -> dict[str, Any]:
 
 
 def stored(summary: dict[str, Any]) -> Measured:
-    """Returns the tables of a summary that was stored, and how many runs each label has."""
+    """Returns the tables of a summary that `summary` made, and the number of runs of each label."""
     tables = [Table(table["title"], table["head"], table["rows"]) for table in summary["tables"]]
     return Measured(tables, Counter(cell["label"] for cell in summary["cells"]))
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Findings as a summary has them."""
+    """Returns findings (judged claims) as a summary stores them: dicts whose verdict is a word."""
     return [{**asdict(finding), "holds": HOLDS[finding.holds]} for finding in findings]
 
 
 def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:
-    """Writes `NAME.json` for each study of which a cell is measured."""
+    """Writes `NAME.json` for each study that has at least one measurement."""
     written = []
     for name, results in every.items():
         if len(results):
@@ -69,10 +72,10 @@ def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:
 
 
 def write_page(every: dict[str, Results], path: Path) -> None:
-    """Writes the page of all studies.
+    """Writes the page of all studies as one HTML file that needs no other file and no network.
 
-    It has the papers' rows with their states and commands, the findings, and each study's tables
-    and pictures. It needs no other file and no network.
+    The page lists the papers' tables and figures with their states and commands, the findings, and
+    the tables and pictures of each study.
     """
     shown = {name: STUDIES[name].show(results) for name, results in every.items() if len(results)}
     write_text(path, _render(every, shown))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of studies, as SVG elements."""
+"""Draws the pictures of studies as SVG elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def curves(
     what: str,
     factor: float = 100.0,
 ) -> str:
-    """Draws a metric of trainings by epoch: each label's mean over seeds, its range shaded."""
+    """Draws a metric of trainings by epoch.
+
+    A line is a label's mean over seeds, a shade its range.
+    """
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, label in enumerate(labels):
@@ -56,7 +59,7 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> str:
-    """Lines through points, by label: places and values."""
+    """Draws a line for each label of `series`, through the points with these x and y values."""
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, (label, (places, values)) in enumerate(series.items()):
@@ -75,7 +78,7 @@ def lines(
 
 
 def histograms(title: str, counts: Mapping[str, Mapping[int, int]], x: str) -> str:
-    """Shares by exponent, one line a label."""
+    """Draws a line for each label: the share of values by exponent."""
     with picture(title, 8, 4.5) as drawn:
         axes = drawn.figure.subplots()
         shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, max(len(counts), 2)))
@@ -94,7 +97,11 @@ _CLASSES = ListedColormap(["#eeeeee", BLUE, ORANGE, GREEN])
 
 
 def grid(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """Classes of pixels as pictures: a column a label, a row a picture, whose rows are digits."""
+    """Draws the classes of pixels as pictures, with a column for each label.
+
+    `columns` maps a label to pictures. A picture is a list of rows of digits, a digit for the class
+    of each pixel.
+    """
     rows = min(len(pictures) for pictures in columns.values())
     with picture(title, 1.5 * len(columns), 1.5 * rows) as drawn:
         every = drawn.figure.subplots(rows, len(columns), squeeze=False)

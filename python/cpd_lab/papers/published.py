@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published samples a second and speed-ups, next to what `cpd.study.step_time` makes of them."""
+"""Compares published training speeds with the predictions of `cpd.study.step_time`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TABLES = {
     "grubic-10": ("ec2-p2", "owner"),
     "grubic-11": ("ec2-p2-nccl", "ring"),
 }
-"""The tables of samples a second: machine and exchange."""
+"""The published tables of samples a second: each with its machine and its exchange."""
 _OF_TABLES = {
     "grubic-6": ("grubic-10", "epoch"),
     "grubic-7": ("grubic-11", "epoch"),
@@ -37,8 +37,11 @@ _OF_TABLES = {
     "grubic-12": ("grubic-10", "scale"),
     "grubic-13": ("grubic-11", "scale"),
 }
-"""Published figures that show a table of samples a second. `rate`: the table itself; `epoch`:
-seconds of an epoch; `scale`: the rate relative to one GPU's."""
+"""Published figures that are computed from a table of samples a second.
+
+`rate`: the table itself. `epoch`: the seconds of an epoch. `scale`: the rate relative to the rate
+of one GPU.
+"""
 FIGURES = (
     *(f"grubic-{number}" for number in range(6, 17)),
     "qsgd-2",
@@ -50,24 +53,28 @@ _HOPPING = ("ring", "hierarchical")
 
 @dataclass(frozen=True)
 class Cell:
-    """A published number and the model's."""
+    """A published number and the number that the cost model predicts for it."""
 
     network: str
     wire: str
     ranks: int
     quantity: str
-    """`rate`: samples a second; `epoch`: seconds; `scale`: the rate relative to one GPU's;
-    `speedup`: of a step, relative to fp32; `messages`: of messages and codec alone; `share`: of a
-    step, that is messages; `price`: dollars of a training."""
+    """The quantity that both numbers measure.
+
+    `rate`: samples a second. `epoch`: seconds of an epoch. `scale`: the rate relative to the rate
+    of one GPU. `speedup`: the speed of a step relative to fp32. `messages`: that speed-up for
+    messages and codec alone. `share`: the share of a step's time that messages take. `price`:
+    dollars for a whole training.
+    """
     published: float
     predicted: float
     relation: str = "="
-    """The meaning of the published number: `=` as it is, `<` and `>` a bound, `~` about."""
+    """The form of the published number. `=`: exact; `<` or `>`: a bound; `~`: approximate."""
     source: str = ""
 
     @property
     def error(self) -> float:
-        """Relative; of a bound 0 where it is kept."""
+        """The prediction's relative error; 0 if it meets a published bound."""
         if (self.relation == "<" and self.predicted <= self.published) or (
             self.relation == ">" and self.predicted >= self.published
         ):
@@ -77,34 +84,38 @@ class Cell:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of a link, fitted to the 32-bit rows of a table."""
+    """The constants of a link between GPUs, fitted to the 32-bit rows of a published table."""
 
     alpha: float
-    """Seconds of a message."""
+    """The fixed time of a message, in seconds."""
     beta: float
     """Bytes a second."""
     shared: float
-    """Bytes a second that the GPUs of a host share; 0: not fitted."""
+    """The bandwidth, in bytes a second, that the GPUs of a host share; 0 if it was not fitted."""
     error: float
-    """The RMS of the relative errors of these rows' samples a second."""
+    """The RMS of the relative errors of the samples a second in the fitted rows."""
     left_out: tuple[tuple[str, int], ...]
-    """Cells that are faster than their computation alone, by the rate of one GPU: network, GPUs."""
+    """The (network, number of GPUs) of each published rate that the fit leaves out.
+
+    Such a training is published as faster than its computation alone, judged by the rate of one
+    GPU.
+    """
 
 
 def check_figure(figure: str) -> None:
-    """Raises ValueError for a figure that is not known, naming the nearest."""
+    """Raises ValueError for an unknown figure; the message suggests the nearest name."""
     if figure not in FIGURES:
         raise ValueError(f"no figure {shown(figure)}{nearest(figure, FIGURES)}")
 
 
 def table_of(figure: str) -> str | None:
-    """Returns the table of samples a second that a figure is, or follows from."""
+    """Returns the table from which a figure is computed, or the figure itself if it is a table."""
     return _OF_TABLES[figure][0] if figure in _OF_TABLES else None
 
 
 @functools.cache
 def table(figure: str) -> tuple[tuple[str, str, int, float], ...]:
-    """Returns the cells of a table: network, wire, GPUs, samples a second."""
+    """Returns a published table as tuples: network, format or codec, GPUs, samples a second."""
     head, *rows = _rows(f"{figure}.csv")
     return tuple(
         (name, wire, int(ranks), float(value))
@@ -121,10 +132,11 @@ def _rows(name: str) -> list[list[str]]:
 
 @functools.cache
 def fit(figure: str, shared: bool = False) -> Fit:
-    """Fits constants to the times of the 32-bit rows, by least squared relative error.
+    """Fits a link's constants to the times of the 32-bit rows, by least squared relative error.
 
-    They are alpha and bandwidth, and, if `shared` is set, what the GPUs of a host share; none is
-    below 0. Cells that are faster than their computation alone are left out: no link explains them.
+    The constants are the time of a message, the bandwidth and, if `shared` is set, the bandwidth
+    that the GPUs of a host share. No constant is negative. The fit leaves out rows that are
+    published as faster than their computation alone, because no link explains them.
     """
     name, exchange = _TABLES[figure]
     left_out, columns, targets, cells = [], [], [], []
@@ -156,7 +168,7 @@ def fit(figure: str, shared: bool = False) -> Fit:
 
 
 def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
-    """Returns the numbers of least squares that are at least 0, by trying which of them are 0."""
+    """Solves least squares with unknowns that are at least 0, by trying which unknowns are 0."""
     count = columns.shape[1]
     best, coefficients = math.inf, np.zeros(count)
     for size in range(1, count + 1):
@@ -172,12 +184,11 @@ def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
 
 
 def compared(figure: str, codec_gbps: float | None = None, shared: bool = False) -> list[Cell]:
-    """Returns every published number of a figure, and the model's.
+    """Returns every published number of a figure with the number that the cost model predicts.
 
-    Tables take the constants of `fit`, others the constants of `machines.toml`. The time of a
-    codec, which no paper publishes for its GPUs, is 0 unless it is given.
-
-    Raises ValueError for an unknown figure.
+    Figures that are tables use the constants of `fit`; other figures use the constants of
+    `machines.toml`. No paper publishes the time that a codec takes on its GPUs; that time is 0
+    unless it is given. Raises ValueError for an unknown figure.
     """
     check_figure(figure)
     rate = _NO_CODEC if codec_gbps is None else codec_gbps
@@ -214,7 +225,7 @@ def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
 
 
 def _in(quantity: str, net: str, rate: float) -> float:
-    """Samples a second as another quantity."""
+    """Converts `rate`, in samples a second, to the quantity `epoch`, `scale` or `rate`."""
     of = Network(net)
     if quantity == "epoch":
         return (of.examples or 0) / rate
@@ -234,9 +245,10 @@ def _step(
     batch: int | None = None,
     compute: float | None = None,
 ) -> StepTime:
-    """Returns a step.
+    """Returns the predicted time of a training step.
 
-    A codec that cannot hop sends as many bytes by a sum in binary32 that does.
+    If a codec cannot use `exchange`, the result is for a binary32 all-reduce that sends as many
+    bytes as the codec would.
     """
     spec = all_reduce_of(wire, exchange, group_size)
     if spec.exchange != exchange:
@@ -255,12 +267,11 @@ def _step(
 
 
 def all_reduce_of(wire: str, exchange: str | None = None, group_size: int | None = None) -> Reduce:
-    """Returns the all-reduce of a text with another exchange and its groups.
+    """Returns the all-reduce of the text `wire`, with another exchange and group size.
 
-    A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
-    `hierarchical`.
-
-    Raises ValueError as `cpd.Reduce`.
+    The exchanges `ring` and `hierarchical` pass partial sums on. A compressor cannot encode partial
+    sums, so with a compressor these two values leave the exchange as it is. Raises ValueError in
+    the same cases as `cpd.Reduce`.
     """
     spec = as_reduce(wire)
     if exchange is not None and not (spec.format is None and exchange in _HOPPING):
@@ -329,11 +340,14 @@ def _claimed(row: dict[str, str], rate: float) -> Cell:
 
 
 _PRICES = (("alexnet", "resnet50", 600.0), ("resnet50", "resnet152", 1500.0))
-"""Networks, and how much more dollars the second one's training takes."""
+"""(Cheaper network, costlier network, published difference of their training costs in dollars)."""
 
 
 def _prices(rate: float) -> list[Cell]:
-    """Returns the prices of whole trainings with 8 bits by NCCL, on the cheapest number of GPUs."""
+    """Returns the differences in price between whole trainings with 8 bits by NCCL.
+
+    Each training uses the number of GPUs that makes it cheapest.
+    """
     on = Machine("ec2-p2-nccl")
 
     def price(net: str) -> tuple[float, int]:
@@ -366,11 +380,11 @@ def _prices(rate: float) -> list[Cell]:
 
 
 def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[float, float]]:
-    """Returns the speed-up of a step of AlexNet by fewer bits on 8 GPUs by NCCL.
+    """Returns the speed-up of a training step of AlexNet by fewer bits, on 8 GPUs by NCCL.
 
-    Its gradients are `multiples` times as large and its computation stays the same (Grubic et al.
-    2018, Fig. 16 right). Each pair is megabytes a GFLOP, and the speed-up, which is below 32 /
-    bits.
+    The gradients are `multiples` times as large as AlexNet's, with the same computation (Grubic et
+    al. 2018, Fig. 16 right). The result has a pair for each multiple: the megabytes of gradients a
+    GFLOP, and the speed-up, which is below 32 / bits.
     """
     on, of = Machine("ec2-p2-nccl"), Network("alexnet")
     gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)
@@ -388,5 +402,5 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
 
 
 def rms(cells: Sequence[Cell]) -> float:
-    """Returns the RMS of relative errors."""
+    """Returns the RMS of the relative errors of the predictions; 0 for an empty list."""
     return math.sqrt(sum(cell.error**2 for cell in cells) / len(cells)) if cells else 0.0

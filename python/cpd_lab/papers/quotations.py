@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that the papers state, by row and label: `quotations`, `labels_of`, `quoted`."""
+"""The values that the papers state, by table or figure and label.
+
+The functions are `quotations`, `labels_of` and `quoted`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from cpd.numeric.shown import shown
 
 @dataclass(frozen=True)
 class Quotation:
-    """A value, or a sentence, of a paper's text.
+    """A value, or a sentence, that a paper's text states.
 
     Attributes:
         paper, row: names of papers.toml, such as `aps` and `T5`.
-        label: names the value within the row.
-        place: `Table N`, `Figure N` or `section N` of the paper.
-        near: the words before the value in the paper's text. No digit stands between the two.
-            Empty: the value itself is searched.
-        value: the paper's value or words.
+        label: the name of the value within the row.
+        place: where the paper states it: `Table N`, `Figure N` or `section N`.
+        near: the words before the value in the paper's text, without a digit between them and the
+            value. If empty, the text is searched for the value itself.
+        value: the value, or the words, as the paper prints them.
     """
 
     paper: str
@@ -51,7 +54,7 @@ def quotations() -> tuple[Quotation, ...]:
 
 
 def labels_of(row: str) -> dict[str, str]:
-    """Returns a row's quoted values by label; empty for a row without quotations."""
+    """Returns the values that a paper's table or figure states, by label; empty for no values."""
     return {
         quotation.label: quotation.value
         for quotation in quotations()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cells of studies and keeps each in a file: `run`, `kept`."""
+"""Measures the cells of studies and stores each result in a file: `run`, `kept`.
+
+A cell is one measurement of a study.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from cpd_lab.papers.kinds import VERSION, measure, sources_of
 from cpd_lab.papers.study import Cell, Found
 
 CELL_BYTES = 1 << 18
-"""A cell's file takes less."""
+"""The greatest size of a measurement's file, in bytes. The check of free disk space uses it."""
 
 
 def run(
@@ -31,21 +34,21 @@ def run(
     done: Callable[[Found], None] | None = None,
     tell: Telling = warn,
 ) -> list[Found]:
-    """Returns the cells' results, in their order.
+    """Returns the results of cells (measurements of studies), in the order of `cells`.
 
-    Results that `folder` has are read, the others are measured now. Interrupted, it preserves what
-    is measured.
+    Reads the results that `folder` has and measures the other cells. An interrupted call preserves
+    the results that are complete.
 
     Args:
         cells: the cells to measure; equal ones are measured once.
         folder: stores a file for each cell in its subfolder `cells`. A damaged file is reported by
             `tell` and its cell measured again.
-        jobs: processes of this machine, or a cluster's jobs; default 1.
-        again: returns True for a result of `folder` that is to be measured again, such as
-            `is_stale`; default None: none is.
+        jobs: the number of processes on this machine, or of jobs on the cluster; default 1.
+        again: is called with each result of `folder` and returns True to measure that cell again,
+            as `is_stale` does; default None: no cell is measured again.
         cluster: as in `cpd.study.sweep`; default None.
         cluster_options: as in `cpd.study.sweep`; default None.
-        done: is called with each cell: first with those of the folder.
+        done: is called with each result, first with the results that were read from the folder.
         tell: reports a damaged file; default: a warning.
 
     Returns:
@@ -79,7 +82,7 @@ def run(
 
 
 def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
-    """Yields the results of those cells that the folder has."""
+    """Yields the measurements that `folder` has stored, in the order of `cells`."""
     store = Store(folder / "cells")
     for cell in cells:
         measurement = store.read(cell.key, functools.partial(_read, cell), tell)
@@ -88,7 +91,7 @@ def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
 
 
 def is_stale(found: Found) -> bool:
-    """Returns whether the sources that decide the result, or the version, have changed."""
+    """Returns True if CPD's version, or a source file that decides the result, has changed."""
     return (found.version, found.sources) != (VERSION, sources_of(found.cell.kind))
 
 
@@ -120,7 +123,7 @@ def _measured(store: Store, cells: Sequence[Cell]) -> Iterator[Found]:
 
 
 def _read(cell: Cell, body: dict[str, Any]) -> Found:
-    """Raises KeyError or TypeError for a body that is none."""
+    """Returns the result in a stored file. Raises KeyError or TypeError for an invalid file."""
     names = ("result", "seconds", "cpu", "version", "sources")
     measurement = Found(cell, **{name: body[name] for name in names})
     if not isinstance(measurement.result, dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements that take no training: what one factor or one dot product comes to."""
+"""Measurements that need no training: a multiplication by a factor, and a dot product."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from cpd import ops
 
 
 def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, Any]:
-    """Values of a format, multiplied by a factor in binary32, cast to the format, divided again.
+    """Multiplies values by a factor, rounds to the format, divides again, and compares.
 
-    Returns lists: `values`, cast to the format, `scaled`: after the way there and back, and `same`:
-    which are as before.
+    The factor is applied in binary32. Returns three lists: `values`, the values rounded to the
+    format; `scaled`, the values after multiplication and division; `same`, whether the two are
+    equal.
     """
     x = ops.cast(np.asarray(values, np.float32), format)
     product = ops.cast(x * np.float32(factor), format)
@@ -23,10 +24,11 @@ def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, A
 
 
 def dot_product(format: str, a: list[float], b: list[float]) -> dict[str, Any]:
-    """Computes a dot product in a format: cast once at the end, and rounded at each step.
+    """Computes a dot product in a format in two ways: rounded once at the end, and at each step.
 
-    QPyTorch emulates by the first way, CPD by the second: each product and sum is rounded. `steps`
-    are the sums after each term, `exact` is in binary64.
+    QPyTorch emulates a format in the first way. CPD emulates it in the second way: it rounds each
+    product and each sum. In the result, `steps` has the rounded sum after each term, and `exact` is
+    the sum in binary64.
     """
     x, y = (ops.cast(np.asarray(v, np.float32), format) for v in (a, b))
     exact = float(np.dot(x.astype(np.float64), y.astype(np.float64)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies: `Cell`, one measurement; `Study`, a table of them; `Shown`, their results."""
+"""The types of a study: `Cell` is a measurement, `Study` a table of cells, `Shown` its results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from cpd.study.store import digest
 
 Size = Literal["smoke", "small", "full"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "full")
-"""`smoke`: seconds, one of each kind. `small`: minutes on two cores. `full`: the paper's settings
-where the models and the data can be had; `Study.full` says what they are."""
+"""The extent of a study's run.
+
+`smoke`: one measurement of each kind, in seconds. `small`: minutes on two cores. `full`: the
+paper's settings, where its models and data are available; `Study.full` describes the settings.
+"""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement.
+    """One measurement of a study.
 
     Attributes:
-        kind: the name of what is measured, in `cpd_lab.papers.kinds.KINDS`.
-        options: all that decides the result, as JSON: with the kind the cell's key.
-        label: the row of a table to which it belongs; cells of other seeds share it.
-        minutes: an estimate on two cores.
+        kind: the name of the kind of measurement, in `cpd_lab.papers.kinds.KINDS`.
+        options: everything that decides the result, as JSON. Kind and options form the cell's key.
+        label: the label of the table's row to which the cell belongs. The cells of one row differ
+            in their seeds.
+        minutes: the estimated time on two cores, in minutes.
     """
 
     kind: str
@@ -36,7 +40,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The name of its file."""
+        """The name, without `.json`, of the file that stores the measurement's result."""
         return digest({"kind": self.kind, "options": self.options})
 
 
@@ -45,9 +49,12 @@ class Found:
     """A measured cell.
 
     Attributes:
-        result: what its kind measures, as JSON.
-        seconds: how long that took, and the `cpu` on which.
-        version, sources: of the library, and the digest of the files that decide the result.
+        cell: the cell.
+        result: the measured values, as JSON.
+        seconds: the time of the measurement, in seconds.
+        cpu: the CPU on which it ran.
+        version: CPD's version.
+        sources: the digest of the source files that decide the result.
     """
 
     cell: Cell
@@ -60,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds."""
+    """The values of one figure, such as an accuracy, for several seeds."""
 
     values: tuple[float, ...]
 
@@ -70,14 +77,14 @@ class Spread:
         return statistics.fmean(self.values)
 
     def text(self, digits: int = 1, factor: float = 1.0) -> str:
-        """'48.0 (46.1 … 49.2)'; of one seed '48.0'."""
+        """Returns the mean and the range, such as '48.0 (46.1 … 49.2)', or '48.0' for one seed."""
         low, high = factor * min(self.values), factor * max(self.values)
         mean = f"{factor * self.mean:.{digits}f}"
         return mean if len(self.values) == 1 else f"{mean} ({low:.{digits}f} … {high:.{digits}f})"
 
 
 class Results:
-    """A study's measured cells, in the study's order."""
+    """The finished measurements of a study, in the study's order."""
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.found = list(found)
@@ -90,22 +97,22 @@ class Results:
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the rows, each once."""
+        """The labels of the table's rows, each once."""
         return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
-        """Returns a row's cells, one a seed."""
+        """Returns the finished measurements of a table's row, one for each seed."""
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """Returns a figure of the results of a row; None where nothing of it is measured."""
+        """Returns `figure` of each result of a table's row; None if the row is not measured."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; the first column names rows."""
+    """A table of texts. The first column has the labels of the rows."""
 
     title: str
     head: Sequence[str]
@@ -114,14 +121,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of a paper and what was measured.
+    """A claim of a paper, and the figures that were measured for it.
 
     Attributes:
-        row: of papers.toml, such as `aps.T4`.
-        claim: a sentence.
-        paper, ours: the figures.
-        holds: whether ours bear the claim out; None where they cannot tell, as with one seed.
-        why: a sentence on the difference, where there is one.
+        row: the row of papers.toml, such as `aps.T4`.
+        claim: the claim, as a sentence.
+        paper: the paper's figures.
+        ours: the measured figures.
+        holds: True if the measured figures support the claim, False if they contradict it, None if
+            they cannot decide, as with one seed.
+        why: a sentence on the difference from the paper; empty if it needs no explanation.
     """
 
     row: str
@@ -134,7 +143,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown:
-    """The tables and pictures of a study's results. `pictures`: SVG elements by their titles."""
+    """The tables, the judged claims (findings) and the pictures of a study.
+
+    `pictures` maps a title to an SVG element.
+    """
 
     tables: Sequence[Table] = ()
     findings: Sequence[Finding] = ()
@@ -144,22 +156,23 @@ class Shown:
 
 @dataclass(frozen=True)
 class Measured:
-    """A study's tables, from which its claims are judged.
+    """The tables by which a study's claims are judged.
 
-    They are the same tables that are printed and stored, so a stored result can be judged again.
+    The same tables are printed and stored, so a stored result can be judged again.
 
     Attributes:
         tables: the study's tables.
-        seeds: how many runs each label has.
+        seeds: maps a label to its number of runs.
     """
 
     tables: Sequence[Table]
     seeds: Mapping[str, int]
 
     def text(self, label: str, column: str | None = None) -> str | None:
-        """Returns a cell of the first table with this row, in the second column or under this head.
+        """Returns the entry of row `label` in the first table that has such a row.
 
-        None if the row is missing or not run.
+        `column` is the head of the column; by default the second column is read. Returns None if
+        the row is missing or was not run.
         """
         for table in self.tables:
             number = 1 if column is None else _index(table.head, column)
@@ -169,7 +182,10 @@ class Measured:
         return None
 
     def range(self, label: str, column: str | None = None, runs: str | None = None) -> Range | None:
-        """Returns a cell as a range over seeds. `runs`: the label of its runs; default: the row."""
+        """Returns the entry of row `label` as a range over seeds; None as in `text`.
+
+        `runs` is the label whose runs count as seeds; it defaults to `label`.
+        """
         text = self.text(label, column)
         return None if text is None else Range.read(text, self.seeds.get(runs or label, 0))
 
@@ -184,7 +200,7 @@ _RANGE = re.compile(rf"({_NUMBER})(?: \(({_NUMBER}) … ({_NUMBER})\))?")
 
 @dataclass(frozen=True)
 class Range:
-    """A figure over seeds as a table has it: rounded, with its mean."""
+    """The mean and the range of a figure over seeds, rounded as a table prints them."""
 
     low: float
     mean: float
@@ -204,16 +220,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Study:
-    """A table of cells, and how it is read.
+    """A table of cells (measurements), and the functions that read their results.
 
     Attributes:
-        name: of the command, `cpd study run NAME`.
-        text: what it asks, in a line.
-        cells: makes the cells of a size, for seeds 0 … n - 1.
-        draw: makes tables and pictures of what is measured, which may be a part of the cells.
-        judge: judges the papers' claims by the tables alone.
-        full: describes what size full runs. It begins with 'as small' if both sizes have the same
-            cells.
+        name: the study's name in `cpd study run NAME`.
+        text: the question that the study asks, in one line.
+        cells: returns the cells of a size, for the seeds 0 … n - 1.
+        draw: makes tables and pictures of the measured cells. Some cells may be missing.
+        judge: judges the paper's claims by the tables alone.
+        full: describes the settings of size `full`. It begins with 'as small' if the sizes `small`
+            and `full` have the same cells.
     """
 
     name: str
@@ -224,7 +240,7 @@ class Study:
     full: str
 
     def show(self, results: Results) -> Shown:
-        """Returns the tables, the pictures and the findings of what is measured."""
+        """Returns the tables, pictures and judged claims of the finished measurements."""
         drawn = self.draw(results)
         seeds = {label: len(results.of(label)) for label in results.labels}
         return replace(drawn, findings=self.judge(Measured(drawn.tables, seeds)))

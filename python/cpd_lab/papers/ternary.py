@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of ternary gradients: `ternary`."""
+"""The function `ternary`, which measures the gradients that TernGrad makes ternary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from cpd_lab.train import sampled_gradients, train
 Array = npt.NDArray[np.float32]
 _CLIP = 2.5
 _BINS = np.linspace(-5.125, 5.125, 42)
-"""The bins of histograms, in standard deviations: a quarter each, one around 0."""
+"""The edges of the histograms' bins, in standard deviations.
+
+A bin is a quarter of a standard deviation wide, and one bin has 0 in its middle.
+"""
 
 
 def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
@@ -23,17 +26,19 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
 
     Args:
         workers: the number of workers; their ternary gradients are averaged.
-        micro_batch: images of a worker's gradient.
-        **options: of the training before.
+        micro_batch: the number of images of a worker's gradient.
+        **options: the options of `TrainOptions` for the training that precedes.
 
     Returns:
-        A dict of three keys.
-
-        - `bounds`: ‖g‖∞ ‖g‖₁ / ‖g‖² of worker 0's gradient (TernGrad, section 3.3): with one scaler
-          for all layers, one a layer, and one a layer of clipped values. Layers' products add up.
-        - `zeros`: of each weight the share of zeros of a worker's ternary gradient.
-        - `histograms`: of the first convolution and the largest matrix, counts by value in standard
-          deviations: as it is, clipped at 2.5 of them, ternary, averaged over workers.
+        A dict with three keys.
+        - `bounds`: ‖g‖∞ ‖g‖₁ / ‖g‖² of worker 0's gradient (TernGrad, section 3.3). It has three
+          values: with one scaler for all layers, with one scaler for each layer, and with one
+          scaler for each layer of clipped gradients. With several scalers, the numerator and the
+          denominator are summed over the layers.
+        - `zeros`: for each weight tensor, the share of zeros in a worker's ternary gradient.
+        - `histograms`: counts by value, in standard deviations, for the first convolution and the
+          largest matrix. Each has four stages: the gradient as it is, clipped at 2.5 deviations,
+          ternary, and averaged over workers.
     """
     chosen = chosen_options(options)
     data = chosen.load_data()
@@ -61,7 +66,7 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
 
 
 def clipped(g: Array) -> Array:
-    """Values beyond 2.5 standard deviations (around 0, equation 21) become these."""
+    """Returns the gradient, clipped to 2.5 standard deviations around 0 (equation 21)."""
     limit = np.float32(_CLIP * g.std())
     return np.clip(g, -limit, limit)
 
@@ -75,14 +80,14 @@ def _bounds(layers: list[Array]) -> dict[str, float]:
 
 
 def _bound(layers: list[Array]) -> float:
-    """Returns the sum of ‖g‖∞ ‖g‖₁ divided by the sum of ‖g‖², in binary64."""
+    """Returns the sum of ‖g‖∞ ‖g‖₁ over the layers, divided by their sum of ‖g‖², in binary64."""
     every = [g.astype(np.float64) for g in layers]
     above = sum(float(np.abs(g).max() * np.abs(g).sum()) for g in every)
     return above / (sum(float((g * g).sum()) for g in every) or 1.0)
 
 
 def _drawn(weights: list[tuple[str, int, int]]) -> set[str]:
-    """Returns the first convolution's weight and the largest matrix."""
+    """Returns the names of the tensors with histograms: first convolution and largest matrix."""
     kernels = [name for name, dimensions, _ in weights if dimensions == 4]
     matrices = [(size, name) for name, dimensions, size in weights if dimensions == 2]
     return {*kernels[:1], *([max(matrices)[1]] if matrices else [])}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements that train a model: `trained`, `masks`."""
+"""Functions that train a model and return its metrics: `trained` and `masks`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cpd_lab.train import TrainOptions, TrainResult, train
 
 
 def trained(**options: Any) -> dict[str, Any]:
-    """Trains by `cpd_lab.train.TrainOptions(**options)`.
+    """Trains by `cpd_lab.train.TrainOptions(**options)` and returns a dict.
 
-    Returns the curves by metric, the loss of every epoch, the metric that counts at the end
-    (`final`), the epoch of a divergence, the share of nonzero contributions that the cast turned
-    to zero (`lost`), the sums that overflowed, the share of the parameters that was quantized, the
-    bytes a node sends in a step and whether that count is exact, the steps, and `command`, which
-    repeats the run.
+    The dict has the curves by metric, the loss of every epoch, the main metric at the end
+    (`final`), and the epoch of a divergence. On the all-reduce it has the share of nonzero
+    contributions that the cast turned into zero (`lost`), the sums that overflowed, and the share
+    of the parameters that was quantized. It also has the bytes that a node sends in a step, whether
+    that count is exact, and the number of steps. `command` is the command that repeats the run.
     """
     chosen = chosen_options(options)
     return _summary(_train(chosen))
 
 
 def masks(pictures: int, **options: Any) -> dict[str, Any]:
-    """Trains a segmentation as `trained` does, and returns its masks too.
+    """Trains a segmentation, and returns the result of `trained` with the predicted masks.
 
-    `truth` and `masks` are the classes of each pixel of the first held-out pictures, as rows of
-    digits.
+    `truth` and `masks` are the true and the predicted classes of the first held-out pictures. A
+    picture is a list of rows of digits, a digit for each pixel.
     """
     chosen = chosen_options(options)
     data = chosen.load_data()
@@ -44,7 +44,7 @@ def masks(pictures: int, **options: Any) -> dict[str, Any]:
 
 
 def chosen_options(options: dict[str, Any]) -> TrainOptions:
-    """Returns the options of a cell, whose tuples are lists in JSON."""
+    """Returns the `TrainOptions` of a measurement's options; lists, as in JSON, become tuples."""
     lists = {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     return TrainOptions(**{**options, **lists})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of workers that average their weights: `weights`."""
+"""The function `weights`, which trains workers that average their weights after each epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpd_lab.train.loop import deterministic
 
 _CLASSES = 10
 _SIZES = (64, 392, 50, _CLASSES)
-"""Øland and Raj's net has 784 inputs, for MNIST."""
+"""The number of inputs of Øland and Raj's network, which is for MNIST."""
 
 
 def weights(
@@ -34,27 +34,28 @@ def weights(
     batch: int,
     images: int = 1438,
 ) -> dict[str, Any]:
-    """Trains a net of tanh units on scikit-learn's digits as Øland and Raj do.
+    """Trains a network of tanh units on scikit-learn's digits, as Øland and Raj do.
 
-    Each worker trains on its own share of the images, for an epoch; then the average of the
-    weights, which `wire` carries, takes the place of each worker's.
+    Each worker trains for an epoch on its own share of the images. Then every worker continues from
+    the average of all workers' weights, which are sent in `wire`.
 
     Args:
-        wire: of the weights, a codec or a format.
+        wire: the codec or the format in which workers send weights.
         workers: the number of workers.
         epochs: the number of epochs.
-        seed: of the first weights and the shuffles.
-        lr: the rate of plain SGD.
-        decay: the factor of the rate after each epoch.
-        l1: the factor of the sum of weights' magnitudes in the loss.
-        batch: images of a step.
-        images: of the training part, in all.
+        seed: the seed of the first weights and of the shuffles.
+        lr: the learning rate of plain SGD.
+        decay: the factor by which the rate is multiplied after each epoch.
+        l1: the factor of the L1 norm of the weights in the loss.
+        batch: the number of images of a step.
+        images: the number of training images of all workers together.
 
     Returns:
-        By epoch, `accuracy` on the held-out images, and by layer and epoch: `bits` that the codec
-        chose (the mean over workers), `bits_a_value` that were encoded, `rms` of the gradient of
-        the last step, and `entropy` in bits of the weights in 16 bins between their least and
-        greatest.
+        A dict. `accuracy` has the held-out accuracy by epoch. The other entries are by layer and
+        epoch: `bits`, the bits that the codec chose (the mean over workers); `bits_a_value`, the
+        bits sent for each value; `rms` of worker 0's gradient in the last step; `entropy` in bits
+        of worker 0's weights before averaging, in 16 bins between the least and the greatest
+        weight.
     """
     data = load_digits().first(images, 359)
     with deterministic(), torch.random.fork_rng(devices=[]):

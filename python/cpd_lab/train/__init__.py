@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains real networks over several nodes, whose gradients one CPD all-reduce sums.
+"""Trains real networks over several nodes; one CPD all-reduce sums the nodes' gradients.
 
-Loaded when they are first used: all but `TrainOptions`, the tables and the schedules import torch.
+Importing the package loads `TrainOptions`, the tables and the schedules only. All other names
+import torch and are loaded at their first use.
 """
 
 import importlib

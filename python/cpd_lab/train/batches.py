@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-batches of a training: `Batches`."""
+"""`Batches` deals a training's inputs to the nodes, in micro-batches."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from cpd_lab.train.images import AUGMENTS, CROP, centred
 from cpd_lab.train.options import TrainOptions
 
 Micro = tuple[Tensor, Tensor]
-"""Inputs and targets of one node and step."""
+"""The inputs and the targets of one node in one step."""
 
 
 class Batches:
-    """The micro-batches of this process's nodes.
+    """The micro-batches of the nodes of this process.
 
-    Every epoch has its own shuffle. The digits are shuffled by `epoch_order`; of other data one
-    generator of torch, from the seed, shuffles and augments. Each step takes the next
-    nodes * batch inputs, `batch` for every node in turn; what is left over at the end is left out.
+    Every epoch has its own shuffle. `epoch_order` shuffles the digits. For other data, one torch
+    generator, which starts from `options.seed`, shuffles and augments. Each step takes the next
+    nodes * batch inputs of the shuffle: `batch` inputs for each node in turn. Inputs that do not
+    fill a last step are left out of the epoch.
 
     Args:
         options: the options of the training.
-        data: the data.
+        data: the data of the training.
         mine: the nodes of this process.
 
     Attributes:
@@ -57,13 +58,16 @@ class Batches:
                 yield [(parts[node], self._data.train_y[rows[node]]) for node in self._mine]
 
     def tested(self, data: Data) -> Data:
-        """Returns the data with held-out images as large as the images of the training."""
+        """Returns the data with held-out images of the size of the training images.
+
+        Only `augment="crop24"` changes the size: the middle of each held-out image is then cut out.
+        """
         if self._options.augment != "crop24":
             return data
         return replace(data, test_x=centred(data.test_x, CROP))
 
     def _order(self, epoch: int) -> Tensor:
-        """[step, node, place in the micro-batch]: numbers of inputs."""
+        """Returns the numbers of an epoch's inputs, by [step, node, index in the micro-batch]."""
         options, count = self._options, len(self._data.train_x)
         if options.data == "digits":
             order = epoch_order(options.seed, epoch, count, options.nodes, options.batch)

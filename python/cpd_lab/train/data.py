@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a training and its measurement: `Data`."""
+"""`Data`: the inputs and targets with which a model is trained and measured."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Kind = Literal["classes", "pixels", "text"]
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs and targets of a training part and a held-out part.
+    """The inputs and the targets of a training part and of a held-out part.
 
     Attributes:
-        train_x, test_x: the inputs, one in each row.
-        train_y, test_y: their targets, int64: a class for each input, pixel or character.
-        source: the name that results are quoted with.
-        classes: the number of classes; of a text the number of characters.
-        kind: `"classes"`: N inputs of any shape, N targets; a model gives N x classes.
-            `"pixels"`: N x C x H x W and N x H x W; a model gives N x classes x H x W. `"text"`:
-            N x T characters and those that follow them; a model gives N x T x classes.
+        train_x, test_x: the inputs of the two parts; the first dimension counts inputs.
+        train_y, test_y: the targets, int64: a class for each input, pixel or character.
+        source: the name of the data, which results quote.
+        classes: the number of classes; for a text the number of different characters.
+        kind: the kind of targets. `"classes"`: N inputs of any shape have N targets, and a model
+            returns N x classes. `"pixels"`: inputs are N x C x H x W, targets N x H x W, and a
+            model returns N x classes x H x W. `"text"`: inputs are N x T characters, targets the N
+            x T characters that follow them, and a model returns N x T x classes.
     """
 
     train_x: Tensor
@@ -35,12 +36,15 @@ class Data:
     kind: Kind = "classes"
 
     def to(self, device: str) -> Data:
-        """This data on another device."""
+        """Returns a copy of the data whose tensors are on `device`."""
         names = ("train_x", "train_y", "test_x", "test_y")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def first(self, images: int, tests: int) -> Data:
-        """Returns the first inputs of each part. Raises ValueError for unavailable numbers."""
+        """Returns the data with the first `images` training inputs and `tests` held-out inputs.
+
+        Raises ValueError if a number is below 1 or above the number of available inputs.
+        """
         for name, count, available in (
             ("images", images, len(self.train_x)),
             ("tests", tests, len(self.test_x)),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels.
+"""Loads scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels, and shuffles them.
 
-`load_digits` reads them from that package; `epoch_order` shuffles.
+`load_digits` reads the images from scikit-learn; `epoch_order` shuffles the images of an epoch.
 """
 
 from importlib.util import find_spec
@@ -41,10 +41,10 @@ def load_digits() -> Data:
 
 
 def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
-    """Returns the 1797 × 64 pixels, 0…16, and the digits.
+    """Returns the 1797 × 64 pixels, with values 0…16, and the digits.
 
-    Read from scikit-learn's own file where it has the usual place: importing the package takes two
-    seconds.
+    Reads the file in scikit-learn's folder if the file exists, because importing scikit-learn takes
+    two seconds.
     """
     package = find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
@@ -59,11 +59,11 @@ def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
 
 
 def epoch_order(seed: int, epoch: int, count: int, nodes: int, batch: int) -> npt.NDArray[np.int64]:
-    """Returns the images of one epoch: [step, node, position in the node's micro-batch].
+    """Returns the numbers of an epoch's images, by [step, node, index in the node's micro-batch].
 
-    Every epoch has its own shuffle of all `count` images. Each step takes the next nodes · batch of
-    them, `batch` for every node in turn; the last count mod (nodes · batch) images of the shuffle
-    are left out of that epoch, so that all micro-batches have the same shape.
+    Every epoch has its own shuffle of all `count` images. Each step takes the next nodes · batch
+    images of the shuffle: `batch` images for each node in turn. The last count mod (nodes · batch)
+    images are left out of the epoch, so all micro-batches have the same shape.
     """
     shuffle = np.random.RandomState([seed, epoch]).permutation(count)
     steps = count // (nodes * batch)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10, read from local files, and its augmentations.
-
-`load_cifar10`, `AUGMENTS`, `centred`.
-"""
+"""Reads CIFAR-10 from local files (`load_cifar10`) and augments its images (`AUGMENTS`)."""
 
 from __future__ import annotations
 
@@ -33,24 +30,36 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def data_folder() -> Path:
-    """Returns `$CPD_DATA`, else `../shared/data`, relative to the working directory."""
+    """Returns the folder `$CPD_DATA`; if it is not set, the relative path `../shared/data`."""
     return Path(os.environ.get("CPD_DATA", "../shared/data"))
 
 
 def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
-    """Returns the first images of each part, N x 3 x 32 x 32.
+    """Returns the first images of CIFAR-10's training and test parts, N x 3 x 32 x 32.
 
-    They are read from `folder` or its subfolder cifar10, and standardized channel by channel with
-    the training part's mean and deviation. `source` is `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is
-    lossy: accuracies are quoted with it.
+    Reads the images from `folder` or from its subfolder cifar10. Standardizes each channel with the
+    mean and the deviation of the training part. The result's `source` is `CIFAR-10`, or `CIFAR-10
+    (JPEG)` for lossy JPEG files, which change accuracies.
 
-    Two forms are known: the folder cifar-10-batches-py of
-    https://www.cs.toronto.edu/~kriz/cifar.html (pickles: only from a trusted source), and
-    cifar10-jpeg.npz: JPEG bytes end to end as `train_jpeg` (uint8), where each begins and the last
-    ends as `train_offset`, `train_label`, and the same for `test`, which Pillow decodes.
+    Two forms of the data are supported:
 
-    Raises FileNotFoundError, which says what file to put where; ValueError for numbers of images
-    that are not there.
+    - the folder cifar-10-batches-py of https://www.cs.toronto.edu/~kriz/cifar.html. The files are
+      pickles; read them only from a trusted source.
+    - the file cifar10-jpeg.npz, which Pillow decodes. `train_jpeg` (uint8) holds all JPEG files end
+      to end. `train_offset` holds the start of each file and the end of the last one. `train_label`
+      holds the classes. The names with `test` in place of `train` hold the test part.
+
+    Args:
+        folder: the folder with the data.
+        train: the number of training images; default all 50,000.
+        test: the number of test images; default all 10,000.
+
+    Returns:
+        The data, with float32 inputs and int64 targets.
+
+    Raises:
+        FileNotFoundError: if no data are found. The message says which file to put where.
+        ValueError: if the data have fewer images than requested.
     """
     for place in (folder, folder / "cifar10"):
         if (place / JPEG).exists():
@@ -74,17 +83,19 @@ def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
 
 
 def augmented(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Returns each image moved by -4…4 pixels both ways, and every second one mirrored.
+    """Returns each image moved by -4…4 pixels in both directions and, at random, mirrored.
 
-    The rest is filled with 0. `draw`, on the CPU, decides.
+    A pixel without a source pixel becomes 0. An image is mirrored with probability 1/2. `draw` is a
+    generator on the CPU, which makes all random choices.
     """
     return _windows(F.pad(images, (4, 4, 4, 4)), images.shape[-1], draw)
 
 
 def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Returns images as `augmented`, filled by reflection, with a square of 8 x 8 pixels set to 0.
+    """Returns images as `augmented` does, with a random square of 8 x 8 pixels set to 0.
 
-    It is Cutout, as DavidNet's authors use it.
+    Unlike in `augmented`, pixels beyond the edge come from a reflection. The square is Cutout, as
+    DavidNet's authors use it.
     """
     windows = _windows(F.pad(images, (4, 4, 4, 4), mode="reflect"), images.shape[-1], draw)
     across = torch.arange(images.shape[-1])
@@ -95,9 +106,9 @@ def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def cropped(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Returns a window of 24 x 24 pixels of each image, every second one mirrored.
+    """Returns a random window of 24 x 24 pixels of each image, mirrored with probability 1/2.
 
-    TensorFlow's CIFAR-10 model does so (without its changes of brightness and contrast).
+    TensorFlow's CIFAR-10 model does the same, but also changes brightness and contrast.
     """
     return _windows(images, CROP, draw)
 
@@ -118,7 +129,7 @@ AUGMENTS: dict[str, Callable[[Tensor, torch.Generator], Tensor] | None] = {
 
 
 def _windows(images: Tensor, side: int, draw: torch.Generator) -> Tensor:
-    """Returns a square of each image, drawn, and every second one mirrored."""
+    """Returns a random `side` x `side` window of each image, mirrored with probability 1/2."""
     count, channels, height, _ = images.shape
     down, right = torch.randint(height - side + 1, (2, count, 1), generator=draw)
     mirrored = torch.randint(2, (count, 1), generator=draw).bool()
@@ -144,8 +155,9 @@ def _decoded(stored: np.lib.npyio.NpzFile, name: str, count: int) -> tuple[Bytes
     images = [
         np.asarray(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))) for i in range(count)
     ]
-    # In the order that the pickles have: with channels last, torch's convolutions sum in another,
-    # and oneDNN 3.12's write beyond their memory (1 x 1, a stride, few channels).
+    # Store the pixels channel by channel, as the pickles do. With channels last, torch's
+    # convolutions sum in another order. Some convolutions of oneDNN 3.12 (1 x 1, with a stride, few
+    # channels) then even write beyond their memory.
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), labels[:count]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists a model's parameter tensors without making the model (`layers_of`).
+"""Lists a model's parameter tensors, which the lab calls layers, without allocating the model.
 
-It also finds those that `exempt=` leaves in fp32. An all-reduce calls each such tensor a layer.
+`layers_of` lists the layers. Other functions find the layers that `exempt=` sums in fp32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpd_lab.train.table import MODELS, Sample
 
 @dataclass(frozen=True)
 class Layer:
-    """One parameter tensor: its name, its shape, and the class of the module that has it."""
+    """A parameter tensor: its name, its shape, and the class name of the module that owns it."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """The number of its values."""
+        """The number of values in the tensor."""
         return math.prod(self.shape)
 
 
@@ -36,10 +36,10 @@ _ORDINALS = {"conv": "Conv", "fc": "Linear"}
 
 
 def weight_named(name: str, layers: Sequence[Layer]) -> str:
-    """Returns the name of the weight that `convN` or `fcN` means.
+    """Returns the name of the weight that `convN` or `fcN` means; returns other names unchanged.
 
-    It is the Nth convolution's or linear layer's. Another name is returned unchanged. Raises
-    ValueError if there are fewer layers.
+    `convN` means the Nth convolution, `fcN` the Nth linear layer; N starts at 1. Raises ValueError
+    if the model has fewer such layers.
 
     >>> layers = [Layer("0.weight", (8, 3, 3, 3), "Conv2d"), Layer("0.bias", (8,), "Conv2d")]
     >>> weight_named("conv1", layers)
@@ -59,9 +59,9 @@ def weight_named(name: str, layers: Sequence[Layer]) -> str:
 
 @lru_cache(maxsize=64)
 def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
-    """Returns the layers of a model in `MODELS`, in their order, without making weights.
+    """Returns the layers of a model in `MODELS`, in their order, without allocating weights.
 
-    `taken`: the options that it takes, by name.
+    `taken` has the options that the model takes, as pairs of name and value.
     """
     import torch
 
@@ -75,9 +75,9 @@ def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) ->
 
 
 def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the layers whose module is of one of the classes.
+    """Returns the names of the layers whose module belongs to one of the classes `types`.
 
-    Raises ValueError for a class that none has.
+    Raises ValueError for a class in `types` that no layer's module has.
     """
     known = sorted({layer.module for layer in layers})
     chosen = [checked_name("exempt type", kind, known) for kind in types]
@@ -85,9 +85,9 @@ def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ..
 
 
 def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> float:
-    """Returns the share of the values that are in layers of at least `min_size` values.
+    """Returns the share of a model's values that are in layers of at least `min_size` values.
 
-    Layers with a name that a pattern of `exempt` matches do not count.
+    Layers whose names match a pattern of `exempt` count only in the total.
     """
     eligible = sum(size for size in _sizes(layers, exempt) if size >= min_size)
     return eligible / sum(layer.size for layer in layers)
@@ -96,7 +96,7 @@ def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> f
 def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:
     """Returns the largest `min_size` for which `share_of` is at least `share`.
 
-    Raises ValueError where none is, because of what is exempt.
+    Raises ValueError if exempt layers leave less than `share` of the values.
     """
     for size in sorted(set(_sizes(layers, exempt)), reverse=True):
         if share_of(layers, exempt, size) >= share:

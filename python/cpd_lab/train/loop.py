@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop.
 
-Each step, every node computes the gradients of its own micro-batch; these go, layer by layer,
-through one all-reduce; one optimizer step uses the sum. A layer is one parameter tensor. Nodes are
-virtual (`cpd.VirtualNodes`) or processes; nothing else depends on which.
+In each step, every node computes the gradients of its own micro-batch. One all-reduce sums the
+gradients layer by layer; a layer is one parameter tensor. Then the optimizer takes one step with
+the sum. Nodes are virtual (`cpd.VirtualNodes`) or processes. The results do not depend on which.
 """
 
 import math
@@ -46,16 +46,18 @@ OnStep = Callable[[Step], bool | None]
 
 @contextmanager
 def deterministic(device: str = "cpu") -> Iterator[None]:
-    """One torch thread and deterministic algorithms; the caller's settings come back after.
+    """Runs a `with` block with one torch thread and deterministic algorithms.
 
-    On a GPU, an operation without such an algorithm is a warning.
+    The thread count and torch's mode are restored after the block. An operation without a
+    deterministic algorithm raises RuntimeError on the CPU and warns on a GPU.
     """
     threads = torch.get_num_threads()
     mode = torch.get_deterministic_debug_mode()
     torch.set_num_threads(1)
     if device != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # As torch.use_deterministic_algorithms(True), which imports torch's compiler besides: a second.
+    # torch.use_deterministic_algorithms(True) would do the same, but it also imports torch's
+    # compiler, which takes a second.
     torch.set_deterministic_debug_mode("error" if device == "cpu" else "warn")
     try:
         yield
@@ -75,27 +77,28 @@ def train(
     keep: Keep | None = None,
     keep_gradients: bool = True,
 ) -> TrainResult:
-    """Trains by `options`.
+    """Trains a model and returns the result.
 
     Args:
-        options: what to train, and how.
-        data: to train on and measure with; default: what the options name.
-        on_epoch: is called with the epoch and the metric that counts after each epoch.
-        on_step: is called with each `Step` before the optimizer uses it; what it sees may be kept
-            and must not be changed. True ends the training with this step; processes must agree.
-        histogram_epochs: epochs of which the layers' `exponents` are counted.
-        ranks: the nodes, `options.nodes` of them; default: virtual ones. Where they are processes
-            every one of them makes this call and gets the same result.
-        keep: what virtual nodes do with gradients, as in `cpd.VirtualNodes`.
-        keep_gradients: whether the result has the last step's gradients of all nodes, which take
-            the nodes' number times the model's memory.
+        options: the model, the data and all settings of the training.
+        data: the data for training and measuring; default: the data that `options` names.
+        on_epoch: is called after each epoch with the epoch and the main metric.
+        on_step: is called with each `Step` before the optimizer uses the step. It may store the
+            tensors but must not change them. If it returns True, the training ends with this step;
+            all processes must then return True.
+        histogram_epochs: the epochs in which the result counts exponents of gradients, by layer.
+        ranks: the nodes, `options.nodes` of them; default: virtual nodes. If nodes are processes,
+            every process must make this call and gets the same result.
+        keep: where virtual nodes store gradients, as in `cpd.VirtualNodes`.
+        keep_gradients: whether the result has the last step's gradients of all nodes; default True.
+            They take `options.nodes` times the memory of the model.
 
     Returns:
-        The result.
+        The result of the training.
 
     Raises:
-        ValueError: if one step needs more images than there are, or if processes are to train on a
-            GPU.
+        ValueError: if one step needs more images than the data have, if `ranks` are not
+            `options.nodes` nodes, or if processes are to train on a GPU.
         RanksDiffer: if processes end with different weights.
     """
     data = options.load_data() if data is None else data
@@ -117,7 +120,7 @@ def train(
 def node_gradients(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, nodes: int
 ) -> tuple[float, list[torch.Tensor]]:
-    """One node's loss, and the gradients of that loss divided by the number of nodes."""
+    """Returns a node's loss, and the gradients of that loss divided by the number of nodes."""
     loss = loss_of(model(images), labels)
     gradients = torch.autograd.grad(loss / nodes, list(model.parameters()))
     return float(loss.detach()), list(gradients)
@@ -126,10 +129,10 @@ def node_gradients(
 def sampled_gradients(
     model: nn.Module, data: Data, nodes: int, batch: int, seed: int
 ) -> list[list[torch.Tensor]]:
-    """[node][layer]: every node's gradients on `batch` training images of its own drawing.
+    """Returns, by [node][layer], each node's gradients on `batch` random training images.
 
-    A node draws without replacement; different nodes may draw the same image. Raises ValueError for
-    a batch of more than the training images.
+    A node chooses its images without replacement. Different nodes may choose the same image. Raises
+    ValueError if `batch` exceeds the number of training images.
     """
     count = len(data.train_x)
     if batch > count:
@@ -144,10 +147,11 @@ def sampled_gradients(
 
 
 def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
-    """Returns the recipe with all schedules counted by steps of the training; None: it has none.
+    """Returns the recipe with all its schedules counted in training steps; None without schedules.
 
-    They take the unit that `set_step` sets, "epoch": the model's clock counts the calls of all
-    nodes. `steps`: the number of steps in an epoch.
+    The returned schedules use the unit "epoch", and `set_step` sets this unit to the number of the
+    step. The unit "step" is unsuitable, because the model would count the calls of every node.
+    `steps` is the number of steps in an epoch.
     """
 
     def counted(part: Recipe | None) -> Recipe | None:
@@ -167,7 +171,7 @@ def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
 
 
 class _Run:
-    """The state of one training run."""
+    """The state of one training run, from its first step to its result."""
 
     def __init__(
         self,
@@ -211,7 +215,7 @@ class _Run:
         self.losses: list[list[float]] = []  # [my node][step], of an epoch
 
     def _nodes(self, schedule: Schedule, keep: Keep | None) -> VirtualNodes | RealNode:
-        """Returns the nodes; with dropout each has a generator of its own."""
+        """Returns the nodes. With dropout, each node gets a random generator of its own."""
         seeds = None
         if self.options.dropout:
             draws = [np.random.RandomState([self.options.seed, n]) for n in range(self.ranks.world)]
@@ -273,7 +277,7 @@ class _Run:
         )
 
     def _epoch(self, epoch: int, on_step: OnStep | None, histogram: bool) -> bool:
-        """Trains for an epoch, and says whether `on_step` ended the training."""
+        """Trains for one epoch. Returns True if `on_step` ended the training."""
         self.losses = [[] for _ in self.ranks.mine]
         for number, micro_batches in enumerate(self.batches.epoch(epoch)):
             self._set_step(epoch, number)
@@ -291,7 +295,7 @@ class _Run:
         return False
 
     def _step(self, micro_batches: list[Micro], keeps: bool) -> None:
-        """The nodes' gradients and their sum, which is left in the parameters."""
+        """Computes the nodes' gradients and leaves the sum in `grad` of the parameters."""
         options = self.options
         for losses in self.losses:
             losses.append(math.nan)
@@ -312,9 +316,9 @@ class _Run:
         self._count()
 
     def _set_step(self, epoch: int, number: int) -> None:
-        """Sets the rate, and the step of the recipe's schedule.
+        """Sets the learning rate, and the current step in the recipe's schedule.
 
-        The schedule counts steps and epochs from 0 on.
+        The recipe's schedule counts steps and epochs from 0.
         """
         if self.options.schedule != "constant":
             progress = epoch - 1 + number / self.batches.steps
@@ -337,7 +341,7 @@ class _Run:
         )
 
     def _note(self, node: int, gradients: dict[str, torch.Tensor | None], keeps: bool) -> None:
-        """Counts what is not zero among one of my nodes' gradients, and keeps them."""
+        """Counts the nonzero values of a node's gradients, and stores the gradients if `keeps`."""
         parameters = zip(gradients.items(), self.parameters, strict=True)
         present = {n: torch.zeros_like(p) if g is None else g for (n, g), p in parameters}
         if keeps:
@@ -347,7 +351,7 @@ class _Run:
             nonzero[index] += int(torch.count_nonzero(gradient))
 
     def _count(self) -> None:
-        """Adds what the last all-reduce reported of each layer."""
+        """Adds the counts that the last all-reduce reported to the counts of each layer."""
         for counts, parameter in zip(self.layers, self.parameters, strict=True):
             report = self.nodes.report[counts.name]
             counts.values += self.ranks.world * parameter.numel()
@@ -364,7 +368,10 @@ class _Run:
         return float(np.mean([node[0].double().numpy() for node in everyone]))
 
     def _evaluate(self) -> None:
-        """Adds to the curves; processes take node 0's running statistics, as virtual nodes do."""
+        """Measures the model on the held-out part and appends the metrics to the curves.
+
+        Processes first take over the running statistics of node 0, as virtual nodes do.
+        """
         if isinstance(self.ranks, RealRanks):
             names = ("running_mean", "running_var")
             own = [b for name, b in self.model.named_buffers() if name.endswith(names)]
@@ -376,7 +383,10 @@ class _Run:
                 self.curves.setdefault(name, []).append(value)
 
     def _equal_weights(self) -> str:
-        """Returns the hash of the weights, which is every process's."""
+        """Returns the hash of the weights.
+
+        Raises RanksDiffer if another process has another hash.
+        """
         weights = weights_hash(self.model)
         numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])
         for rank, (number,) in enumerate(numbers):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses, and how a model does on the held-out part: `loss_of`, `evaluated`."""
+"""Losses of the training, and metrics of a model on the held-out part: `loss_of`, `evaluated`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from torch.nn.functional import cross_entropy
 from cpd_lab.train.data import Data
 
 METRICS = {"classes": "accuracy", "pixels": "mean_iou", "text": "loss"}
-"""The metric that counts, by `Data.kind`."""
+"""Maps `Data.kind` to the main metric of a training with such data."""
 _AT_ONCE = 500  # inputs of an evaluation
 _DIFFER = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)
 
 
 def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Returns the cross entropy of classes, pixels or characters.
+    """Returns the cross entropy of the predicted classes of inputs, pixels or characters.
 
-    `outputs` are N x classes, N x classes x H x W or N x T x classes, with targets N, N x H x W or
-    N x T.
+    Args:
+        outputs: the scores, N x classes, N x classes x H x W or N x T x classes.
+        targets: the classes, int64, N, N x H x W or N x T.
+        reduction: `"mean"` (default), `"sum"` or `"none"`, as in torch.
+
+    Returns:
+        The loss, a scalar unless `reduction` is `"none"`.
     """
     if outputs.ndim == 4:
         outputs = outputs.permute(0, 2, 3, 1)
@@ -32,12 +37,10 @@ def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor
 
 
 def evaluated(model: nn.Module, data: Data) -> dict[str, float]:
-    """Returns the metrics of `TrainResult.curves` of the held-out part.
+    """Measures a model on the held-out part and returns the metrics that `TrainResult.curves` has.
 
-    NaN outputs count as class 0.
-
-    The model is in evaluation mode meanwhile if torch evaluates its layers otherwise than it trains
-    them (batch norms, dropout, recurrent layers).
+    NaN outputs count as 0. The model is in evaluation mode during the call if it has layers that
+    torch evaluates differently (batch norms, dropout, recurrent layers).
     """
     counts = torch.zeros(data.classes, data.classes, dtype=torch.int64)
     loss = 0.0
@@ -59,12 +62,12 @@ def evaluated(model: nn.Module, data: Data) -> dict[str, float]:
 
 
 def held_out_accuracy(model: nn.Module, data: Data) -> float:
-    """Returns the share of the held-out inputs, pixels or characters that the model names right."""
+    """Returns the share of held-out inputs, pixels or characters that are classified right."""
     return evaluated(model, data)["accuracy"]
 
 
 def confusion(found: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """[target][found]: how often, int64, on the CPU."""
+    """Returns the matrix of counts by [target class][predicted class], int64, on the CPU."""
     pairs = (targets.flatten() * classes + found.flatten()).cpu()
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
@@ -72,7 +75,7 @@ def confusion(found: Tensor, targets: Tensor, classes: int) -> Tensor:
 def mean_iou(counts: Tensor) -> float:
     """Returns the mean intersection over union of a `confusion` matrix.
 
-    The mean is over the classes that are in the targets or were predicted.
+    The mean is over the classes that occur in the targets or in the predictions.
     """
     right = counts.diagonal().double()
     union = counts.sum(0) + counts.sum(1) - counts.diagonal()

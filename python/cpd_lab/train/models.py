@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in torch's own layers.
+"""The networks of the lab, made of torch's own layers.
 
-They are `mlp`, `lenet`, `cifarnet`, `resnet18`, `resnet110`, `davidnet`, `fcn`, `TextLstm`, `Gpt`.
-`table.py` lists what each is trained with.
+They are `mlp`, `lenet`, `cifarnet`, `resnet18`, `resnet110`, `davidnet`, `fcn`, `TextLstm` and
+`Gpt`. `table.py` lists the data and the settings with which each network is trained.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ T = TypeVar("T")
 
 
 def seeded(seed: int, make: Callable[[], T]) -> T:
-    """Returns `make()` with torch's generator seeded; its state is restored afterwards."""
+    """Returns `make()`, called with torch's generator seeded by `seed`.
+
+    The generator's state is restored afterwards.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 
 def mlp(inputs: int, classes: int, depth: int, width: int, dropout: float = 0.0) -> nn.Sequential:
-    """Makes `depth` hidden layers of equal width with ReLU, and a linear output layer.
+    """Makes a network of `depth` hidden layers of equal width with ReLU, and a linear output layer.
 
-    Dropout follows each hidden layer. N x inputs to N x classes. PyTorch's default weights and zero
-    biases.
+    The input is N x inputs, the output N x classes. Dropout follows each hidden layer. Weights have
+    PyTorch's default initialization; biases are zero.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for index in range(1, depth + 1):
@@ -46,18 +49,18 @@ def mlp(inputs: int, classes: int, depth: int, width: int, dropout: float = 0.0)
 
 
 def digit_classifier(depth: int, width: int, seed: int) -> nn.Sequential:
-    """Returns the `mlp` of the digits, made from `seed` alone."""
+    """Returns the network `mlp` for the digits, with weights that depend only on `seed`."""
     return seeded(seed, lambda: mlp(PIXELS, CLASSES, depth, width))
 
 
 def lenet(
     shape: tuple[int, int, int], classes: int = 10, width: int = 6, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Makes LeNet-5 with ReLU and max pooling; N x C x H x W to N x classes.
+    """Makes LeNet-5 with ReLU and max pooling. Input N x C x H x W, output N x classes.
 
-    It has two convolutions, of `width` and 16/6 times as many channels, and three linear layers.
-    Kernels are 5 x 5 without padding; below 28 x 28 pixels, as the digits are, 3 x 3 with padding.
-    Dropout is in front of the last layer.
+    The network has two convolutions, with `width` and 16/6 times `width` channels, and three linear
+    layers. Kernels are 5 x 5 without padding. For images below 28 x 28 pixels, such as the digits,
+    kernels are 3 x 3 with padding. Dropout precedes the last layer.
     """
     channels, height, _ = shape
     kernel, padding = (5, 0) if height >= 28 else (3, 1)
@@ -83,12 +86,12 @@ def lenet(
 def cifarnet(
     side: int = 24, classes: int = 10, width: int = 64, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Makes the network of TensorFlow's CIFAR-10 tutorial; N x 3 x side x side to N x classes.
+    """Makes the network of TensorFlow's CIFAR-10 tutorial. Input N x 3 x side x side.
 
-    It has two 5 x 5 convolutions of `width` channels, each with overlapping pooling and local
-    response normalization, linear layers of 6 and 3 times as many units, and the output layer.
-    Dropout is in front of the two hidden linear layers. Weights are random as there: normal, cut
-    off at two deviations.
+    The output is N x classes. The network has two 5 x 5 convolutions of `width` channels, each with
+    overlapping pooling and local response normalization. Linear layers of 6 and 3 times `width`
+    units and the output layer follow. Dropout precedes the two hidden linear layers. Initial
+    weights are normal, cut off at two deviations, as in the tutorial.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["conv1"] = _drawn(nn.Conv2d(3, width, 5, padding=2), 0.05, 0.0)
@@ -121,7 +124,10 @@ def _drawn(layer: nn.Conv2d | nn.Linear, deviation: float, bias: float) -> nn.Mo
 
 
 def _response() -> nn.LocalResponseNorm:
-    """TensorFlow's, of depth radius 4 and alpha 0.001 / 9: torch divides alpha by the size, 9."""
+    """TensorFlow's normalization has depth radius 4 and alpha 0.001 / 9.
+
+    torch divides alpha by the size 9.
+    """
     return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
 
@@ -148,9 +154,10 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(classes: int = 10, width: int = 64) -> nn.Sequential:
-    """ResNet-18 for images of 32 x 32: input N x 3 x 32 x 32, output N x classes.
+    """Makes ResNet-18 for images of 32 x 32 pixels. Input N x 3 x 32 x 32, output N x classes.
 
-    `width`: channels of the first stage, of which later ones have 2, 4 and 8 times as many.
+    `width` is the number of channels of the first stage. Later stages have 2, 4 and 8 times as
+    many.
     """
     stages: list[nn.Module] = [
         nn.Conv2d(3, width, 3, 1, 1, bias=False),
@@ -165,7 +172,7 @@ def resnet18(classes: int = 10, width: int = 64) -> nn.Sequential:
 
 
 class _Padded(nn.Module):
-    """He et al.'s shortcut A: every second pixel, and zeros for the channels that are added."""
+    """The shortcut A of He et al.: takes every second pixel and adds channels of zeros."""
 
     def __init__(self, added: int) -> None:
         super().__init__()
@@ -176,10 +183,10 @@ class _Padded(nn.Module):
 
 
 def resnet110(classes: int = 10, width: int = 16, blocks: int = 18) -> nn.Sequential:
-    """Makes the 6n + 2 layers for CIFAR-10 of He et al., section 4.2, with n = `blocks`.
+    """Makes the network of 6n + 2 layers for CIFAR-10 of He et al., section 4.2, with n = `blocks`.
 
-    Shortcuts have no parameters. Input N x 3 x 32 x 32, output N x classes. `width`: channels of
-    the first stage; the two others have 2 and 4 times as many.
+    Input N x 3 x 32 x 32, output N x classes. Shortcuts have no parameters. `width` is the number
+    of channels of the first stage; the other two stages have 2 and 4 times as many.
     """
     stages: list[nn.Module] = [
         nn.Conv2d(3, width, 3, 1, 1, bias=False),
@@ -197,7 +204,7 @@ def resnet110(classes: int = 10, width: int = 16, blocks: int = 18) -> nn.Sequen
 
 
 class _Residual(nn.Module):
-    """A stage of DavidNet and two convolutions in parallel."""
+    """A stage of DavidNet, followed by two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -249,9 +256,10 @@ def davidnet(classes: int = 10, width: int = 64) -> nn.Sequential:
 
 
 class _Upsample(nn.Module):
-    """Bilinear interpolation of squares to `factor` times their side.
+    """Resizes square images to `factor` times their side by bilinear interpolation.
 
-    It is two products with a matrix, so that its derivative is deterministic on every device.
+    The interpolation consists of two products with a matrix, because their derivatives are
+    deterministic on every device.
     """
 
     def __init__(self, side: int, factor: int) -> None:
@@ -269,9 +277,10 @@ class _Upsample(nn.Module):
 def fcn(classes: int = 4, width: int = 16, side: int = 32) -> nn.Sequential:
     """Makes a fully convolutional network (Long, Shelhamer, Darrell, arXiv 1411.4038).
 
-    It has three stages of `width`, 2 and 4 times as many channels, the last two on half and a
-    quarter of the side, a 1 x 1 convolution to the classes, and bilinear interpolation. N x 3 x
-    side x side to N x classes x side x side; the side is a multiple of 4.
+    Input N x 3 x side x side, output N x classes x side x side. The side must be a multiple of 4.
+    The network has three stages, with `width` and 2 and 4 times `width` channels. The last two
+    stages work on half and a quarter of the side. A 1 x 1 convolution to the classes and bilinear
+    interpolation follow.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stage1"] = nn.Sequential(*_convolution(3, width), *_convolution(width, width))
@@ -285,9 +294,9 @@ def fcn(classes: int = 4, width: int = 16, side: int = 32) -> nn.Sequential:
 
 
 class GptBlock(nn.Module):
-    """A decoder block, norms first: N x T x width to the same; causal attention.
+    """A decoder block with causal attention, N x T x width to N x T x width.
 
-    Dropout is on what either branch adds.
+    Layer norms precede attention and MLP. Dropout applies to the output of both before it is added.
     """
 
     def __init__(self, width: int = 512, heads: int = 8, dropout: float = 0.0) -> None:
@@ -310,7 +319,7 @@ class GptBlock(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A small decoder: token numbers N x T to logits N x T x vocabulary."""
+    """A small decoder: maps token numbers N x T to logits N x T x vocabulary."""
 
     def __init__(
         self,
@@ -341,9 +350,9 @@ class Gpt(nn.Module):
 
 
 class TextLstm(nn.Module):
-    """A language model: token numbers N x T to logits N x T x vocabulary.
+    """An LSTM language model: maps token numbers N x T to logits N x T x vocabulary.
 
-    Dropout is between the layers.
+    Dropout applies between the LSTM's layers.
     """
 
     def __init__(

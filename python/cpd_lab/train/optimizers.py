@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of a training by name: `OPTIMIZERS`, `optimizer`."""
+"""`OPTIMIZERS`, the optimizers of a training by name, and `optimizer`, which makes one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adam": lambda p, lr, m, decay: optim.Adam(p, lr=lr, betas=(m, 0.999), weight_decay=decay),
     "lars": lambda p, lr, m, decay: lars.LARS(p, lr=lr, momentum=m, weight_decay=decay),
 }
-"""The optimizers by name: torch's SGD, SGD with Nesterov's momentum, Adam, and `cpd.optim.LARS`."""
+"""Maps a name to an optimizer: torch's SGD, SGD with Nesterov momentum, Adam, `cpd.optim.LARS`."""
 
 
 def optimizer(
@@ -41,17 +41,18 @@ def optimizer(
     """Makes an optimizer of `OPTIMIZERS`.
 
     Args:
-        name: one of `OPTIMIZERS`.
-        parameters: the parameters.
-        lr: the rate, which a schedule changes.
-        momentum: of sgd, nesterov and lars; Adam's first beta (its second is 0.999).
-        weight_decay: the factor of the parameters that is added to their gradients; default 0.
+        name: a name in `OPTIMIZERS`.
+        parameters: the parameters to optimize.
+        lr: the first learning rate. A schedule may change it later.
+        momentum: the momentum of sgd, nesterov and lars, or Adam's first beta. Adam's second beta
+            is 0.999.
+        weight_decay: the factor by which parameters are added to their gradients; default 0.
 
     Returns:
         The optimizer.
 
     Raises:
-        ValueError: for other names, and for nesterov without a momentum.
+        ValueError: for an unknown name, and for nesterov with momentum 0.
     """
     checked_name("optimizer", name, OPTIMIZERS)
     if name == "nesterov" and momentum == 0:

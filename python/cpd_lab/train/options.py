@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a training run, as of `cpd train`: `TrainOptions`."""
+"""`TrainOptions`: the options of a training run, as of `cpd train`."""
 
 import math
 import re
@@ -28,52 +28,59 @@ if TYPE_CHECKING:
 DIVIDES = ("before", "after", "none")
 _COUNTS = ("epochs", "depth", "width", "nodes", "batch", "length", "images", "tests")
 _SHOWN = ("epochs", "depth", "width", "batch", "lr", "momentum")
-"""Options that `arguments` has though they are the model's default."""
+"""Options that `arguments` lists even if they have the model's default."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Everything that decides the result of a run, on one type of CPU.
+    """All options that decide the result of a training run on one type of CPU.
 
-    None, for an option of the all-reduce (`format` to `overflow`, `wire`), is what `reduce` says,
-    or the `reduce` of `recipe`, where it has one and none of `format`, `wire` and `reduce` replaces
-    it; else the default. None, for an option that models have defaults of (`batch`, `lr`, `data`,
-    …), becomes the model's (`cpd_lab.train.table`): `dataclasses.replace` keeps it with another
-    model.
+    An option of the all-reduce (`format` to `overflow`, and `wire`) that is None is taken from
+    `reduce`. Without `reduce`, it is taken from the all-reduce of `recipe`, unless `format` or
+    `wire` replaces that all-reduce. Otherwise it has its default.
+
+    An option whose default depends on the model (`batch`, `lr`, `data`, …) and that is None becomes
+    the model's default in `cpd_lab.train.table`. `dataclasses.replace` with another model preserves
+    that value.
 
     Attributes:
-        format, aps, loss_scale, kahan, group_size, order, exchange, rounding, overflow: of the
-            all-reduce, as in `cpd.Reduce`.
-        last_layer_fp32: the last layer's gradients are summed in fp32.
-        exempt: names of layers, or patterns of such, that are summed in fp32.
-        fp32_epochs: how many epochs, from the first on, all layers are summed in fp32.
-        seed: of the first weights, the shuffles, dropout and stochastic rounding.
-        depth, width: of the model; None where it has no such option.
-        recipe: how layers compute, a recipe's name or file.
-        wire: a codec in place of `format`.
+        format, aps, loss_scale, kahan, group_size, order, exchange, rounding, overflow: the options
+            of the all-reduce, as in `cpd.Reduce`.
+        last_layer_fp32: whether the last layer's gradients are summed in fp32.
+        exempt: names of layers, or patterns of names, that are summed in fp32.
+        fp32_epochs: the number of first epochs in which all layers are summed in fp32.
+        seed: the seed of the first weights, the shuffles, dropout and stochastic rounding.
+        epochs: the number of epochs.
+        nodes: the number of nodes.
+        batch: the number of inputs of a node's micro-batch.
+        lr, momentum: the learning rate and the momentum of the optimizer.
+        depth, width: the sizes of the model; None if the model has no such option.
+        recipe: the name or the file of a recipe, by which layers compute; None: as torch computes.
+        wire: a codec that replaces `format`.
         min_size: layers of fewer values are summed in fp32.
         model, data: names in `cpd_lab.train.MODELS` and `cpd_lab.train.DATA`.
-        images, tests: how many inputs the training part and the held-out part have.
+        images, tests: the numbers of inputs in the training part and in the held-out part.
         optimizer: a name in `cpd_lab.train.OPTIMIZERS`.
-        schedule: of the rate `lr`: the text of a `cpd_lab.train.rate_schedule`.
-        weight_decay: added to gradients by the optimizer, times the weights.
-        dropout: its probability; 0: none.
-        ema: the decay of a moving average of the weights, which is evaluated; 0: none.
-        divide: where the average over nodes divides by their number. `"after"` (default): the
-            sum of the gradients, as `cpd.ddp_hook` does. `"before"`: each node's loss. `"none"`:
-            nowhere; the gradients are sums over the nodes.
-        augment: how training images are changed: `none`, `shift`, `cutout` or `crop24`.
-        loss_sum: the loss is multiplied by it and the rate divided: a batch's number of images
-            makes it a sum over images, as in DavidNet.
-        exempt_types: layers of modules of these classes of torch, such as BatchNorm2d, are summed
+        schedule: the schedule of the rate `lr`, as a text of `cpd_lab.train.rate_schedule`.
+        weight_decay: the factor by which the optimizer adds weights to their gradients.
+        dropout: the probability of dropout; 0: no dropout.
+        ema: the decay of a moving average of the weights, which is evaluated; 0: no average.
+        divide: where the average over nodes is divided by the number of nodes. `"after"` (default)
+            divides the sum of the gradients, as `cpd.ddp_hook` does. `"before"` divides each node's
+            loss. `"none"` divides nothing: gradients are sums over the nodes.
+        augment: the change of training images: `none`, `shift`, `cutout` or `crop24`.
+        loss_sum: a factor of the loss; the rate is divided by it. With the number of images of a
+            batch, the loss is a sum over images, as in DavidNet.
+        exempt_types: names of torch's module classes, such as BatchNorm2d, whose layers are summed
             in fp32.
-        quantized_share: chooses `min_size`, the largest that leaves at least this share of the
+        quantized_share: chooses the largest `min_size` that leaves at least this share of the
             parameters to the format or codec.
-        reduce: the whole all-reduce as the text of `cpd.Reduce`, in place of `format`.
-        length: of a text's runs, in characters.
-        device: where the model computes: `cpu`, `cuda` or `cuda:N`.
+        reduce: the whole all-reduce as a text of `cpd.Reduce`, in place of `format`.
+        length: the number of characters in each training sequence of a text.
+        device: the device of the model: `cpu`, `cuda` or `cuda:N`.
 
-    Raises ValueError for values that are not allowed, naming them and what is.
+    Raises:
+        ValueError: for an invalid value. The message names the value and the valid ones.
     """
 
     format: str | None = None
@@ -136,7 +143,10 @@ class TrainOptions:
         schedule._check_world(self.nodes)
 
     def _take_wire(self) -> None:
-        """The codec's name in its one form; a format's text is the format."""
+        """Writes the codec's text in its canonical form.
+
+        A codec that is only a format becomes `format`.
+        """
         if self.wire is not None:
             wire = Codec(self.wire)
             if self.format not in (None, "fp32"):
@@ -153,9 +163,9 @@ class TrainOptions:
                 )
 
     def check_data(self, count: int) -> None:
-        """Raises ValueError where one step needs more than `count` training images.
+        """Raises ValueError if one step needs more than `count` training images.
 
-        Also if torch has no such device.
+        Also raises ValueError if torch does not have the device.
         """
         check_data(self.nodes, self.batch, count)
         if self.device != "cpu":
@@ -169,26 +179,30 @@ class TrainOptions:
                 )
 
     def load_data(self) -> Data:
-        """Returns the data, with as many inputs as the options say.
+        """Loads the data on which the model is trained.
 
-        Raises ValueError for numbers that are not there, FileNotFoundError for missing files, which
-        says what to put where.
+        Returns:
+            The data, with `images` training inputs and `tests` held-out inputs.
+
+        Raises:
+            ValueError: if the data have fewer inputs.
+            FileNotFoundError: if files are missing. The message says which file to put where.
         """
         return DATA[self.data].load(self.images, self.tests, self.length)
 
     @property
     def sample(self) -> Sample:
-        """The sizes of the model."""
+        """The model's sizes: input shape, number of classes, length of a sequence."""
         return sample_of(self.data, self.augment, self.length)
 
     @property
     def taken(self) -> dict[str, Any]:
-        """The options that the model itself takes, by name."""
+        """Maps the names of the options that this model takes to their values."""
         takes = model_named(self.model).takes
         return {name: getattr(self, name) for name in takes if name != "augment"}
 
     def make_model(self) -> "nn.Module":
-        """Returns the model. Its weights are from torch's generator (`models.seeded`)."""
+        """Returns the model, with weights from torch's global generator (see `models.seeded`)."""
         return model_named(self.model).make(self.sample, **self.taken)
 
     @property
@@ -198,24 +212,24 @@ class TrainOptions:
 
     @property
     def rates(self) -> RateSchedule:
-        """The schedule of the rate."""
+        """The schedule of the learning rate."""
         return rate_schedule(self.schedule)
 
     @cached_property
     def chosen_min_size(self) -> int:
-        """`min_size`, or what `quantized_share` chooses."""
+        """The `min_size` that `quantized_share` chooses; without it, the option `min_size`."""
         if self.quantized_share is None:
             return self.min_size or 0
         return largest_min_size(self.layers, self.exempt_patterns, self.quantized_share)
 
     @cached_property
     def share(self) -> float:
-        """The share of the parameters that the format or codec sums: all but the exempt ones."""
+        """The share of the parameters that are summed in the format or codec, not in fp32."""
         return share_of(self.layers, self.exempt_patterns, self.chosen_min_size)
 
     @cached_property
     def exempt_patterns(self) -> tuple[str, ...]:
-        """Names and patterns of layers that are always summed in fp32."""
+        """Names and patterns of the layers that are summed in fp32 in every step."""
         last = (self.layers[-1].name.rpartition(".")[0] + ".*",)
         by_type = exempt_names(self.layers, self.exempt_types)
         in_fp32 = last if self.last_layer_fp32 else ()
@@ -223,19 +237,19 @@ class TrainOptions:
 
     @cached_property
     def of_one_value(self) -> tuple[str, ...]:
-        """Returns the names of layers of one value, which a codec does not take.
+        """The names of the layers of one value, which are summed in fp32 if a codec is in use.
 
-        A codec that scales by a deviation, as TernGrad's, makes them zero at each step, and so they
-        never change.
+        A codec that scales by the deviation, such as TernGrad, would turn such a layer's gradient
+        into zero in each step, and the layer would never change.
         """
         compresses = self.spec.format is None
         return tuple(layer.name for layer in self.layers if layer.size == 1 and compresses)
 
     @cached_property
     def recipes_wire(self) -> str | None:
-        """Returns the text of the all-reduce: `reduce`, or the recipe's if it is in use.
+        """The text of the all-reduce: `reduce`, or else the recipe's.
 
-        `format` and `wire` replace the recipe's.
+        None if there is neither, or if `format` or `wire` replaces the recipe's all-reduce.
         """
         if self.reduce is not None:
             return self.reduce
@@ -251,7 +265,7 @@ class TrainOptions:
 
     @cached_property
     def spec(self) -> Reduce:
-        """The all-reduce of layers that are not exempt, after the first epochs, as a sum.
+        """The all-reduce, as a sum, of layers that are not exempt, after `fp32_epochs` epochs.
 
         Raises ValueError for options that exclude each other.
         """
@@ -270,9 +284,10 @@ class TrainOptions:
         )
 
     def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> Reduce:
-        """Returns the spec of `reduce`, the recipe's perhaps, with the chosen options.
+        """Returns the all-reduce of the text `wire`, changed by the options `chosen`.
 
-        It does not average: `divide` says where that is done.
+        The all-reduce sums and does not average: `divide` controls the division. Raises ValueError
+        for options that are only valid with `format` or the option `wire`.
         """
         whose = "reduce" if self.reduce is not None else "the recipe's"
         for name in ("kahan", "rounding", "overflow"):
@@ -286,9 +301,10 @@ class TrainOptions:
         return Reduce(wire, **{"average": False, **chosen})
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
-        """Returns how each layer is reduced at each step.
+        """Returns the schedule that says how each layer is reduced in each step.
 
-        It is the chosen format or codec, or fp32 without scaling; with `divide="after"` an average.
+        A layer is reduced in the chosen format or codec, or in fp32 without scaling. With
+        `divide="after"` the result is an average.
         """
         spec = self.spec
         in_fp32 = reduce_spec(
@@ -309,10 +325,11 @@ class TrainOptions:
         return averaging(schedule, "after") if self.divide == "after" else schedule
 
     def in_fp32(self) -> "TrainOptions | None":
-        """Returns the training to compare this one with; None if this training is such itself.
+        """Returns the options of the fp32 training with which this training is compared.
 
-        It has the same data, weights and rates, layers as torch computes them and gradients summed
-        in fp32.
+        That training has the same data, first weights and rates. Its layers compute as in torch,
+        and its gradients are summed in fp32. Returns None if this training already is such a
+        training.
         """
         if self.recipe is None and str(self.spec.format) == "fp32":
             return None
@@ -320,7 +337,7 @@ class TrainOptions:
         return replace(self, **plain)
 
     def arguments(self) -> str:
-        """Returns the `cpd train` options, complete, that make exactly this run."""
+        """Returns all `cpd train` options that repeat exactly this run, as one text."""
         default = defaults_of(self.model, self.data)
         words: list[str] = []
         if any(getattr(self, name) is not None for name in (*_OF_REDUCE, "reduce")):
@@ -339,12 +356,12 @@ class TrainOptions:
         return " ".join(words)
 
     def key(self) -> dict[str, Any]:
-        """Returns all options as plain JSON, with defaults, in one order: equal for equal runs."""
+        """Returns all options as plain JSON, sorted by name. Equal runs have equal results."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in sorted(values.items())}
 
     def label(self) -> str:
-        """Returns a few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
+        """Returns a short name for tables and legends, such as '(4,3) + APS' or '(4,3) × 2⁸'."""
         spec = self.spec
         wire = spec.format
         if wire is None:
@@ -365,7 +382,7 @@ class TrainOptions:
 
 
 def check_data(nodes: int, batch: int, count: int) -> None:
-    """Raises ValueError where one step needs more than `count` training images."""
+    """Raises ValueError if one step needs more than `count` training images."""
     if nodes * batch > count:
         raise ValueError(
             f"nodes × batch must be at most {count} (the training images), got {nodes} × {batch}"
@@ -376,15 +393,15 @@ _OF_REDUCE = (
     *("format", "wire", "aps", "loss_scale", "kahan", "group_size", "order", "exchange"),
     *("rounding", "overflow"),
 )
-"""Options of the all-reduce, which its text holds too."""
+"""The options that the text of an all-reduce can express too."""
 _OF_NUMBERS = (
     *_OF_REDUCE,
     *("reduce", "recipe", "min_size", "quantized_share", "exempt", "exempt_types"),
     *("last_layer_fp32", "fp32_epochs"),
 )
-"""Options that say in what numbers a training computes and reduces."""
+"""The options that decide in which number formats a training computes and reduces."""
 _LATER = ("model", "ema", "exempt_types", "quantized_share", "device")
-"""Options that `arguments` leaves out where they are the default."""
+"""Options that `arguments` leaves out if they have their default."""
 
 
 def _check_numbers(options: TrainOptions) -> None:
@@ -443,7 +460,7 @@ def _check_names(options: TrainOptions) -> None:
 
 
 def _check_model(options: TrainOptions) -> None:
-    """Raises ValueError for options that the model or its data do not have."""
+    """Raises ValueError for options that the model does not take or its data do not support."""
     takes = model_named(options.model).takes
     for name, off in (("depth", None), ("width", None), ("dropout", 0.0), ("augment", "none")):
         value = getattr(options, name)
@@ -456,7 +473,7 @@ def _check_model(options: TrainOptions) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Returns the text as a shell's word, in double quotes where it has single ones."""
+    """Returns a text quoted as one shell word, in double quotes if it contains single quotes."""
     return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a training: `TrainResult`, and while it runs `Step`."""
+"""`TrainResult`, the result of a training, and `Step`, one step of a training that runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpd_lab.train.options import TrainOptions
 
 @dataclass
 class LayerCounts:
-    """The all-reduce's counts for one layer, over all steps and nodes."""
+    """The counts that the all-reduce reported for one layer, over all steps and nodes."""
 
     name: str
     values: int = 0
@@ -28,11 +28,12 @@ class LayerCounts:
     non_finite: int = 0  # NaN and Inf among the contributions
     zeros: int = 0  # contributions that are zero after the cast
     bytes: int = 0  # of the encoded contributions
-    # The number of times that a codec chose each number of bits a value (N of `uniform`), over
+    # Maps a number of bits for each value (N of `uniform`) to how often a codec chose it, over
     # steps and nodes.
     bits: dict[int, int] = field(default_factory=dict)
-    # For epochs asked for: how many contributions have a given floor(log2|g|), and the same
-    # relative to the step's APS exponent ceil(log2(max|g| · nodes)), which APS moves to emax.
+    # Maps an epoch of `histogram_epochs` to a histogram of contributions: `exponents` by
+    # floor(log2|g|), `relative` by that exponent minus the step's APS exponent ceil(log2(max|g| ·
+    # nodes)), which APS moves to the format's largest exponent.
     exponents: dict[int, dict[int, int]] = field(default_factory=dict)
     relative: dict[int, dict[int, int]] = field(default_factory=dict)
 
@@ -42,13 +43,15 @@ class Step:
     """One step of a training, before the optimizer uses it.
 
     Attributes:
-        number: from 1 on, over all epochs; `epoch` from 1 on.
-        rate: of the optimizer.
-        loss: the mean of this process's nodes' losses; all nodes' where they are virtual.
-        nodes: this process's nodes' gradients by layer, as they enter the all-reduce: divided by
-            the number of nodes with `divide="before"`, and times a recipe's loss scale.
-        gradients: what the all-reduce made of them, by layer.
-        report: what happened to each layer, by layer, on all nodes.
+        number: the number of the step, from 1, over all epochs.
+        epoch: the epoch, from 1.
+        rate: the learning rate of the optimizer.
+        loss: the mean loss of this process's nodes. Virtual nodes are all in one process.
+        nodes: the gradients of each of this process's nodes, by layer, as they enter the
+            all-reduce. With `divide="before"` they are divided by the number of nodes. A recipe's
+            loss scale is included.
+        gradients: the result of the all-reduce, by layer.
+        report: the counts of the all-reduce on all nodes, by layer.
     """
 
     number: int
@@ -63,7 +66,7 @@ class Step:
     def mean(self) -> dict[str, torch.Tensor]:
         """Returns the mean of `nodes`, by layer, in fp32.
 
-        The sum would be equal without rounding of the contributions, but for its factor.
+        Without any rounding, `gradients` would be equal up to a constant factor.
         """
         names = self.nodes[0]
         return {name: torch.stack([n[name] for n in self.nodes]).mean(0) for name in names}
@@ -71,22 +74,27 @@ class Step:
 
 @dataclass
 class TrainResult:
-    """A finished run.
+    """The result of a training.
 
     Attributes:
-        curves: by the name of a metric, its value on the held-out part after every epoch that ran:
-            `accuracy`; for segmentation `mean_iou`, `mean_accuracy` and `accuracy` (of pixels); for
-            text `loss` (nats a character) and `accuracy` (of characters).
-        metric: the one of them that counts: `accuracy`, `mean_iou` or `loss`.
+        options: the options of the training.
+        curves: maps a metric to its values on the held-out part after every epoch that ran. All
+            trainings have `accuracy`: of inputs, pixels or characters. Segmentation also has
+            `mean_iou` and `mean_accuracy`; text also has `loss` (nats a character).
+        metric: the main metric: `accuracy`, `mean_iou` or `loss`.
         loss: the mean training loss of every epoch that ran.
         weights: the hash of the weights at the end.
-        diverged_at: the epoch after which a weight was NaN or Inf; training stops there.
-        steps_per_epoch, left_out: the steps, and the inputs that each epoch's shuffle leaves over.
-        held_out: inputs of the held-out part.
-        source: what results are quoted with.
-        layers: counts of each layer.
-        coverage: what of the first step ran by the recipe; None without one.
-        last_gradients: [node][layer], of the last step; empty where `keep_gradients` was False.
+        diverged_at: the epoch after which a weight was NaN or infinite and the training stopped;
+            None if the training did not diverge.
+        steps_per_epoch: the number of steps in an epoch.
+        left_out: the number of inputs that each epoch leaves out.
+        held_out: the number of inputs in the held-out part.
+        source: the name of the data, which results quote.
+        layers: the counts of each layer.
+        model: the trained model.
+        coverage: the share of the first step that ran by the recipe; None without a recipe.
+        last_gradients: by [node][layer], the gradients of the last step; empty if `keep_gradients`
+            was False.
     """
 
     options: TrainOptions
@@ -106,22 +114,22 @@ class TrainResult:
 
     @property
     def curve(self) -> list[float]:
-        """The metric that counts, after every epoch that ran."""
+        """The values of the main metric after every epoch that ran."""
         return self.curves[self.metric]
 
     @property
     def accuracy(self) -> float:
-        """The share of held-out inputs, pixels or characters whose class was right at the end."""
+        """The final share of held-out inputs, pixels or characters that are classified right."""
         return self.curves["accuracy"][-1]
 
     @property
     def state(self) -> str:
-        """The word "finished", or the epoch in which the training diverged."""
+        """The text "finished", or "diverged at epoch N"."""
         return "finished" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
 
     @property
     def min_size(self) -> int:
-        """The `min_size` in use, given or chosen by `quantized_share`."""
+        """The `min_size` in use: the given one, or the one that `quantized_share` chose."""
         return self.options.chosen_min_size
 
     @property
@@ -131,14 +139,14 @@ class TrainResult:
 
     @cached_property
     def cost(self) -> Cost:
-        """Returns what one node, the first, sends and receives in a step after the first epochs.
+        """The bytes that node 0 sends and receives in a step after `fp32_epochs`, over all layers.
 
-        It is counted as `cpd.study.cost` does, of all layers: exact, or an upper bound.
+        `cpd.study.cost` counts them. The counts are exact or an upper bound.
         """
         options = self.options
         layers = {layer.name: layer.shape for layer in options.layers}
         return cost_of_step(options.reduction(1), options.nodes, layers, options.fp32_epochs)
 
     def total(self, name: str) -> int:
-        """Returns the sum of one of LayerCounts' counts over all layers."""
+        """Returns the sum over all layers of the count `name` of `LayerCounts`."""
         return sum(getattr(layer, name) for layer in self.layers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training run without its tensors: `Run`, as JSON and as a row of figures."""
+"""`Run`: the figures of a training run without its tensors, for JSON files and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Layer:
-    """The all-reduce's counts for one layer over a whole run (see cpd_lab.train.LayerCounts)."""
+    """The all-reduce's counts for one layer over a whole run, as in `cpd_lab.train.LayerCounts`."""
 
     name: str
     values: int
@@ -29,7 +29,7 @@ class Layer:
 
 @dataclass
 class Run:
-    """One training run, without its tensors."""
+    """The options, metrics and counts of one training run, without its tensors."""
 
     label: str
     format: str
@@ -52,7 +52,7 @@ class Run:
 
     @classmethod
     def of(cls, result: TrainResult) -> Run:
-        """Returns the run of a training's result."""
+        """Returns the run that summarizes the result of a training."""
         options, spec = result.options, result.options.spec
         return cls(
             label=options.label(),
@@ -89,16 +89,16 @@ class Run:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Run:
-        """Returns what `asdict` made of a run. Raises TypeError for other data."""
+        """Returns the run that `asdict` turned into `data`. Raises TypeError for other data."""
         return cls(**{**data, "layers": [Layer(**layer) for layer in data["layers"]]})
 
     @property
     def bits_a_value(self) -> float:
-        """The mean number of bits that a value takes on the wire."""
+        """The mean number of bits of an encoded value, in node 0's last contribution."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     def total(self, name: str) -> int:
-        """Returns the sum of a count over all layers."""
+        """Returns the sum over all layers of the count `name` of `Layer`."""
         return sum(getattr(layer, name) for layer in self.layers)
 
     @property
@@ -113,7 +113,7 @@ class Run:
         return self.state != "finished"
 
     def row(self) -> dict[str, Any]:
-        """Returns the run's figures, as JSON."""
+        """Returns the run's options, metrics and counts as a flat dict for JSON."""
         return {
             "format": self.format,
             "aps": self.aps,
@@ -133,7 +133,7 @@ class Run:
 
 
 def _bytes(result: TrainResult) -> int:
-    """Node 0's contribution to the last step, encoded layer by layer."""
+    """Returns the bytes of node 0's contribution to the last step, encoded layer by layer."""
     options = result.options
     schedule = options.reduction(steps_per_epoch=1)
     total = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a training for TensorBoard: `write_scalars`."""
+"""Writes the figures of training steps for TensorBoard: `write_scalars`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from cpd_lab.train.result import Step
 
 
 def write_scalars(writer: Any, step: Step) -> None:
-    """Writes a step's numbers: `train/loss`, `train/rate`, and each layer's.
+    """Writes the figures of one step: `train/loss`, `train/rate`, and figures of each layer.
 
-    They follow from the all-reduce's report on all nodes: `wire/LAYER/zeros` and `/underflowed`,
-    shares of its values, `/bits_a_value`, and `/bits`, the mean of the bits that a codec chose.
+    A layer's figures come from the all-reduce's report on all nodes. `wire/LAYER/zeros` and
+    `wire/LAYER/underflowed` are shares of its values. `wire/LAYER/bits_a_value` is the mean number
+    of bits sent for a value. `wire/LAYER/bits` is the mean of the numbers of bits that a codec
+    chose.
 
-    `writer`: anything that `cpd.track.Tracker` takes, such as TensorBoard's SummaryWriter.
+    Args:
+        writer: an object that `cpd.track.Tracker` takes, such as TensorBoard's SummaryWriter.
+        step: the step.
     """
     scalars = {"train/loss": step.loss, "train/rate": step.rate}
     for name, report in step.report.items():

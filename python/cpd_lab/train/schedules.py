@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate's changes during a training: `RateSchedule`, made from a text."""
+"""`RateSchedule`: the changes of the learning rate during a training, given as a text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ _FORMS = "[warmup N [from F]] constant | steps N… [factor F] | linear | polyno
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The factor of the rate, by progress. Immutable; made by `rate_schedule`.
+    """The factor of the learning rate, as a function of the training's progress.
+
+    The class is immutable; `rate_schedule` makes it from a text. A number below 1 in `warmup` or
+    `places` is a fraction of the whole training instead of a number of epochs.
 
     Attributes:
-        shape: `"constant"`: 1. `"steps"`: 1, times `factor` from each of `places` on. `"linear"`:
-            from 1 at the end of the warm-up straight to 0 at the end of the training.
-            `"polynomial"`: that line to the power of `power`.
-        warmup: the epochs in front, in which the factor goes straight from `begin` to 1. The steps'
-            places count from the beginning of the training, the warm-up included.
-        begin: the factor at the very beginning of the warm-up.
-
-    A number of epochs below 1 (`warmup`, `places`) is a share of the whole training.
+        shape: the factor after the warm-up. `"constant"`: 1. `"steps"`: 1, multiplied by `factor`
+            at each of `places`. `"linear"`: falls linearly from 1 at the end of the warm-up to 0 at
+            the end of the training. `"polynomial"`: the linear factor to the power of `power`.
+        warmup: the number of first epochs, in which the factor rises linearly from `begin` to 1.
+        begin: the factor at the start of the warm-up.
+        places: the epochs at which `"steps"` multiplies, counted from the start of the training,
+            warm-up included.
+        factor: the factor of `"steps"`; default 0.1.
+        power: the power of `"polynomial"`; default 0.5.
     """
 
     shape: str = "constant"
@@ -58,11 +62,11 @@ class RateSchedule:
 
 @lru_cache(maxsize=64)
 def rate_schedule(text: str) -> RateSchedule:
-    """Returns the schedule of a text.
+    """Returns the schedule that a text describes.
 
     Texts are `constant`, `steps 40 80`, `steps 0.5 0.75 factor 0.2`, `linear`, `polynomial` (of
-    power 0.5) or `polynomial power 2`, with `warmup 5` or `warmup 5 from 0.1` in front of any.
-    `warmup 5` alone stays constant after it.
+    power 0.5) and `polynomial power 2`. `warmup 5` or `warmup 5 from 0.1` may precede any of them.
+    After a `warmup 5` alone, the rate stays constant.
 
     Raises ValueError for any other text.
 
@@ -96,19 +100,22 @@ def _in_epochs(number: float, epochs: float) -> float:
 
 
 def _mixed(places: list[float]) -> bool:
-    """True if some are shares and others epochs: the training's length decides their order."""
+    """Returns True if some numbers are fractions of the training and others are epochs.
+
+    The order of such numbers depends on the length of the training.
+    """
     return min(places) < 1 <= max(places)
 
 
 class _Words:
-    """The words of a text, one after the other."""
+    """The words of a schedule's text, which are taken one after the other."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._words = text.split()
 
     def take(self, word: str) -> bool:
-        """Returns whether the next word is this one, which is then taken."""
+        """Returns True and takes the next word if it is `word`; otherwise returns False."""
         if self._words[:1] != [word]:
             return False
         self._words.pop(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated images for segmentation: `shape_images`, `load_shapes`."""
+"""Generates images for segmentation: `shape_images`, `load_shapes`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 def shape_images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns images, count x 3 x 32 x 32 in fp32, and each pixel's class, count x 32 x 32.
+    """Returns images, count x 3 x 32 x 32 in fp32, and the class of each pixel, count x 32 x 32.
 
-    Classes are 0 background, 1 disc, 2 square, 3 triangle. Each image has one to three shapes of a
-    random kind, position, size (radius 4…9 pixels) and color on a background of another color, with
-    noise; later shapes hide earlier ones. Colors do not depend on the kind. Image i is the same for
-    every `count`.
-
-    Raises ValueError for a count below 1 or a seed outside 0…2^32 - 1.
+    Classes are 0 background, 1 disc, 2 square, 3 triangle. Each image has one to three shapes on a
+    background of another color, with noise. Kind, position, size (radius 4…9 pixels) and color of a
+    shape are random, and the color does not depend on the kind. Later shapes hide earlier shapes.
+    Image i is the same for every `count`. Raises ValueError for a count below 1 or a seed outside
+    0…2^32 - 1.
     """
     if count < 1:
         raise ValueError(f"the number of images must be at least 1, got {count}")
@@ -65,7 +64,7 @@ def _image(draw: np.random.RandomState) -> tuple[npt.NDArray[np.float32], npt.ND
 def _inside(kind: int, row: float, column: float, radius: float) -> Mask:
     """Returns the pixels of a shape around a point.
 
-    A square's and a triangle's half width is `radius`.
+    `radius` is the radius of a disc, or half the width of a square or a triangle.
     """
     down, right = np.mgrid[:SIDE, :SIDE]
     down, right = down - row, right - column

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models and data of a training by name: `MODELS`, `DATA`."""
+"""`MODELS` and `DATA`: the models and the data of trainings, by name."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ else:
 
 @dataclass(frozen=True)
 class Source:
-    """Data that models are trained on.
+    """Data on which models can be trained.
 
     Attributes:
-        text: what it is, for the help.
-        kind: as `Data.kind`.
-        shape: of one input; of a text empty.
-        classes: how many; of a text 0, its characters say.
-        images, tests: how many inputs of either part there are by default.
-        load: makes it of images, tests and a text's length of a run.
+        text: a description for the help.
+        kind: the kind of targets, as `Data.kind`.
+        shape: the shape of one input; empty for a text.
+        classes: the number of classes; 0 for a text, whose characters determine the number.
+        images, tests: the default numbers of inputs in the training and the held-out part.
+        load: loads the data, given `images`, `tests` and the length of a text's sequences.
     """
 
     text: str
@@ -83,7 +83,7 @@ DATA: dict[str, Source] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """The sizes of a model: the shape of one input, the number of classes, a run's length."""
+    """The sizes for which a model is made: input shape, number of classes, length of a sequence."""
 
     shape: tuple[int, ...]
     classes: int
@@ -95,11 +95,12 @@ class Model:
     """A model that can be trained.
 
     Attributes:
-        text: what it is, for the help.
-        make: makes it, with weights from torch's generator, of a `Sample` and the options `takes`.
-        data: the names in `DATA` that it takes, the default first.
-        takes: which of `depth`, `width`, `dropout` and `augment` are options of it.
-        defaults: of the options of a training, where they are others than `DEFAULTS`.
+        text: a description for the help.
+        make: makes the model from a `Sample` and the options `takes`, with weights from torch's
+            global generator.
+        data: the names in `DATA` on which the model can be trained; the first is the default.
+        takes: the names of its options, among `depth`, `width`, `dropout` and `augment`.
+        defaults: the defaults of training options that differ from `DEFAULTS`.
     """
 
     text: str
@@ -138,7 +139,7 @@ def _lenet(sample: Sample, width: int, dropout: float) -> nn.Module:
 
 
 def _behind(name: str, first: nn.Module, net: nn.Sequential) -> nn.Sequential:
-    """Returns the layers of `net`, by their names, with another in front."""
+    """Returns `first`, named `name`, followed by the layers of `net` with their names."""
     return nn.Sequential(OrderedDict([(name, first), *net.named_children()]))
 
 
@@ -241,12 +242,15 @@ MODELS: dict[str, Model] = {
 
 
 def model_named(name: object) -> Model:
-    """Returns the model of that name. Raises ValueError, naming the nearest one."""
+    """Returns the model with this name.
+
+    Raises ValueError for an unknown name, with the nearest one.
+    """
     return MODELS[checked_name("model", name, MODELS)]
 
 
 def sample_of(data: str, augment: str, length: int) -> Sample:
-    """Returns the sizes of a model on this data."""
+    """Returns the sizes for which a model is made if it is trained on this data."""
     source = DATA[checked_name("data", data, DATA)]
     checked_name("augment", augment, AUGMENTS)
     shape = source.shape
@@ -256,9 +260,9 @@ def sample_of(data: str, augment: str, length: int) -> Sample:
 
 
 def defaults_of(model: str, data: str | None = None) -> dict[str, Any]:
-    """Returns the defaults that depend on the model and its data (None: the model's own).
+    """Returns the default options of a model on `data`; None: the first data of the model.
 
-    Raises ValueError for other names, and for data that the model does not take.
+    Raises ValueError for an unknown name, and for data on which the model cannot be trained.
     """
     known = model_named(model)
     name = known.data[0] if data is None else checked_name("data", data, DATA)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text that every Python has at hand, as numbers: `load_text`, and cut in runs: `text_runs`."""
+"""Loads a text that every Python has (`load_text`) and cuts it into sequences (`text_runs`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HELD_OUT = 10  # the last tenth
 
 @dataclass(frozen=True)
 class Text:
-    """Characters as numbers.
+    """A text whose characters are numbers.
 
     Attributes:
-        characters: the vocabulary, sorted.
-        train, test: the first nine tenths, and the rest.
+        characters: the vocabulary, sorted; a character's number is its index.
+        train, test: the numbers of the first nine tenths of the text, and of the rest.
     """
 
     characters: str
@@ -34,9 +34,10 @@ class Text:
     test: Tensor
 
     def batches(self, count: int, size: int, length: int, seed: int) -> Iterator[Tensor]:
-        """Yields `count` batches of `size` runs of `length` + 1 characters of the training part.
+        """Yields `count` batches of `size` random sequences of `length` + 1 characters.
 
-        Inputs are all but the last character, targets all but the first.
+        The sequences come from the training part. The inputs of a model are all characters but the
+        last; the targets are all but the first.
         """
         draw = torch.Generator().manual_seed(seed)
         for _ in range(count):
@@ -44,16 +45,16 @@ class Text:
             yield self.train[begins + torch.arange(length + 1)]
 
     def tests(self, size: int, length: int) -> Tensor:
-        """`size` such runs of the test part, spread over it."""
+        """Returns `size` sequences of `length` + 1 characters, evenly spread over the test part."""
         return _runs(self.test, size, length)
 
 
 @lru_cache(maxsize=1)
 def load_text() -> Text:
-    """Returns the language reference of Python's module pydoc_data.topics.
+    """Returns Python's language reference, the text of the module pydoc_data.topics.
 
-    The standard library has it for `help()`: about half a million characters, others in each
-    version of Python.
+    The standard library has this module for `help()`. The text has about half a million characters
+    and differs between versions of Python.
     """
     from pydoc_data import topics
 
@@ -66,12 +67,11 @@ def load_text() -> Text:
 
 
 def text_runs(runs: int, tests: int, length: int) -> Data:
-    """Returns `runs` and `tests` runs of `length` characters.
+    """Returns `runs` training sequences and `tests` test sequences of `length` characters.
 
-    They are spread evenly over the parts of `load_text`. Inputs are N x length; targets are the
-    characters that follow them.
-
-    Raises ValueError if a part is shorter than a run, or a number is less than 1.
+    The sequences are spread evenly over the two parts of `load_text`. Inputs are N x length.
+    Targets are the characters that follow the inputs. Raises ValueError if a part is shorter than a
+    sequence, or if a number is below 1.
     """
     text = load_text()
     for name, number in (("images", runs), ("tests", tests), ("length", length)):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's weights: `weights_hash`, and the moving average of them, `MovingAverage`."""
+"""The hash of a model's weights, and the weights' moving average.
+
+The hash is `weights_hash`, the average is `MovingAverage`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from torch import nn
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Returns the first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in order.
+    """Returns the first 16 hexadecimal digits of the SHA-256 of all parameters, as fp32 bytes.
 
-    All NaNs count as one NaN.
+    The parameters are hashed in the order of `model.parameters()`. All NaNs hash as one NaN.
     """
     digest = hashlib.sha256()
     for parameter in model.parameters():
@@ -26,14 +29,14 @@ def weights_hash(model: nn.Module) -> str:
 
 
 class MovingAverage:
-    """The exponential moving average of a model's parameters.
+    """The exponential moving average of a model's parameters, in fp32.
 
-    It begins with their first values: average = decay * average + (1 - decay) * parameter, in fp32,
-    at each `update`.
+    The average starts from the parameters' first values. Each `update` sets average = decay *
+    average + (1 - decay) * parameter.
 
     Args:
-        model: its parameters are averaged; its buffers are not.
-        decay: 0…1, below 1; 0: no average, the parameters themselves.
+        model: the model; its parameters are averaged, its buffers are not.
+        decay: at least 0 and below 1. With 0 the average is the current parameters.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -43,13 +46,13 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Takes in the parameters as they are now."""
+        """Updates the average with the current parameters."""
         for average, parameter in zip(self._average, self._parameters, strict=False):
             average.mul_(self._decay).add_(parameter, alpha=1 - self._decay)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """The model has the averages as parameters until the block ends."""
+        """Gives the model the averages as parameters until the `with` block ends."""
         if not self._average:
             yield
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The all-reduce of a training: `reduce_spec`."""
+"""`reduce_spec`: makes the all-reduce of a training from its options."""
 
 import math
 from typing import Literal
@@ -11,7 +11,7 @@ APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "p
 
 
 def is_power_of_two(value: float) -> bool:
-    """Returns whether a number is a finite power of two."""
+    """Returns True if a number is a finite power of two."""
     return math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5
 
 
@@ -33,10 +33,10 @@ def reduce_spec(
     rounding: str = "nearest_even",
     overflow: str | None = None,
 ) -> Reduce:
-    """Returns the all-reduce that these options name.
+    """Returns the all-reduce that these options describe.
 
-    `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
-    ValueError for what CPD refuses.
+    `wire` is a codec or the name of a format; if it is given, it replaces `format`. `cpd.Reduce`
+    describes the other options. Raises ValueError for options that `cpd.Reduce` refuses.
     """
     spec = Reduce(
         format if wire is None else wire,
@@ -58,7 +58,10 @@ def reduce_spec(
 
 
 def reduce_text(spec: Reduce) -> str:
-    """Returns the text of a training's all-reduce, whose averages are an option of their own."""
+    """Returns the text of an all-reduce without its options on averages.
+
+    A training divides by the number of nodes through its own option `divide`.
+    """
     return spec.replace(average=None, divide=None).text
 
 
@@ -74,4 +77,4 @@ CODECS = (
     "fp8_rows",
     "feedback int4",
 )
-"""Compressors whose accuracies are shown next to one another."""
+"""The compressors whose accuracies the demo and a study compare."""

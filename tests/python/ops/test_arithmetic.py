@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.add, mul and fma on every front end against the rational oracle."""
+"""Compares cpd.add, cpd.mul and cpd.fma on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPERATIONS["fma"] = (cpd.fma, oracle.fma, 3)
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
-    """Patterns of which many give results beside a tie, or cancel."""
+    """Returns operands in binary32 whose results are often near a rounding tie, or cancel."""
     generator = random.Random(seed)
     pool = boundary_bits(spec, codes=20, noise=30, seed=seed)
     binary32 = oracle.Spec(8, 23)
@@ -43,7 +43,10 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
 def calls(
     f: cpd.Format, rows: list[list[int]], o: Sequence[oracle.Options], how: dict[str, Any]
 ) -> list[Call]:
-    """The three operations, their oracles given one option for each element."""
+    """Returns a call of each of the three operations, with the exact results.
+
+    `o` has the options of the exact computation, one for each element.
+    """
     result = []
     for operation, exact, n in OPERATIONS.values():
         columns = zip(*rows[:n], o, strict=True)
@@ -93,7 +96,7 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     compiled=("e4m3-8", "e8m22-24"),
 )
 def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
-    """The integers of a seed and the same integers given by `random=` round alike."""
+    """Random integers from a seed and the same integers in `random=` give the same results."""
     front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`seed` and `stream` of `cpd.sum` and `cpd.gemm`: numbers of every kind, in every front end, in
-compiled programs, with derivatives, and under vmap."""
+"""Tests the arguments `seed` and `stream` of `cpd.sum` and `cpd.gemm`.
+
+The tests pass ints, NumPy integers and tensors, on every front end, in compiled programs, with
+derivatives, and under vmap.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ NUMBERS = ((0, 0), (3, 0), (0, 5), (7, 2**64 - 1), (2**63, 9))
 
 
 def values(*shape: int) -> np.ndarray:
-    """Values of fp16, which units take."""
+    """Returns normal random values that fp16 can represent, because matrix units take fp16."""
     return np.random.default_rng(shape).normal(size=shape).astype(np.float16).astype(np.float32)
 
 
@@ -38,12 +41,12 @@ ENCODED = [
 
 
 def as_tensor(number: int) -> Any:
-    """Returns an integer tensor with the bits of the number."""
+    """Returns an int64 tensor with the 64 bits of an unsigned number."""
     return torch.tensor(number - 2**64 if number >= 2**63 else number)
 
 
 def results(acc: Any, make: Any, **numbers: Any) -> list[Any]:
-    """Sums and products of an accumulator, by every path of a front end."""
+    """Returns the results of every kind of sum and product of an accumulator with `numbers`."""
     x, a, b, c = (make(one) for one in (X, A, B, C))
     left, right = (cpd.Encoded(make(one.codes), make(one.scales), *one[2:]) for one in ENCODED)
     of = cpd.Accumulator(acc)
@@ -80,7 +83,7 @@ def test_numbers_of_every_kind_give_the_same_bits(text: str, make: Any) -> None:
 @pytest.mark.parametrize("text", [TEXTS[0], "e4m3", "h100-fp8", "int8"])
 @pytest.mark.parametrize("name", ["seed", "stream"])
 def test_bad_numbers(text: str, name: str) -> None:
-    """Bad seeds and streams are refused even if no rounding uses them."""
+    """Invalid seeds and streams raise an error even if no rounding is stochastic."""
     calls = [lambda make, n: cpd.gemm(make(A), make(B), text, **n)]
     if cpd.Accumulator(text).form != "unit":
         calls.append(lambda make, n: cpd.sum(make(X), text, **n))
@@ -109,7 +112,10 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_compiled_steps(name: str) -> None:
-    """Ten int seeds recompile at most once, tensors never. The bits equal eager mode's."""
+    """Ten int seeds recompile a compiled step at most once; seeds in tensors never recompile it.
+
+    The results have the bits of eager mode.
+    """
     step = STEPS[name]
     x = torch.as_tensor(values(20, 30))
     for numbers, most in (
@@ -129,7 +135,7 @@ def test_compiled_steps(name: str) -> None:
 
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[1], UNITS])
 def test_derivatives_with_numbers_of_either_kind(text: str) -> None:
-    """Gradients, tangents, and both compiled."""
+    """Gradients and tangents with tensor seeds equal those with int seeds, eager and compiled."""
 
     def product(acc: Any, **numbers: Any) -> Any:
         return lambda a, b, c: cpd.gemm(a, b, acc, c, **numbers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.cast on every front end against the rational oracle."""
+"""Compares cpd.cast on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_empty_and_scalar_shapes(front_end: FrontEnd, shape: tuple[int, ...]) ->
 
 
 def test_empty_broadcast(front_end: FrontEnd) -> None:
-    """No elements, so none that share memory, whatever the strides."""
+    """Empty arrays with strides 0 are accepted, because none of their elements share memory."""
     x = np.broadcast_to(np.empty((1, 0, 2), np.float32), (3, 0, 2))
     front_end.check(
         [

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts of arrays of any layout have the bits of the same values in row-major order: transposed,
-turned, with gaps or broadcast, into new memory, into another layout and in place."""
+"""Tests that casts of arrays in any memory layout have the bits of casts in row-major order.
+
+The arrays are transposed, reversed, strided or broadcast. Results are new arrays, arrays of another
+layout, or overwrite the operand.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def array(rng: np.random.Generator) -> Array:
 
 
 def turned(x: Array, rng: np.random.Generator) -> Array:
-    """A view of x."""
+    """Returns a view of x with permuted dimensions; one may be reversed, strided or broadcast."""
     x = x.transpose(rng.permutation(x.ndim))
     d = int(rng.integers(x.ndim))
     before = (slice(None),) * d

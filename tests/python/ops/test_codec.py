@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.encode and cpd.decode on every front end against the rational oracle."""
+"""Compares cpd.encode and cpd.decode on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_code(front_end: FrontEnd, cases: list[Any]) -> None:
 
 @cache
 def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]]:
-    """For each policy: encode, decode of the codes, and the cast that gives the same."""
+    """Returns, for each overflow policy, calls of encode, of decode, and of the equivalent cast."""
     f = cpd.Format(name)
     spec = spec_of(f)
     result = []

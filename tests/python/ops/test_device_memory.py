@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of GPUs: the part that can be tested without a GPU."""
+"""Tests GPU memory as far as possible on the CPU emulation of CUDA."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_is_given_back() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_kernels_memory_is_torchs() -> None:
-    """Largest magnitudes of blocks, of whose memory torch knows."""
+    """The kernels allocate their work memory through torch, which counts it."""
     import torch
 
     x = torch.randn(64, 64, device="cuda")
@@ -71,7 +71,10 @@ def test_kernels_memory_is_torchs() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_no_memory() -> None:
-    """test_out_of_memory.py has every operator, where memory is refused on demand."""
+    """An operation that needs too much GPU memory raises torch.OutOfMemoryError.
+
+    test_out_of_memory.py tests every operator, with an allocator that fails on demand.
+    """
     import torch
 
     huge = torch.empty(1, device="cuda").expand(1 << 40)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments one by one, on every front end alike: the right exception, a message that names the
-argument, and nothing written."""
+"""Tests that every front end raises the same exception for each invalid argument.
+
+The message must name the argument, and the call must not write anything.
+"""
 
 from __future__ import annotations
 
@@ -303,7 +305,7 @@ def test_gemm_result_types(front_end: FrontEnd):
 # ---- memory --------------------------------------------------------------------------------------
 
 MOST = 2**46
-"""Values that are more bytes than a process may address."""
+"""The number of values whose bytes exceed the address space of a process."""
 
 
 def larger_than_memory():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.explain`: the plan of a call, from the call's own checks and dispatch.
+"""Tests that `cpd.explain` reports the plan of a call, by the call's own checks and dispatch.
 
-tests/ops/test_explain.cpp shows that a plan names what runs.
+tests/ops/test_explain.cpp tests that the reported kernel is the kernel that runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def calls() -> int:
 
 @pytest.fixture(autouse=True)
 def nothing_runs() -> Any:
-    """No kernel is called by a test that does not say so."""
+    """Fails a test in which a kernel is called, unless the test allows kernel calls."""
     before = calls()
     yield
     assert calls() == before
@@ -293,7 +293,7 @@ def test_wrong_layers() -> None:
 
 
 def test_scalar_kernels_take_the_general_path() -> None:
-    """Kernels of one lane have one path, and tiles of their own."""
+    """The scalar kernels of products report the path "general" and a valid tile."""
     program = """
 import json, numpy as np, cpd
 x = np.zeros((40, 70), np.float32)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published and computed figures about accumulation, reproduced: stall points exactly, the others
-within the tolerance that stands beside them, for the seeds that stand there too."""
+"""Reproduces published and computed figures on rounding errors of accumulation.
+
+Stall points are exact. Other figures have a tolerance, and hold for the stated seeds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def _prefix_sums(terms: F32, counts: list[int], accumulator: str) -> F32:
-    """The sums of the first terms of each count, in order."""
+    """Returns the sum of the first N terms, in order, for each N of `counts`."""
     mask = np.zeros((len(counts), len(terms)), np.float32)
     for row, count in zip(mask, counts, strict=True):
         row[:count] = 1
@@ -28,8 +30,11 @@ def _prefix_sums(terms: F32, counts: list[int], accumulator: str) -> F32:
     [("fp16", 513, 7.0859375), ("bf16", 65, 5.0625), ("fp32", 2_097_152, 15.40368271)],
 )
 def test_harmonic_sum_stalls(name: str, k: int, value: float) -> None:
-    """Higham: the sum of 1/k, each rounded into the format first, changes for the last time at
-    k - 1. Terms fall, so that a sum which a term leaves as it is stays as it is."""
+    """The rounded sum of 1/k changes for the last time at term k - 1 (Higham).
+
+    Each term is first rounded to the format. The terms decrease, so after one term leaves the sum
+    unchanged, all later terms do.
+    """
     n = k + 100
     terms = cpd.cast(1.0 / np.arange(1, n + 1, dtype=np.float64), name).astype(np.float32)
     before, last, same, later = _prefix_sums(terms, [k - 2, k - 1, k, n], name)
@@ -53,8 +58,10 @@ SEEDS = range(8)
 
 
 def _wang_errors(accumulator: cpd.Accumulator) -> tuple[F32, F64]:
-    """Sums of 65,536 uniform terms of mean 1 and standard deviation 1, and their relative errors,
-    one for each seed."""
+    """Returns sums of 65,536 uniform terms of mean 1 and deviation 1, and their relative errors.
+
+    There is one sum for each seed.
+    """
     n = 65_536
     half = 3**0.5
     terms = [np.random.default_rng(s).uniform(1 - half, 1 + half, n) for s in SEEDS]
@@ -71,7 +78,8 @@ def test_wang_2018_without_chunks_stalls_at_4096() -> None:
 
 @pytest.mark.parametrize(
     ("chunk", "least", "most"),
-    # The paper's 1-6-9 with chunks: 74 % at 8; 0.33, 0.14 and 0.35 % for one seed at 32, 64, 256.
+    # The paper's figure for 1-6-9 with chunks of 8 is 74 %. With chunks of 32, 64 and 256 the
+    # errors for one seed are 0.33, 0.14 and 0.35 %.
     [(8, 0.73, 0.76), (32, 0.0, 0.035), (64, 0.0, 0.008), (256, 0.0, 0.008)],
 )
 def test_wang_2018_chunks(chunk: int, least: float, most: float) -> None:
@@ -83,7 +91,7 @@ def test_wang_2018_chunks(chunk: int, least: float, most: float) -> None:
 
 
 def test_wang_2018_stochastic_and_kahan() -> None:
-    """2.5 % and 0.04 % for one seed."""
+    """Stochastic rounding errs by about 2.5 % and Kahan's summation by about 0.04 %."""
     _, stochastic = _wang_errors(cpd.Accumulator("e6m9", rounding="stochastic"))
     _, kahan = _wang_errors(cpd.Accumulator("e6m9 kahan"))
     print(f"stochastic {np.median(stochastic):.3%}, Kahan {np.median(kahan):.3%} (medians)")
@@ -93,8 +101,11 @@ def test_wang_2018_stochastic_and_kahan() -> None:
 
 
 def _operands(kind: str, seed: int) -> tuple[F32, F32]:
-    """256 x 4096 and 4096 x 256 in E4M3FN: normal ones as they are, uniform ones scaled so that the
-    greatest is 448, as tensors are before they go to such a unit."""
+    """Returns random operands of 256 x 4096 and 4096 x 256 in E4M3FN.
+
+    Normal values are not scaled. Uniform values are scaled to a greatest value of 448, as tensors
+    are before a matrix unit multiplies them.
+    """
     generator = np.random.default_rng(seed)
     operands = []
     for shape in ((256, 4096), (4096, 256)):
@@ -108,7 +119,7 @@ def _operands(kind: str, seed: int) -> tuple[F32, F32]:
 
 
 def _errors(a: F32, b: F32, preset: str) -> tuple[float, float]:
-    """max |error| and the mean error, over the mean magnitude of the result."""
+    """Returns the greatest absolute error and the mean error, over the result's mean magnitude."""
     exact = a.astype(np.float64) @ b.astype(np.float64)
     error = cpd.gemm(a, b, cpd.Accumulator(preset)) - exact
     scale = np.abs(exact).mean()
@@ -117,7 +128,10 @@ def _errors(a: F32, b: F32, preset: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_deepseek_nearly_two_percent(seed: int) -> None:
-    """DeepSeek-V3: K = 4096 in Hopper's FP8 unit errs by nearly 2 %; N(0, 1) operands: 1.8 %."""
+    """Hopper's FP8 unit errs by nearly 2 % for K = 4096, as DeepSeek-V3's report says.
+
+    With operands from N(0, 1), the greatest error is 1.8 %.
+    """
     a, b = _operands("normal", seed)
     greatest, bias = _errors(a, b, "h100-fp8")
     promoted, _ = _errors(a, b, "deepseek-promoted")
@@ -128,7 +142,10 @@ def test_deepseek_nearly_two_percent(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_deepseek_bias_of_positive_operands(seed: int) -> None:
-    """U(0, 1): max 7.9 %, bias -7.5 % without promotion; 0.067 % with promotion every 128."""
+    """Operands from U(0, 1) give a greatest error of 7.9 % and a bias of -7.5 %.
+
+    With promotion to binary32 after every 128 products, the greatest error is 0.067 %.
+    """
     a, b = _operands("uniform", seed)
     greatest, bias = _errors(a, b, "h100-fp8")
     promoted, _ = _errors(a, b, "deepseek-promoted")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulators of scheme `fixed`: `cpd.gemm` and `cpd.sum` on every front end against Python's
-integers; their texts and errors."""
+"""Compares `cpd.gemm` and `cpd.sum` in fixed-point accumulators to Python's integers.
+
+The accumulators have scheme `fixed`. The file also tests their texts and their errors, on every
+front end.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def sum_call(x: npt.NDArray[Any], acc: cpd.Accumulator) -> Call:
 
 
 def numbers(generator: random.Random, bits: int, low: int, high: int, count: int = 50) -> F32:
-    """Numbers of so many significant bits between 2^low and 2^high, some zeros."""
+    """Returns random numbers of `bits` significant bits from 2^low to 2^high, and some zeros."""
     values = [0.0, -0.0]
     for _ in range(count):
         significand = generator.randrange(1 << (bits - 1), 1 << bits) * generator.choice((1, -1))
@@ -59,7 +62,8 @@ def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
     return pool[chosen].reshape(rows, columns)
 
 
-# The kinds of products, in units: whole and small, whole and large, with a fraction, far beyond.
+# Each kind of operands: significant bits, least and greatest exponent, and the accumulator's
+# fraction bits.
 KINDS = {
     "int8": (8, 0, 7, 0),
     "int12": (12, 11, 11, 0),
@@ -109,7 +113,7 @@ def test_products(front_end: FrontEnd, cases: list[Any]) -> None:
 @pytest.mark.parametrize("backend", cpd._core.backends())
 @pytest.mark.parametrize("kind", KINDS)
 def test_deep_products_on_every_backend(kind: str, backend: str) -> None:
-    """Several blocks of k, and tiles that the result does not fill."""
+    """Products are exact on every backend for k above one tile, and for partly filled tiles."""
     generator = random.Random(kind)
     bits, low, high, fraction = KINDS[kind]
     pool = numbers(generator, bits, low, high)
@@ -208,7 +212,7 @@ def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, t
 @pytest.mark.parametrize("scales_at", ["block", "epilogue"])
 @pytest.mark.parametrize("most", [2**31 - 1, 2**17 - 1])
 def test_scaled_operands(most: int, scales_at: str) -> None:
-    """Each block's sum starts anew, from 0."""
+    """With scaled operands, the sum of each block starts at 0 again."""
     generator = np.random.default_rng(7)
     q = cpd.Scaled("int8 32" if scales_at == "block" else "int8 row")
     x: Any = generator.standard_normal((9, 160)).astype(np.float32)
@@ -281,7 +285,8 @@ def test_short_names() -> None:
     for width in (2, 8, 16, 24, 25):
         assert cpd.Accumulator(f"int{width}") == cpd.Accumulator(width=width)
     assert str(cpd.Accumulator("int8 overflow=saturate")).startswith("fp32 fixed width=8")
-    # with a scheme it is the format of the result; of sign and magnitude there is any scheme
+    # With a scheme, `int8` is the format of the result. `sm8` (sign and magnitude) takes any
+    # scheme.
     assert cpd.Accumulator("int8 fixed width=20").format == cpd.Format("int8")
     assert str(cpd.Accumulator("sm8 kahan")) == "sm8 kahan"
 
@@ -383,7 +388,10 @@ def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
 @pytest.mark.parametrize("b", ["e4m3fn", "e3m2", "fp32"])
 @pytest.mark.parametrize("terms", [1, 2, 3, 1000, 2**40])
 def test_kulisch(a: str, b: str, terms: int) -> None:
-    """The greatest sum is there, in whole units, and hardly a bit is to spare."""
+    """`Accumulator.exact` is wide enough for the greatest sum and at most two bits wider than that.
+
+    The greatest sum and the least product are whole multiples of the accumulator's unit.
+    """
     point = cpd.Accumulator.exact(a, b, terms)
     of_a, of_b = spec_of(cpd.Format(a)), spec_of(cpd.Format(b))
     unit = oracle.power_of_two(-point.fraction)
@@ -395,7 +403,7 @@ def test_kulisch(a: str, b: str, terms: int) -> None:
 
 
 def test_what_hardware_does() -> None:
-    """int8 products in int32 wrap at 2^31; Kulisch's integer gives the exact sum."""
+    """Sums of int8 products in int32 wrap around at 2^31; an exact accumulator is exact."""
     ones = np.full((1, 140_000), 127, np.float32)
     exact = 127 * 127 * 140_000
     assert cpd.gemm(ones, ones.T, "int32").item() == np.float32(exact - 2**32)
@@ -416,7 +424,7 @@ def test_what_hardware_does() -> None:
 
 
 def test_layers_take_integers() -> None:
-    """int8 layers summed in int32: what binary32's exact sums give."""
+    """Layers with int8 operands summed in int32 give the exact sums of binary32."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
 

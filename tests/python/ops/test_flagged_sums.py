@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of sums and products, on every front end: those of the oracle of vectors, which shares
-no arithmetic with them, and of integers those of exact rationals."""
+"""Tests the flags of sums and products on every front end.
+
+An independent oracle gives the expected flags. For integers, exact rationals give them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def flags_alone(operation: Any, *args: Any, **how: Any) -> Any:
 
 
 def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) -> list[Call]:
-    """The call with flags, for each of its two results."""
+    """Returns two calls with flags: one compares the flags, the other the values."""
     return [
         Call(flags_alone, (operation, *args), how, flags),
         Call(values_alone, (operation, *args), how, values),
@@ -48,8 +50,11 @@ def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) ->
 def codes_of(
     acc: cpd.Accumulator, f: cpd.Format, generator: np.random.Generator, *shape: int
 ) -> tuple[Any, Any]:
-    """Codes, in half of the lines of small numbers, and their values. Where sums saturate numbers
-    alone: what an infinity then raises is a matter of its own (test_flags.py)."""
+    """Returns random codes and their values; half of the rows have small numbers.
+
+    If sums saturate, infinities and NaNs are replaced: test_flags.py tests what infinities raise
+    then.
+    """
     codes = generator.integers(0, 1 << f.bits, shape, np.uint32)
     sign = np.uint32(1 << (f.bits - 1))
     codes[::2] &= sign | sign >> 1 | (sign >> 2) - 1
@@ -70,7 +75,10 @@ def values_by_code(f: cpd.Format) -> npt.NDArray[np.float32]:
 
 
 def holds(name: str, other: object) -> bool:
-    """Returns whether a format has the exponents and the mantissa of another, both IEEE-like."""
+    """Returns True if the first format has the exponent and mantissa bits of the second.
+
+    Both formats must be IEEE-like.
+    """
     wide, narrow = cpd.Format(name), cpd.Format(str(other))
     return wide.exp >= narrow.exp and wide.man >= narrow.man
 
@@ -230,7 +238,7 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """If no random integers are given, the flags report the roundings that make the values."""
+    """With generated random integers, the flags report the same roundings that made the values."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8

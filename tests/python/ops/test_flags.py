@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares quotients, square roots and the exceptions of every element-wise operation to
-rationals."""
+"""Compares quotients, square roots and all element-wise operations' flags to rationals."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ NAMES = [
 
 
 def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
-    """Returns operands with many results next to a point where rounding or a flag changes."""
+    """Returns operands whose results are often near a value where rounding or a flag changes."""
     spec = spec_of(f)
     if dtype == np.float64:
         return list(operands(spec, n, seed))
@@ -47,7 +46,7 @@ def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
 def cases(
     f: cpd.Format, rows: list[Any], o: list[oracle.Options], tininess: str, how: dict[str, Any]
 ) -> list[Call]:
-    """Every operation, once for its values and once for its flags."""
+    """Returns two calls of each operation: one compares the values, the other the flags."""
     made = []
     values = [values_of(row) for row in rows]
     for name, count in flags_oracle.COUNTS.items():
@@ -121,7 +120,7 @@ def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
-    """The operands are any numbers of NumPy's own formats."""
+    """Quotients and square roots in NumPy's own formats equal NumPy's, for any bit patterns."""
     generator = np.random.default_rng(3)
     unsigned = f"u{np.dtype(dtype).itemsize}"
     x, y = (
@@ -139,7 +138,7 @@ def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
 
 
 def test_named_exceptions(front_end: FrontEnd) -> None:
-    """Each flag where the standard names it."""
+    """Each flag is raised in the cases that IEEE 754 names."""
     inf, nan = math.inf, math.nan
     table: list[tuple[str, list[float], str, dict[str, Any], int]] = [
         ("div", [1, 0], "e4m3", {}, DZ),
@@ -186,7 +185,10 @@ SIGNALLING = {np.float16: 0x7C01, np.float32: 0xFF800001, np.float64: 0x7FF00000
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("dtype", SIGNALLING)
 def test_signalling_nan_raise_invalid(front_end: FrontEnd, dtype: Any) -> None:
-    """A signaling NaN as any operand raises invalid, also beside quiet NaN (IEEE 754-2019, 6.2)."""
+    """A signaling NaN in any operand raises invalid, even if another operand is a quiet NaN.
+
+    IEEE 754-2019, section 6.2, requires this.
+    """
     bits = np.array([SIGNALLING[dtype]], f"u{np.dtype(dtype).itemsize}")
     loud, quiet, one = bits.view(dtype), np.array([math.nan], dtype), np.ones(1, dtype)
     calls = []
@@ -289,7 +291,10 @@ def test_errors(front_end: FrontEnd) -> None:
 
 
 def test_flushing_and_threads_change_nothing() -> None:
-    """Subnormal operands and results, under FTZ and DAZ, and from eight threads at once."""
+    """Flushing of subnormals (FTZ, DAZ) and eight threads change no result and no flag.
+
+    The operands and the results are subnormal.
+    """
     torch = pytest.importorskip("torch")
     x, y = np.float32([2**-140, 1e-40, 3, 2**-149]), np.float32([3, 2**-20, 7, 0.5])
     v, w = np.float64([5e-324, 1, 2**-1050, 3]), np.float64([3, 2**-1060, 2**30, 1e-310])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""add, mul, fma and sum of float64: the exact result, rounded once, against rationals."""
+"""Tests that add, mul, fma and sum of float64 arrays round the exact result once.
+
+Exact rationals give the expected results.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ NAMES = [
 
 
 def same(got: npt.NDArray[Any], expected: Sequence[int], about: str) -> None:
-    """Compares float64 results with binary32 patterns."""
+    """Asserts that float64 results have the values of the expected binary32 bit patterns."""
     assert got.dtype == np.float64
     for i, (value, bits) in enumerate(zip(got.ravel().tolist(), expected, strict=True)):
         if math.isnan(value):
@@ -39,7 +42,7 @@ def same(got: npt.NDArray[Any], expected: Sequence[int], about: str) -> None:
 
 
 def every(operation: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
-    """The result, which all backends share."""
+    """Returns the result of a call, which must have the same bits on all backends."""
     results = []
     try:
         for backend in _core.backends():
@@ -100,7 +103,10 @@ def test_stochastic(name: str, random_bits: int) -> None:
 
 
 def test_every_random_integer_next_to_a_gaps_point() -> None:
-    """x + y lies 2^-60 beside a multiple of 2^-N of the gap: which integers round away is exact."""
+    """A sum 2^-60 above or below a threshold is rounded up by the right number of random integers.
+
+    Thresholds divide the gap between two values of the format into 2^N parts of equal size.
+    """
     bits = 10
     r = np.arange(2**bits)
     for direction in (-1, 1):

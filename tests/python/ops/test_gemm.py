@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.gemm` on every front end against exact rational arithmetic."""
+"""Compares `cpd.gemm` on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(x: F32) -> list[list[int]]:
 
 
 def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None, **numbers: int) -> Call:
-    """2-dimensional operands; c of the result's shape."""
+    """Returns a call of cpd.gemm, for matrices a, b and c (or None), with the exact result."""
     start = None if c is None else rows(c)
     expected = gemm_oracle.gemm(rows(a), rows(b), start, accumulation_of(acc, **numbers))
     shaped = from_bits(expected).reshape(a.shape[0], b.shape[1])
@@ -46,7 +46,7 @@ def matrix(generator: random.Random, pool: list[int], m: int, n: int) -> F32:
 
 
 def around_one(generator: random.Random, bits: int, count: int = 60) -> list[int]:
-    """Numbers near 1 of so many significant bits, few far smaller ones, and zeros."""
+    """Returns zeros and random numbers of `bits` significant bits, most of them near 1."""
     pool = [0, 0x80000000]
     for _ in range(count):
         x = generator.randrange(1 << (bits - 1), 1 << bits) * 2.0 ** generator.randrange(-2, 2)
@@ -330,7 +330,7 @@ def shapes(text: str) -> list[Call]:
     generator = np.random.default_rng(7)
 
     def some(*shape: int) -> F32:
-        """Numbers that fp16 and bf16 hold, as a unit's operands must be of its format."""
+        """Returns random numbers that both fp16 and bf16 represent, as matrix units require."""
         x = generator.standard_normal(shape).astype(np.float32) * 2
         return cpd.cast((x * 32).round() / 32, "bf16")
 
@@ -393,7 +393,7 @@ UNIT = "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, UNIT, f"{UNIT} promote=8"])
 def test_no_products_give_the_addend_rounded(front_end: FrontEnd, scheme: str) -> None:
-    """The result has the accumulator's format, whatever format a matrix unit sums in."""
+    """With k = 0 the result is c rounded to the accumulator's format, or zeros without c."""
     a, b = np.zeros((2, 0), np.float32), np.zeros((0, 5), np.float32)
     c = np.float32([4124, 1.0625, -0.0, np.inf, np.nan])
     calls = []

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of scaled operands, `_core.gemm_scaled`, against exact rational arithmetic and against
-the results of others: MMA-Sim's units with block scales, TransformerEngine's NVFP4 reference.
-Changed rules must fail, so that the replay is known to see them."""
+"""Tests products of scaled operands, `_core.gemm_scaled`.
+
+Exact rational arithmetic, MMA-Sim's matrix units with block scales and TransformerEngine's NVFP4
+reference give the expected results. Tests with changed rules must fail, which shows that the
+comparisons detect a wrong rule.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "sc
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 Scaling = tuple[F32 | None, int, int, F32 | None]
-"""Scales, values of k and lines that share one, and the factor of whole lines."""
+"""(scales, number of k values for each scale, number of rows for each scale, row factors)."""
 
 
 def _product(
@@ -51,7 +54,7 @@ def _product(
 def _values(
     generator: random.Random, name: str, shape: tuple[int, ...], finite: bool = True
 ) -> F32:
-    """Values of a format, its special ones too unless they are to be finite."""
+    """Returns random values of a format; if `finite`, infinities and NaNs become 1."""
     f = cpd.Format(name)
     codes = np.array([generator.randrange(1 << f.bits) for _ in range(int(np.prod(shape)))], "u1")
     table = cpd.cast(cpd.decode(_packed(f.bits), f, (1 << f.bits,)), f)
@@ -60,13 +63,13 @@ def _values(
 
 
 def _packed(bits: int) -> U8:
-    """All codes of so many bits, one after the other."""
+    """Returns all codes of `bits` bits in ascending order, packed."""
     whole = sum(code << (bits * code) for code in range(1 << bits))
     return np.frombuffer(whole.to_bytes(-(-bits * (1 << bits) // 8), "little"), np.uint8)
 
 
 def _spread(scales: F32 | None, rows: int, depth: int, block: int, lines: int) -> list[list[int]]:
-    """The scales of each row and k, as patterns."""
+    """Returns the scale of each row and k, as binary32 bit patterns."""
     if scales is None:
         return [[oracle.bits_from_float(1.0)] * depth for _ in range(rows)]
     by_row = np.arange(rows) // (lines or rows)
@@ -164,7 +167,7 @@ def test_epilogue(text: str) -> None:
 
 
 def _scales(generator: random.Random, shape: tuple[int, ...]) -> F32:
-    """Numbers of 24 bits around 1."""
+    """Returns random binary32 scales between 2^-4 and 2^4."""
     count = int(np.prod(shape))
     values = [generator.uniform(1, 2) * 2.0 ** generator.randrange(-4, 4) for _ in range(count)]
     return np.array(values, np.float32).reshape(shape)
@@ -221,7 +224,7 @@ UNITS = {
 
 
 def _nibbles(x: U8, axis: int) -> F32:
-    """Two values a byte, the low half first, along an axis."""
+    """Returns the E2M1 values of bytes that hold two codes each along an axis, low half first."""
     both = np.stack([x & 15, x >> 4], axis=axis + 1 if axis >= 0 else x.ndim)
     shape = list(x.shape)
     shape[axis] *= 2
@@ -234,7 +237,7 @@ def _decoded(codes: U8, name: str) -> F32:
 
 
 def _tiles(key: str) -> tuple[F32, F32, F32, F32, F32, F32]:
-    """a, b, c, the scales of a and b, and the unit's results, of 4 tiles."""
+    """Returns a, b, c, the scales of a and b, and the results of MMA-Sim, for four tiles."""
     with np.load(_DATA / "mma.npz") as archive:
         parts = ("A", "B", "C", "scale_A", "scale_B", "D")
         a, b, c, of_a, of_b, d = (archive[f"mmasim.{key}.{part}"] for part in parts)
@@ -247,7 +250,7 @@ def _tiles(key: str) -> tuple[F32, F32, F32, F32, F32, F32]:
 
 
 def _differences(x: F32, y: F32) -> int:
-    """How many differ; NaN is one class."""
+    """Returns the number of different elements; all NaNs count as equal."""
     same = (x.view(np.uint32) == y.view(np.uint32)) | (np.isnan(x) & np.isnan(y))
     return int(np.count_nonzero(~same))
 
@@ -261,7 +264,7 @@ def _of_unit(key: str, acc: cpd.Accumulator) -> tuple[F32, F32]:
 @needs_data
 @pytest.mark.parametrize("key", UNITS)
 def test_replay_of_units_with_scales(key: str) -> None:
-    """All results of the simulator; NaN scales among them."""
+    """The units with block scales give all results of MMA-Sim, also with NaN scales."""
     got, expected = _of_unit(key, cpd.Accumulator(UNITS[key]))
     assert expected.size == 512
     assert _differences(got, expected) == 0
@@ -274,7 +277,8 @@ def test_changed_units_fail_the_replay(key: str) -> None:
     unit = cpd.Accumulator(preset)
     assert unit is not None
     f = unit.fraction_bits
-    # The e4m3 scales of these tiles span so few binades that 28 bits and more lose nothing.
+    # The e4m3 scales of these tiles span few binades, so sums with 28 fraction bits or more lose
+    # nothing. Only fewer bits can change results.
     fractions = (25, 27) if preset.endswith("nvfp4") else (f - 1, f + 1)
     changes = [f"fraction_bits={changed}" for changed in fractions] + ["sum_rounding=nearest_even"]
     changes.append(f"block={unit.block // 2} scale_block={min(unit.scale_block, unit.block // 2)}")
@@ -289,7 +293,7 @@ def test_changed_units_fail_the_replay(key: str) -> None:
 
 
 def _te_nvfp4(x: F32) -> tuple[F32, F32, np.float32]:
-    """TransformerEngine's 1 x 16 blocks: elements, scales, and the tensor's amax."""
+    """Returns TransformerEngine's 1 x 16 blocks: elements, block scales, and the tensor's amax."""
     one, most = np.float32(1), np.finfo(np.float32).max
     with np.errstate(all="ignore"):
         amax = np.abs(x).max()
@@ -306,7 +310,10 @@ def _te_nvfp4(x: F32) -> tuple[F32, F32, np.float32]:
 @needs_data
 @pytest.mark.parametrize("text", ["fp32", "fp32 fma", "e8m22", "e5m10 kahan"])
 def test_replay_of_te_nvfp4(text: str) -> None:
-    """The reference's sums of 16 are exact, so that any accumulator that holds them will do."""
+    """Products give the results of TransformerEngine's NVFP4 reference.
+
+    The reference's sums of 16 products are exact, so every accumulator that can hold them agrees.
+    """
     with np.load(_DATA / "nvfp4.npz") as archive:
         x, pairs = archive["in.nv_x_bf16"], archive["te_nvfp4.gemm.pairs"]
         expected = archive["te_nvfp4.gemm.y"]

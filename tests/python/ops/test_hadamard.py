@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.hadamard on every front end: against rationals step by step, the exact sum, and Transformer
-Engine's golden vectors; its spec, types, layouts and errors."""
+"""Tests cpd.hadamard on every front end: results, spec, types, layouts and errors.
+
+Step-by-step rationals, exact sums and Transformer Engine's golden vectors give the expected
+results.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ SIZES = (2, 4, 8, 16, 32, 64, 128)
 
 
 def root(n: int, bits: int) -> Fraction:
-    """1/√n, rounded to nearest, in `bits` bits of significand."""
+    """Returns 1/√n, rounded to nearest with a significand of `bits` bits."""
     unit = Fraction(1, 2 ** (bits + (n.bit_length() - 1) // 2))
     k = math.isqrt(int(1 / (n * unit * unit)))  # floor(1 / (√n unit))
     return (k if n * (k + Fraction(1, 2)) ** 2 * unit**2 > 1 else k + 1) * unit
@@ -65,7 +68,7 @@ def stages(group: list[Any], add: Any, subtract: Any) -> list[Any]:
 
 
 def in_binary32(group: Sequence[int], signs: int, inverse: bool) -> list[int]:
-    """Patterns to patterns, by rationals."""
+    """Computes the transform of binary32 bit patterns by rationals, rounding each step."""
 
     def flip(bits: int) -> int:
         return bits ^ 0x80000000
@@ -89,7 +92,10 @@ def into_bf16(group: Sequence[int], signs: int, inverse: bool) -> list[int]:
 
 
 def patterns(n: int, seed: int) -> list[int]:
-    """Groups of moderate values; subnormal; huge; of zeros, Inf and NaN; of anything."""
+    """Returns random groups of 128 binary32 bit patterns.
+
+    The groups are moderate, subnormal, huge, zeros, zeros with few infinities, or arbitrary.
+    """
     draw = random.Random(seed)
     kinds = [
         lambda w: (w & 0x83FFFFFF) + 0x3C000000,
@@ -128,7 +134,10 @@ def test_every_step(front_end: FrontEnd, cases: list[Any]) -> None:
 
 
 def test_bf16_is_the_exact_sum_rounded_once(front_end: FrontEnd) -> None:
-    """Exponents that differ by up to 41, as documented."""
+    """In bf16 the result is the exact sum, rounded once, if exponents differ by at most 41.
+
+    The documentation promises this limit.
+    """
     draw = random.Random(1)
     groups = []
     for _ in range(60):
@@ -155,7 +164,7 @@ def test_bf16_is_the_exact_sum_rounded_once(front_end: FrontEnd) -> None:
 
 
 def exact_transform(group: Sequence[float], signs: int) -> list[Fraction]:
-    """Computes the transform by Sylvester's matrix, for size 16, whose factor is 1/4."""
+    """Returns the exact transform of 16 values by Sylvester's matrix, with the factor 1/4."""
     terms = flipped([Fraction(x) for x in group], signs, Fraction.__neg__)
     return [
         sum(-x if (i & j).bit_count() % 2 else x for j, x in enumerate(terms)) / Fraction(4)
@@ -167,8 +176,11 @@ def exact_transform(group: Sequence[float], signs: int) -> list[Fraction]:
 
 
 def test_golden_vectors_of_transformer_engine(front_end: FrontEnd) -> None:
-    """The transposed tensors: every value, of a NaN that it is one. Where results may lie near
-    bf16's subnormals the reference flushes: index.json names the tensors where it does not."""
+    """The transform of transposed tensors gives Transformer Engine's values.
+
+    A NaN is compared as a NaN, without its bits. The reference flushes subnormal bf16 results, so
+    the test only has the tensors that index.json lists as exact.
+    """
     folder = _DATA / "scaling"
     if not folder.is_dir():
         pytest.skip(f"no golden vectors in {folder} (CPD_DATA names another folder)")
@@ -316,7 +328,7 @@ def test_casts_with_a_transform_round_transformed_values(front_end: FrontEnd) ->
 
 
 def test_transforms_of_0_7_load() -> None:
-    """Their class had its fields, and its text as the pickle."""
+    """Pickles of CPD 0.7 load. Its class stored the text of a transform as a field."""
     made = pickle.loads(
         b"\x80\x02ccpd.numeric.hadamard\nHadamard\n)\x81}X\x04\x00\x00\x00text"
         b"X\x12\x00\x00\x00hadamard16:te:bf16sb."

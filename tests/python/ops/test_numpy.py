@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy front end: formats as values, layouts, out=, types, seeds, backends."""
+"""Tests the NumPy front end: formats, array layouts, out=, dtypes, seeds and backends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def patterns(x) -> list[int]:
 
 
 def samples(f: cpd.Format, n: int = 200, seed: int = 0) -> np.ndarray:
-    """Values, midpoints and neighbors of a format, and random bit patterns."""
+    """Returns values, midpoints and neighbors of a format, and random bit patterns."""
     rng = np.random.default_rng(seed)
     if f.bits <= 16:
         v = f.values().astype(np.float64)

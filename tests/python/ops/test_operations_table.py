@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of kernels/cuda/README.md: what the library's operations do with a GPU's tensors, as
-the program of tests/backend/test_operations.cpp finds it, and torch's operators, as registered.
+"""Tests the two tables of kernels/cuda/README.md.
+
+The first table says which operations take a GPU's tensors, as the program of
+tests/backend/test_operations.cpp measures. The second lists the torch operators that CPD registers.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
 
 
 def test_docstrings_refuse_no_more_than_the_table() -> None:
-    """'CPU only' stands in no operation's docstring whose tensors on a GPU the table takes."""
+    """A docstring says 'CPU only' only for operations that take no GPU tensors by the table."""
     import cpd
 
     rows = [row for row in _table(_HEADS[0]) if row.split(" | ")[1] == "yes"]
@@ -69,8 +71,10 @@ def test_docstrings_refuse_no_more_than_the_table() -> None:
 
 
 def test_torchs_operators() -> None:
-    """Each operator is in the row that names its parts: a kernel for CPU and for CUDA tensors, a
-    shape function."""
+    """The table has each operator in the row of its registered parts.
+
+    The parts are kernels for CPU and for CUDA tensors, and a shape function.
+    """
     torch = pytest.importorskip("torch")
     import cpd._torch
 

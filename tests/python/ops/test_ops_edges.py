@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of arguments of operations: bounds, bools among numbers, one of two that is forgotten."""
+"""Tests edge cases of operations' arguments: bounds, bools as numbers, one of a pair missing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_factor_is_a_number(factor):
 
 
 def test_scale_max_is_binary32():
-    """The text of the format has the binary32 value, too, and gives the same format."""
+    """`scale_max` is rounded to binary32, and the format's text gives the same format again."""
     q = cpd.Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", scale_max=0.1)
     assert q.scale_max == float(np.float32(0.1)) != 0.1
     assert cpd.Scaled(q.text) == q
@@ -97,7 +97,7 @@ def test_scale_max_is_binary32():
     ],
 )
 def test_shapes_of_products(a, b, shape):
-    """The shapes equal NumPy's."""
+    """The shapes of products equal the shapes of NumPy's matmul."""
     assert product_shape(a, b) == np.matmul(np.zeros(a), np.zeros(b)).shape == shape
 
 
@@ -125,8 +125,10 @@ def test_decoded_values_have_the_type_of_out():
 
 
 def test_a_scale_of_the_whole_tensor_has_no_axis():
-    """A block of the whole tensor lies along any axis, so along k. Other blocks must lie along
-    k."""
+    """Operands of a product may share one scale in the whole tensor, encoded along any axis.
+
+    Operands with several blocks must have the blocks along k.
+    """
     whole = [encoded(x, "int8 tensor", axis) for x, axis in ((X, 0), (X.T.copy(), -1))]
     wanted = cpd.gemm(cpd.decode(whole[0]), cpd.decode(whole[1]), "fp32")
     assert np.array_equal(cpd.gemm(*whole, "fp32"), wanted)
@@ -136,8 +138,11 @@ def test_a_scale_of_the_whole_tensor_has_no_axis():
 
 
 def test_scales_at_blocks_and_in_the_epilogue():
-    """The sum of 32 products 127 · 127 leaves e5m10's range. The sum of a block of 2 values does
-    not, and its scale makes the total exact again: 3 · 3 · 32 = 288."""
+    """Scales applied to each block prevent an overflow that scales applied at the end cause.
+
+    The sum of 32 products 127 · 127 exceeds the range of e5m10. The sum of a block of two products
+    does not, and the block scales make the total exact: 3 · 3 · 32 = 288.
+    """
     a = np.full((1, 32), 3, np.float32)
     rows = encoded(a, "int8 row", -1), encoded(a.T.copy(), "int8 row", 0)
     blocks = encoded(a, "int8 2", -1), encoded(a.T.copy(), "int8 2", 0)

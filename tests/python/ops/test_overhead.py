@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many Python functions a warm call of a small array calls: a clock that no load disturbs.
+"""Counts the Python functions that a warm call on a small array calls.
 
-A wrapper around a hot function, a text that is parsed again or a keyword that is packed again
-shows here. `MOST` may shrink only; `benchmarks/overhead.py` measures the time.
+The count is a measure of overhead that no load of the machine disturbs. A wrapper around a hot
+function, or a text that is parsed twice, increases it. The limits in `MOST` may only decrease.
+`benchmarks/overhead.py` measures the time.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ MOST = {
     "simulate_all_reduce": 64,
     "Communicator.all_reduce": 81,
 }
-"""The most calls of Python functions, but for torch's and NumPy's own, in each warm call."""
+"""The most Python functions that each warm call may call; torch's and NumPy's do not count."""
 
 OTHERS = tuple(str(Path(module.__file__).parent) for module in (torch, np))
 
 
 def python_calls(work: Callable[[], Any]) -> int:
-    """The number of Python functions that a warm call of `work` calls."""
+    """Returns the number of Python functions that a warm call of `work` calls."""
     count = -1  # work itself
 
     def see(frame: FrameType, event: str, _: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`random=`: the integers of stochastic rounding handed in by the caller, on every front end."""
+"""Tests `random=`, the caller's integers for stochastic rounding, on every front end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Patterns = list[int]
 
 
 def integers(shape: Sequence[int], bits: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Random ones, the least and the greatest among them."""
+    """Returns random integers of `bits` bits; the least and the greatest are among them."""
     generator = np.random.default_rng(seed)
     r = generator.integers(0, 2**bits, tuple(shape))
     r.flat[: min(2, r.size)] = [0, 2**bits - 1][: r.size]
@@ -70,7 +70,10 @@ def test_strides_and_out() -> None:
 
 @pytest.mark.parametrize("variant", "ABC")
 def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
-    """For N bits: of the fraction's first N (A), with half a unit more (B), rounded to N (C)."""
+    """The mean result over all random integers of N bits is the exact result, cut to N extra bits.
+
+    Variant A truncates to N bits of the gap between two values; variants B and C round to nearest.
+    """
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
     many = np.broadcast_to(x, r.shape), np.broadcast_to(y, r.shape)
@@ -91,7 +94,7 @@ def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], 
 
 
 def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
-    """The oracle's sum, which takes every integer."""
+    """Returns the oracle's sum, which must use every one of the random integers `r`."""
     left, step = taking(r)
     bits = sum_of(acc, terms, step)
     assert next(left, None) is None
@@ -125,7 +128,7 @@ def test_sums(front_end: FrontEnd, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_sums_given_what_the_seed_gives(scheme: str) -> None:
-    """The draws have the order that seed and stream have."""
+    """Sums with the random integers that seed and stream generate equal sums by seed and stream."""
     x = (np.random.default_rng(5).standard_normal((9, 300)) * 3).astype(np.float32)
     for bits in (7, 14, 24):
         chunks = {"chunk": 4} if scheme == "chunked" else {}
@@ -198,8 +201,10 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 
 @pytest.mark.parametrize("text", [*ACCUMULATORS, "e4m3 sequential", "e6m9 chunked chunk=7"])
 def test_products_given_what_the_seed_gives(text: str) -> None:
-    """The products agree across tiles, blocks of k and a batch, also if the products of the seed
-    take fast paths."""
+    """Products with the random integers that a seed generates equal products by that seed.
+
+    They agree across tiles, blocks of k and a batch, also if the products by seed take fast paths.
+    """
     text += " rounding=stochastic"
     drawing = cpd.Accumulator(text)
     rows, k, columns = 11, 150, 37
@@ -221,7 +226,10 @@ def test_products_given_what_the_seed_gives(text: str) -> None:
 
 
 def test_the_mean_of_a_sum_over_all_integers_is_exact() -> None:
-    """Every path of two additions of 1/8 to 2 in e3m2, whose spacing is 1/2 there."""
+    """The mean of a sum over all random integers is the exact sum.
+
+    The sum adds 1/8 twice to 2 in e3m2, where neighboring values differ by 1/2.
+    """
     acc = cpd.Accumulator("e3m2", rounding="stochastic", random_bits=2)
     paths = np.stack(np.meshgrid(*[np.arange(4)] * 2), -1).reshape(-1, 2)
     r = np.concatenate([np.zeros((16, 1), np.int64), paths], -1)
@@ -250,7 +258,7 @@ def test_gradients_go_through() -> None:
 
 
 def test_a_batch_takes_its_own_integers() -> None:
-    """torch.vmap gives what a loop gives, with integers of each example or the same for all."""
+    """torch.vmap gives the results of a loop, with integers for each example or shared by all."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))
@@ -280,7 +288,7 @@ def test_a_batch_takes_its_own_integers() -> None:
 
 
 def calls() -> dict[str, Callable[..., Any]]:
-    """Operations whose random= has the shape (2, 3), of gemm (1, 2, 3)."""
+    """Returns operations whose `random=` has the shape (2, 3), or (1, 2, 3) for gemm."""
     x = np.ones((2, 3), np.float32)
     return {
         "add": lambda r, **o: by_keywords(cpd.add, x, x, "e4m3", random=r, **o),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares scaled formats on every front end of the operations to the rational oracle."""
+"""Compares operations in scaled formats on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from scaled_tries import (
 
 @functools.cache
 def tries_of_rules(group: str, step: int) -> list[Try]:
-    """Each of `step` formats gets one row in `step`, and the special ones."""
+    """Returns one of every `step` rows of boundary values for each format, and all special rows."""
     formats = {"exact": exact_formats, "two": two_levels, "originals": original_formats}[group]()
     special = len(list(special_rows()))
     tries = []
@@ -64,8 +64,10 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
 @pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_rules(front_end: FrontEnd, group: str, step: int) -> None:
-    """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn; of
-    each format one row in `step`."""
+    """Formats of all rules, elements, scales and arithmetics agree with the oracle at boundaries.
+
+    Each format has one rounding, in turn, and one of every `step` rows.
+    """
     check(front_end, tries_of_rules(group, step), few=12 if step == 1 else None)
 
 
@@ -98,7 +100,7 @@ def is_held(storage: str, of: dict[str, Any]) -> bool:
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_roundings_and_types(front_end: FrontEnd, step: int) -> None:
-    """Of x's types, bfloat16 and float16 where they hold the result."""
+    """All roundings agree with the oracle, for each dtype of x that can hold the results."""
     check(front_end, tries_of_roundings(step))
 
 
@@ -123,7 +125,7 @@ def tries_of_blocks() -> list[Try]:
 
 
 def test_blocks(front_end: FrontEnd) -> None:
-    """Shapes of blocks along every axis; the last may be short, in both directions."""
+    """Blocks of every shape along every axis agree with the oracle, also short last blocks."""
     check(front_end, tries_of_blocks())
 
 
@@ -145,8 +147,10 @@ def test_a_shape_is_a_sequence_of_ints() -> None:
 
 @pytest.mark.parametrize("block", [4, "row", "1x3", "2x3"])
 def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
-    """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one
-    tensor both can be had, and R x C blocks turn with the axis."""
+    """A matrix cast along axis 0 equals its transpose cast along the last axis.
+
+    Both casts of one tensor are available. A block of R x C values becomes C x R in the transpose.
+    """
     x = noise((7, 10), 5)
     q = cpd.Scaled("e2m1", block=block)
     along = front_end(cpd.cast, x, q, axis=0)
@@ -163,7 +167,7 @@ def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
 @pytest.mark.parametrize("draws", [{}, {"rounding": "stochastic", "random_bits": 8, "seed": 3}])
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8 row", "fp8-block"])
 def test_transposed_tensors(front_end: FrontEnd, name: str, draws: dict[str, Any]) -> None:
-    """A transposed tensor has the values, codes and random integers of its contiguous copy."""
+    """A transposed view gives the values, codes and random integers of its contiguous copy."""
     for shape in ((65, 300), (1, 9), (2, 33, 40)):
         x = noise(shape, 6)
         turned = np.swapaxes(np.ascontiguousarray(np.swapaxes(x, -1, -2)), -1, -2)
@@ -203,7 +207,7 @@ WIDE: dict[str, dict[str, Any]] = {
 def check_wide(
     front_end: FrontEnd, name: str, shapes: Sequence[tuple[int, ...]], axis: int
 ) -> None:
-    """Codes, scales and values of arrays for which the slow oracle is too slow."""
+    """Compares codes, scales and values to the fast oracle, for arrays of any size."""
     q, s = cpd.Scaled(**WIDE[name]), spec_of(WIDE[name])
     two = s.tensor_scale is not None
     calls, wanted = [], []
@@ -233,7 +237,7 @@ SIZES = [
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize(("lengths", "shapes"), SIZES)
 def test_sizes(front_end: FrontEnd, name: str, axis: int, lengths: Any, shapes: Any) -> None:
-    """Around the widths of blocks and registers, along both axes."""
+    """Lengths near the widths of blocks and of registers agree with the oracle, along both axes."""
     few = [(3, n) if axis else (n, 3) for n in lengths[: front_end.few]]
     check_wide(front_end, name, few, axis)
     check_wide(front_end, name, shapes[: front_end.few], axis)
@@ -265,7 +269,7 @@ def test_in_place(front_end: FrontEnd) -> None:
 
 @functools.cache
 def tries_of_random() -> list[Try]:
-    """Every R of few bits, element after element."""
+    """Returns tries (array, format, options) with every random integer of few bits, in turn."""
     formats: list[dict[str, Any]] = [
         {"element": "e2m1"},
         {"element": "e4m3fn", "rule": "max", "scale": "fp32"},
@@ -289,7 +293,7 @@ def test_stochastic(front_end: FrontEnd) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_random_bits_belong_to_the_elements(front_end: FrontEnd, axis: int) -> None:
-    """Element i in row-major order takes the bits of element i of a plain cast."""
+    """Element i in row-major order is rounded with the random bits of element i of a plain cast."""
     x = noise((6, 8), 3)
     how: dict[str, Any] = {"rounding": "stochastic", "seed": 5, "stream": 2, "random_bits": 8}
     q = cpd.Scaled("int8", block="tensor", scale="e8m0", rule="floor")
@@ -306,7 +310,7 @@ FORMAT_INT8 = "e1m6finite:bias=-5"
 
 
 def test_given_scales(front_end: FrontEnd) -> None:
-    """Scales are given as from encode, or as values: the elements belong to these scales."""
+    """Given scales, as codes of encode or as values, determine the encoded elements."""
     x, other = noise((6, 20), 8), noise((6, 20), 9)
     for of in (
         {"element": "e4m3fn", "block": 8},
@@ -349,7 +353,7 @@ def test_given_pairs_of_scales(front_end: FrontEnd, arithmetic: str) -> None:
 
 @pytest.mark.few("", 2)
 def test_given_amax(front_end: FrontEnd) -> None:
-    """The outermost level's, as in delayed scaling: elements beyond it saturate."""
+    """Elements beyond a given amax of the outermost level saturate, as in delayed scaling."""
     x = noise((6, 20), 8)
     formats: list[tuple[dict[str, Any], tuple[int, ...]]] = [
         ({"element": "e4m3fn", "block": "tensor", "scale": "fp32"}, (1, 1)),
@@ -381,7 +385,7 @@ NAMED = {
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
-    """Each element's code with each of the shared exponents: the product rounded into binary32."""
+    """Each pair of an element's code and a scale decodes to the product, rounded to binary32."""
     f = FORMATS[NAMED[name]]
     n = 1 << f.bits
     width = max(n, 32)
@@ -408,7 +412,7 @@ def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
 
 
 def held(tries: list[Try]) -> list[Try]:
-    """Returns the tries whose x has a type that holds the result."""
+    """Returns the tries (array, format, options) whose array's dtype can hold the result."""
     return [t for t in tries if holds_scaled(t.x.dtype.name, cpd.Scaled(**t.arguments).text)]
 
 
@@ -479,7 +483,7 @@ def test_texts_parse_back() -> None:
 @pytest.mark.parametrize("element", ["e4m3fn", "e5m2"])
 @pytest.mark.parametrize("rule", ["floor", "ceil", "even", "rceil"])
 def test_torchao(element: str, rule: str) -> None:
-    """torchao's to_mx, where its releases' rules are ours: finite blocks of ordinary size."""
+    """Casts equal torchao's to_mx by the rules that torchao has, for finite moderate values."""
     torch = pytest.importorskip("torch")
     mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
     config = pytest.importorskip("torchao.prototype.mx_formats.config")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments of scaled formats, on every front end alike; and `Encoded`."""
+"""Tests invalid arguments of scaled formats, the same on every front end, and `Encoded`."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_encoded_says_all_itself():
 
 
 def test_scales_of_any_layout(front_end: FrontEnd):
-    """Given arrays may be non-contiguous: their logical order counts."""
+    """Given codes, scales and amax may be non-contiguous arrays, read in their logical order."""
     q = cpd.Scaled("mxfp8")
     scales = np.repeat(cpd.encode(X, q)[1], 2)[::2]
     amax = np.ones((4, 2), np.float32)[:, :1] * 7
@@ -175,7 +175,7 @@ def test_scales_of_any_layout(front_end: FrontEnd):
 
 
 def test_numpys_own_layouts():
-    """Not aligned: copied; of another byte order: refused."""
+    """Unaligned NumPy arrays are accepted; arrays in another byte order raise TypeError."""
     amax = np.arange(1, 5, dtype=np.float32).reshape(4, 1)
     memory = np.zeros(17, np.uint8)
     memory[1:] = amax.view(np.uint8).reshape(-1)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the public operations to the golden vectors of the original implementations, and every
-value that the operations return to the oracle."""
+"""Compares the public operations to golden vectors of the original implementations.
+
+It also compares all values that the operations return to the oracle.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ def descriptor(case: Case) -> Any:
 
 @functools.cache
 def table(f: oracle.Spec) -> Array:
-    """The value of each code of up to 8 bits."""
+    """Returns the value of each code of a format of up to 8 bits."""
     return np.array([to_float(f.decode(code)) for code in range(1 << f.bits)])
 
 
 def decoded(f: oracle.Spec, packed: Array, n: int) -> Array:
-    """The values of n packed codes; a binary32 is its own code."""
+    """Returns the values of n packed codes; the code of a binary32 is its bit pattern."""
     assert packed.dtype == np.uint8
     assert packed.shape == ((n * f.bits + 7) // 8,)
     if f.bits == 32:
@@ -45,7 +47,7 @@ def decoded(f: oracle.Spec, packed: Array, n: int) -> Array:
 
 @functools.cache
 def results(name: str) -> list[Result]:
-    """Returns the result for each tensor of a case."""
+    """Returns the result of the public operations for each tensor of a case."""
     case = CASES[name]
     return [(with_nan if has_no_code(case, x) else encoded)(case, x) for x in case.inputs()]
 
@@ -67,14 +69,17 @@ def encoded(case: Case, x: Array) -> Result:
 
 
 def has_no_code(case: Case, x: Array) -> bool:
-    """A NaN that keeps its scale is none of the codes of a format without NaN."""
+    """Returns True if x has a NaN that the element format cannot encode.
+
+    This happens if the block's scale does not become NaN and the format has no code for NaN.
+    """
     return bool(
         case.element.nan_code is None and case.spec.policy == "element" and np.isnan(x).any()
     )
 
 
 def with_nan(case: Case, x: Array) -> Result:
-    """Returns the cast of a tensor that has no codes, with the scales of the oracle."""
+    """Returns the cast of a tensor that cannot be encoded, with scales from the oracle."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
         by_keywords(cpd.encode, x, descriptor(case), **how)
@@ -92,7 +97,7 @@ def outcome(name: str) -> Outcome:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    """Results are equal, or differ for a known reason, in a stored number of values."""
+    """The number of values that differ from the original, for known reasons, is the stored one."""
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 
@@ -105,9 +110,12 @@ def test_every_reason_is_needed() -> None:
 
 
 def oracle_cases() -> list[Any]:
-    """Returns the cases of test_oracle. The quick tier has the cases in which the original's
-    results differ from ours, so that only the oracle confirms ours. Formats with candidates are
-    slow: the quick tier has some of their tensors (test_oracle_of_candidates)."""
+    """Returns the cases for test_oracle.
+
+    The quick tier has the cases in which the original's results differ from ours, because only the
+    oracle confirms our results there. Formats that choose among candidates are slow:
+    test_oracle_of_candidates has some of their tensors in the quick tier.
+    """
     differing = CASES.keys() & scaled_cases.DIFFERING
     quick = {name for name in differing if CASES[name].spec.choose is None}
     marks = {name: [] if name in quick else [pytest.mark.exhaustive] for name in CASES}
@@ -116,7 +124,7 @@ def oracle_cases() -> list[Any]:
 
 @pytest.mark.parametrize("name", oracle_cases())
 def test_oracle(name: str) -> None:
-    """Codes, scales and values, with the signs of zeros, in every element."""
+    """Codes, scales, values and signs of zeros equal the oracle's in every element."""
     assert_oracle(name, 1)
 
 
@@ -143,7 +151,7 @@ def assert_oracle(name: str, step: int) -> None:
 
 
 def test_names() -> None:
-    """The named formats are those of the golden cases."""
+    """The named formats are equal to the formats of the golden cases."""
     names = {
         "mxfp8": {"element": "e4m3fn"},
         "mxfp8-e5m2": {"element": "e5m2"},

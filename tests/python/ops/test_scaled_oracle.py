@@ -27,8 +27,11 @@ vectors = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
 
 
 def some_in_quick() -> Any:
-    """Parameters `name`: in the quick tier E4M3's cases and NVFP4's, without candidates or
-    transforms; the public operations are held against every case there (test_scaled_golden.py)."""
+    """Returns a decorator that parametrizes a test by the golden case `name`.
+
+    The quick tier has the cases of E4M3 and NVFP4 without candidates and without transforms.
+    test_scaled_golden.py compares the public operations to every case in the quick tier.
+    """
     slow = pytest.mark.exhaustive
 
     def is_quick(case: Case) -> bool:
@@ -77,7 +80,7 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """Results are equal, or differ for a known reason, in a stored number of values."""
+    """The number of values that differ from the original, for known reasons, is the stored one."""
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 
@@ -113,7 +116,7 @@ def test_fast_is_slow_in_all(name: str) -> None:
 @pytest.mark.parametrize("element", scaled_cases.ELEMENTS.values())
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero"])
 def test_fast_codes(element: str, rounding: str) -> None:
-    """At every value, tie and their neighbors in binary64, of both signs."""
+    """Fast codes equal exact codes at all values, ties and their binary64 neighbors."""
     f = scaled_cases.FORMATS[element]
     at = [f.magnitude(c) for c in range(f.max_code + 1)]
     at += [(a + b) / 2 for a, b in itertools.pairwise(at)]
@@ -139,7 +142,7 @@ NVFP4: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The encoding of one row, as floats."""
+    """The encoding of one row: elements, scales and decoded values, as floats."""
 
     elements: list[float]
     scales: list[float]
@@ -153,7 +156,7 @@ def row(x: Sequence[float], dtype: Any = np.float32, **arguments: Any) -> Row:
 
 
 def test_logarithms_round_up() -> None:
-    """microxcaling doubles the scale just below a power of two; OCP's floor clips there."""
+    """Just below a power of two, microxcaling doubles the scale; OCP's floor rule saturates."""
     below_eight, largest = float.fromhex("0x1.fffffep+2"), float(scaled_oracle.FLT_MAX)
     theirs = {"element": "e4m3fn", "arithmetic": "microxcaling"}
     assert row([below_eight], **theirs).values == [8]
@@ -164,7 +167,7 @@ def test_logarithms_round_up() -> None:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "torchao"])
 def test_rounding_up_of_the_scale(arithmetic: str) -> None:
-    """rceil never clips: also one unit above max * 2^k. floor does."""
+    """The rule rceil never saturates, even one unit above max * 2^k; the rule floor does."""
     of = {"rule": "rceil", "arithmetic": arithmetic}
     assert row([float.fromhex("0x1.c00002p+8")], element="e3m2", **of).scales == [2.0**5]
     assert row([float.fromhex("0x1.e00002p+8")], element="e2m3", **of).scales == [2.0**7]
@@ -173,7 +176,10 @@ def test_rounding_up_of_the_scale(arithmetic: str) -> None:
 
 
 def test_carry_of_the_largest() -> None:
-    """Rounded half up into the next power of two; beyond binary32 torchao loses the block."""
+    """A largest value that rounds up to the next power of two gets a doubled scale.
+
+    If that exceeds binary32, torchao's block becomes NaN.
+    """
     largest = float(scaled_oracle.FLT_MAX)
     of = {"element": "e4m3fn", "rule": "even"}
     assert row([1.9375], **of).scales == [2.0**-7]
@@ -220,7 +226,7 @@ def test_zeros() -> None:
 
 
 def test_least_amax() -> None:
-    """Bounds below which an original's scale stays."""
+    """An original's scale does not become smaller for blocks below a least amax."""
     of = {"element": "e4m3fn", "scale": "fp32"}
     assert row([1e-10], **of, arithmetic="deepgemm").values == [0]
     torchao = row([1e-13], **of, arithmetic="torchao").scales
@@ -231,7 +237,11 @@ def test_least_amax() -> None:
 
 
 def test_the_better_candidate() -> None:
-    """4/6: with the largest at 6, 5/6 of it is a tie of 4 and 6; at 4 the errors are less."""
+    """The rule that tries two scales takes the scale with the smaller error.
+
+    With the largest value at 6, the value 5 is a tie between 4 and 6. With the largest value at 4,
+    the errors are smaller.
+    """
     x = [6.0, 5.0, 5.0, 5.0]
     of = {**NVFP4, "block": 4, "scale_max": 256}
     for arithmetic, error in itertools.product(("exact", "te"), ("mae", "mse")):

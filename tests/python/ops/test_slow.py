@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of products by slow routes."""
+"""Tests that products on slow paths warn, and which file the warning names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught(a: object, b: object, acc: cpd.Accumulator) -> list[str]:
-    """The files that are named by warnings of a slow product."""
+    """Returns the files that warnings of a slow product name."""
     with warnings.catch_warnings(record=True) as all_of_them:
         warnings.simplefilter("always")
         cpd.gemm(a, b, acc)  # type: ignore[type-var]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.sum on every front end against the rational oracle."""
+"""Compares cpd.sum on every front end to exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def terms(rows: int, columns: int) -> np.ndarray:
 
 
 def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int = 0) -> list[int]:
-    """The sums of a matrix's columns by exact rationals, drawing what seed and stream give."""
+    """Returns the exact sums of a matrix's columns, with the random integers of seed and stream."""
     return [
         sum_of(acc, column, reduce_oracle._draws(i, seed, stream))
         for i, column in enumerate(np.ascontiguousarray(columns.T).view(np.uint32).tolist())
@@ -55,8 +55,7 @@ def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int
 
 
 def on_each_side(x: np.ndarray, acc: Any, expected: Any, **numbers: int) -> Iterator[Call]:
-    """Yields sums along the first dimension, along the last, and along the last by its negative
-    number."""
+    """Yields sums along the first dimension, the last dimension, and dimension -1."""
     turned = np.ascontiguousarray(x.T)
     for given, dim in ((x, 0), (turned, 1), (turned, -1)):
         yield Call(cpd.sum, (given, acc), {"axis": dim, **numbers}, expected)
@@ -104,7 +103,10 @@ def drawing(text: str) -> list[Call]:
 
 @every_front_end({text: [(text, i) for i in range(len(ROUNDINGS))] for text in TEXTS})
 def test_accumulators_of_every_text(front_end: FrontEnd, cases: list[Any]) -> None:
-    """A case is a rounding with three calls; the compiled front end takes one of the calls."""
+    """Sums in the accumulator of each text agree with the oracle.
+
+    A case has three calls with one rounding. The compiled front end takes one of the three calls.
+    """
     every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
     front_end.check(every if front_end.few is None else every[2::3])
 
@@ -128,7 +130,7 @@ def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) 
 
 
 def test_sums_of_all_elements(front_end: FrontEnd) -> None:
-    """Elements are added in row-major order, whatever the strides."""
+    """A sum over all elements adds the elements in row-major order, for any strides."""
     x = (np.random.default_rng(6).standard_normal((5, 3, 7)) * 4).astype(np.float32)
     calls = []
     for text in TEXTS[: front_end.few]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published dot products of NVIDIA's matrix units (MATLAB-tensor-core, arXiv 2512.07004): 5,000 for
-each unit and type, or the first 2,500 of them. They are replayed through `cpd.gemm`'s presets and
-through an independent model of the rule in 64-bit integers. Rules that are changed on purpose must
-fail the replay: so a wrong rule would be seen."""
+"""Replays published dot products of NVIDIA's matrix units (MATLAB-tensor-core, arXiv 2512.07004).
+
+There are 5,000 dot products for each unit and type, or the first 2,500. They are compared to
+`cpd.gemm` with the presets and to an independent model in 64-bit integers. Rules that a test
+changes on purpose must give different results, which shows that a wrong rule would be detected.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Case:
-    """One file of vectors: the GPU, the operands' type, the result's, and the preset for it."""
+    """A file of published vectors: its GPU, operand type, result type, and the GPU's preset."""
 
     gpu: str
     kind: str
@@ -59,7 +61,7 @@ CASES = [
     Case("H100", "fp16", "h100-fp16", "fp16"),
     Case("H100", "bf16", "h100-bf16"),
     Case("H100", "tf32", "h100-tf32"),
-    # The published FP8 results hold a * b alone.
+    # The published FP8 results are a * b without an addend c.
     Case("H100", "E4M3", "h100-fp8", operand="e4m3fn", adds_c=False),
     Case("H100", "E5M2", "h100-fp8", operand="e5m2", adds_c=False),
     *(
@@ -90,7 +92,7 @@ def _load(case: Case) -> tuple[F32, F32, F32, F32]:
 
 
 def _run(a: F32, b: F32, c: F32, accumulator: cpd.Accumulator) -> F32:
-    """n dot products of k terms: a batch of 1 x k by k x 1."""
+    """Returns n dot products of k terms plus c: a batch of products 1 x k by k x 1."""
     result: F32 = cpd.gemm(a[:, None, :], b[:, :, None], accumulator, c[:, :, None])
     return result[:, :, 0]
 
@@ -103,7 +105,7 @@ def _differences(x: F32, y: F32) -> int:
 
 
 def _significand(x: F32, emin: int) -> tuple[I64, I64]:
-    """x = s * 2^(e - 23) with e >= emin; zeros have an exponent below all others."""
+    """Returns the integers s and e with x = s * 2^(e - 23) and e >= emin; e is -5000 for zeros."""
     fraction, exponent = np.frexp(x.astype(np.float64))
     e = np.maximum(exponent.astype(np.int64) - 1, emin)
     s = np.ldexp(fraction, exponent - e + 23).astype(np.int64)
@@ -111,7 +113,7 @@ def _significand(x: F32, emin: int) -> tuple[I64, I64]:
 
 
 def _rounded(x: F64, unit: Any) -> F32:
-    """x, exact in binary64, rounded once into the unit's sum."""
+    """Rounds x, which is exact in binary64, once to the format of the unit's sums."""
     _, exponent = np.frexp(x)
     emin = 1 - unit.sum.bias
     quantum = np.maximum(exponent.astype(np.int64) - 1, emin) - unit.sum.man
@@ -122,7 +124,7 @@ def _rounded(x: F64, unit: Any) -> F32:
 
 
 def _ordered(x: F32, unit: Any) -> F32:
-    """Returns x with k in the order in which the unit takes it, in whole groups."""
+    """Returns x with its columns in the order in which the unit adds them, in whole groups."""
     if unit.group == 0:
         return x
     k = np.arange(x.shape[1])
@@ -137,7 +139,8 @@ def _model(a: F32, b: F32, c: F32, unit: Any) -> F32:
     for begin in range(0, a.shape[1], unit.promote):
         stretch = slice(begin, begin + unit.promote)
         part = _chained(a[:, stretch], b[:, stretch], np.zeros_like(c), unit)
-        # Two of 24 digits: the sum in binary64, rounded once more, is rounded once.
+        # Both addends have at most 24 digits. Rounding their sum to binary64 first therefore does
+        # not change the result of the second rounding.
         c = (part.astype(np.float64) + c).astype(dtype).astype(np.float32)
     return c
 
@@ -221,8 +224,8 @@ def _mutations(case: Case) -> dict[str, dict[str, Any]]:
     if unit.promote:
         changes["the addend aligned"] = {"promote": 0}
     if unit.promote and case.output == "fp32":
-        # Many rules give these results: a block that starts from 0 loses few digits. That is all
-        # that they show.
+        # Many other rules give these results, because a block that starts from 0 loses few digits.
+        # The replay only excludes the two changes here.
         changes = {"the addend aligned": {"promote": 0}, "F = 16": {"fraction_bits": 16}}
     elif case.output == "fp32":  # an fp16 result has too few digits to tell F from F +- 1
         changes["F - 1"] = {"fraction_bits": unit.fraction_bits - 1}
@@ -246,8 +249,10 @@ def test_changed_rules_fail_the_replay(case: Case, record_property: Any) -> None
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_chained_blocks(case: Case) -> None:
-    """The published vectors are one block long. Four of them in a row, by the preset and by the
-    model; twice the block must be told apart."""
+    """Four published vectors in a row, four blocks long, give the same result by preset and model.
+
+    Each published vector is one block long. A preset with doubled block length must differ.
+    """
     a, b, c, _ = _load(case)
     unit = case.accumulator()
     assert unit is not None

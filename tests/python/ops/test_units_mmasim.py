@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the presets of matrix units to mmasim, an independent model of the units, which runs in
-the test: seeded blocks with numbers of all sizes, and corners that no published vector reaches."""
+"""Compares the presets of matrix units to mmasim, an independent model that runs in the test.
+
+The operands are random numbers of all sizes, and special cases that no published vector has.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ import cpd
 torch = pytest.importorskip("torch")
 pytest.importorskip("mmasim", reason="mmasim (PyPI) is not installed: no live model of the units")
 
-# That module compiles a C++ program when it is imported; the units here do not use it.
+# The module `mmasim.arithmetic.fma` compiles a C++ program when it is imported, so an empty module
+# replaces it. The units here do not use it.
 _fma = types.ModuleType("mmasim.arithmetic.fma")
 _fma.MMA_FMA = object  # type: ignore[attr-defined]
 sys.modules.setdefault("mmasim.arithmetic.fma", _fma)
@@ -37,7 +40,7 @@ from mmasim.nv_ptx.sim import (  # noqa: E402
 
 F32 = npt.NDArray[np.float32]
 Model = Callable[[Any, Any, Any], Any]
-"""Dot products of the rows of a and b, and c."""
+"""A function that returns the dot products of the rows of a and b, each plus c."""
 
 DTYPES = {
     "fp16": torch.float16,
@@ -82,7 +85,10 @@ def _tcgen05(shape: str, kind: str, operand: str, output: str) -> Callable[[], M
 
 
 def _by_halves() -> Model:
-    """FP8 through mma.sync on Hopper and later, with fp16 results: two fp16 instructions."""
+    """Returns a model of FP8 products by mma.sync on Hopper and later, with fp16 results.
+
+    The GPU computes such a product with two fp16 instructions.
+    """
     half = MMA("Hopper", "m16n8k16.f16.f16.f16.f16")
 
     def dot(a: Any, b: Any, c: Any) -> Any:
@@ -98,7 +104,7 @@ def _by_halves() -> Model:
 
 
 def _then_added() -> Model:
-    """Returns a model with fp32 results: one instruction that starts from +0, then an addition."""
+    """Returns a model with fp32 results: one instruction that starts from +0, then adds c."""
     unit = TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3")
 
     def dot(a: Any, b: Any, c: Any) -> Any:
@@ -182,7 +188,7 @@ KINDS = ("near", "wide", "top", "bottom", "special", "zeros", "cancelled")
 
 
 def _values(f: cpd.Format, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> F32:
-    """Values of the format: near 1, of all sizes, or at the ends of its range."""
+    """Returns random values of a format: near 1, of all sizes, or at the ends of its range."""
     low, high = int(np.log2(f.min_normal)) - f.man, int(np.floor(np.log2(f.max)))
     ends = {
         "near": (-4, 5),
@@ -208,7 +214,8 @@ def _operands(case: Case, kind: str, count: int = 400) -> tuple[F32, F32, F32]:
     unit = case.accumulator()
     assert unit is not None
     rng = np.random.default_rng(zlib.crc32(f"{case.id} {kind}".encode()))
-    # The model of CDNA3's FP8 drops an addend that is NaN or Inf as though its exponent were -1.
+    # mmasim's model of CDNA3's FP8 gives wrong results for an addend c that is NaN or infinite: it
+    # treats the addend as if it had exponent -1. The test avoids such addends.
     drops = kind == "special" and unit.adder == "two_steps_even"
     k = max(unit.block, unit.group, unit.promote) * (1 if drops else 2)
     a, b = (_values(f, kind, (count, k), rng) for f in (unit.a, unit.b))
@@ -237,7 +244,7 @@ def _run(case: Case, a: F32, b: F32, c: F32) -> F32:
 
 
 def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Which differ, NaN's bits apart."""
+    """Returns which elements differ; all NaNs count as equal."""
     both_nan = np.isnan(x) & np.isnan(y)
     different: npt.NDArray[np.bool_] = (x.view(np.uint32) != y.view(np.uint32)) & ~both_nan
     return different
@@ -264,7 +271,7 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
 
 
 def test_the_cases_reach_the_corners() -> None:
-    """Results at the ends of the range, zeros of canceled and of cut sums, NaN."""
+    """The operands give results at the range's ends, NaNs, and zeros of canceled and cut sums."""
     results = {}
     for case in CASES:
         if case.preset in ("h100-bf16", "h100-fp16"):
@@ -289,7 +296,10 @@ def test_the_cases_reach_the_corners() -> None:
     ],
 )
 def test_units_with_scales_are_the_same_in_both_instructions(name: str, kinds: str) -> None:
-    """The presets of RTX Blackwell's are replayed elsewhere."""
+    """RTX Blackwell's presets with block scales equal the presets of b200-tcgen05.
+
+    mmasim has equal rules for the two instructions. Other tests replay RTX Blackwell's presets.
+    """
     scale = "ue4m3" if name == "nvfp4" else "ue8m0"
     units = [cpd.Accumulator(f"{gpu}-{name}") for gpu in ("rtx-blackwell", "b200-tcgen05")]
     assert units[0] == units[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations refuse nested tensors and DTensors with a TypeError that names the argument."""
+"""Tests that operations refuse nested tensors and DTensors with a TypeError naming the argument."""
 
 from __future__ import annotations
 

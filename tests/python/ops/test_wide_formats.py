@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats beyond binary32, up to binary64: in float64 arrays and tensors, for operations of
-elements alone."""
+"""Tests formats wider than binary32, up to binary64, in float64 arrays and tensors.
+
+Only element-wise operations support such formats.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ NAMES = [
 
 
 def double(value: oracle.Value) -> float:
-    """The binary64 number that equals a value."""
+    """Returns the binary64 number that equals an exact value."""
     if isinstance(value, oracle.NotANumber):
         return math.nan
     if isinstance(value, oracle.Infinity):
@@ -46,8 +48,10 @@ def nearest(x: Fraction) -> float:
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> list[Any]:
-    """Points of the format and a hair beside them; ends of binary64; products and quotients of
-    them."""
+    """Returns operands: values of the format and their neighbors, binary64's extremes, and more.
+
+    Some operands are products or quotients of two of the values.
+    """
     generator = random.Random(seed)
     edges = [0.0, math.inf, math.nan, 2.0**-1074, 2.0**-1022, math.nextafter(math.inf, 0), 1.0]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.optim.LowPrecision`: its steps against those written by hand, and torch's ways with it."""
+"""Tests that steps of `cpd.optim.LowPrecision` equal steps written by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def adam(params, **options):
 
 
 def everything(dtype=torch.float32, **options):
-    """All that can be rounded is, stochastically where it may be."""
+    """Returns an optimizer that rounds weights, states and gradients, mostly stochastically."""
     params = parameters(dtype)
     given = {
         "weight": "bf16",
@@ -108,7 +108,7 @@ def test_sgd_written_by_hand(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_optimizer_of_torch(name, dtype, master):
-    """Equals the same optimizer of binary32 copies, rounded by hand after each step."""
+    """A step equals torch's step on binary32 copies, with its results rounded by hand."""
     make, options = getattr(torch.optim, name), OPTIMIZERS[name]
     params = parameters(dtype)
     copies = [nn.Parameter(p.detach().float().clone()) for p in params]
@@ -143,7 +143,7 @@ def test_each_optimizer_of_torch(name, dtype, master):
 
 
 def probe(name):
-    """Returns the state that an optimizer stores for a matrix, as tensors."""
+    """Returns the names of the state tensors that an optimizer stores for a matrix."""
     p = nn.Parameter(torch.ones(2, 2))
     p.grad = torch.ones(2, 2)
     optimizer = getattr(torch.optim, name)([p], **OPTIMIZERS[name])
@@ -182,8 +182,11 @@ def test_kahan_against_exact_sums(dtype):
 
 
 def test_small_updates_are_not_lost():
-    """A thousand steps of 2^-14 each: nothing to nearest, all of it with Kahan's sum, and about
-    that by stochastic rounding."""
+    """A thousand updates of 2^-14 are lost to nearest rounding, but not to Kahan or stochastic
+    rounding.
+
+    Kahan's summation preserves their sum; stochastic rounding preserves it approximately.
+    """
     after = {}
     for update in ("nearest_even", "kahan", "stochastic"):
         p = nn.Parameter(torch.ones(256))
@@ -210,7 +213,7 @@ def test_gradients_are_scaled_while_they_are_rounded():
 
 
 def test_draws_of_parts_differ():
-    """Seed, step, parameter and part each change the bits."""
+    """Seed, step, parameter and rounded tensor each change the bits of stochastic rounding."""
     made = {}
     for seed in (0, 1):
         params = [nn.Parameter(torch.full((512,), 1.3)) for _ in range(2)]
@@ -500,8 +503,10 @@ def test_errors():
 
 
 def test_sharded_parameters():
-    """FSDP2's shards, of sizes that the ranks do not divide, have the bits of whole parameters; so
-    has what torch saves of them."""
+    """Steps on FSDP2's shards and torch's checkpoints of them have the bits of whole parameters.
+
+    The sizes of the shards are not multiples of the number of ranks.
+    """
     told = [rank.result for rank in spawn.spawn_ranks("gloo", 2, "optim_ranks:run")]
     assert told == ["", ""]
 

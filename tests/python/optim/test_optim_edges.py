@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of codecs' and optimizers' arguments; signs and streams of steps, by hand."""
+"""Tests edge cases of codecs' and optimizers' arguments, and signs and random streams of steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parameter(values, gradient):
 
 
 def test_weight_decay_shrinks_weights():
-    """By hand: p - lr · decay · p = 1 - 0.5 · 0.5 · 1."""
+    """Weight decay gives p - lr · decay · p = 1 - 0.5 · 0.5 · 1, computed by hand."""
     p = parameter([1.0, -1.0], [0.0, 0.0])
     inner = torch.optim.SGD([p], 0.5, weight_decay=0.5)
     LowPrecision(inner, "bf16", update="kahan").step()
@@ -27,7 +27,10 @@ def test_weight_decay_shrinks_weights():
 
 
 def test_each_state_draws_from_a_stream_of_its_own():
-    """The streams are k << 36 | i << 20 | purpose; purposes from 3 on follow the state's name."""
+    """Each state has its own random stream, k << 36 | i << 20 | purpose.
+
+    Purposes from 3 on follow from the state's name.
+    """
     n = 512
     gradient = [1 + 2**-7] * n
     p = parameter([0.0] * n, gradient)

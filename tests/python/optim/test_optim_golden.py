@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares optimizers to the golden vectors of QPyTorch and torchao, bit for bit."""
+"""Compares optimizers to golden vectors of QPyTorch and torchao, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bf16(name):
 
 
 def steps(make, dtype):
-    """Each step's parameter and its state, from the golden start and gradients."""
+    """Yields parameter and state after each step, from golden start values and gradients."""
     p = torch.nn.Parameter(bf16("optim.p0_bf16").to(dtype))
     optimizer = make([p])
     for gradient in bf16("optim.grads_bf16").to(dtype):
@@ -63,8 +63,10 @@ def test_qpytorch(name):
 
 
 def test_torchao_stochastic_bf16():
-    """Away from zero iff R < the low 16 bits: variant A with 2^16 - 1 - R. A NaN's payload is cut
-    there like any other bits."""
+    """Variant A with the random integer 2^16 - 1 - R gives torchao's stochastic rounding to bf16.
+
+    torchao rounds away from zero if R is below the low 16 bits. It also cuts the bits of a NaN.
+    """
     x = torch.from_numpy(golden()["torchao_bf16_sr.in"])
     given = torch.from_numpy(golden()["torchao_bf16_sr.r16"].astype(np.int32))
     wanted = bf16("torchao_bf16_sr.out")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling, LARS, and what a recipe says of the optimizer."""
+"""Tests loss scaling, LARS, and the options of a recipe for the optimizer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def weight(*values, **options):
 
 
 def test_the_scale_follows_the_gradients():
-    """The scale equals the scale of torch.amp.GradScaler."""
+    """LossScaler's scale equals the scale of torch.amp.GradScaler after each step."""
     p, q = weight(1.0, 2.0), weight(1.0, 2.0)
     ours = LossScaler(2.0**10, growth=4.0, backoff=0.25, interval=2)
     torchs = torch.amp.GradScaler("cpu", 2.0**10, 4.0, 0.25, 2)

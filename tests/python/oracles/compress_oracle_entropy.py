@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elias and Huffman codes as texts of bits, and packages of uniform bins in rationals: written from
-the papers and the C++ headers' words, slow and plain."""
+"""An oracle for entropy codes: Elias and Huffman codes as texts of bits, and uniform bins.
+
+It is written from the papers and from the comments of the C++ headers. It computes bins in rational
+numbers and is slow.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ NAN = float("nan")
 
 
 def elias(k: int) -> str:
-    """The recursive (omega) code of k >= 1."""
+    """Returns the recursive (omega) Elias code of k >= 1 as a text of bits."""
     code = "0"
     while k > 1:
         code = f"{k:b}{code}"
@@ -44,7 +47,11 @@ def sparse(levels: list[int]) -> str:
 
 
 def huffman_lengths(counts: list[int]) -> list[int]:
-    """Equal counts: a symbol before a tree, the smaller symbol or older tree first."""
+    """Returns the length of each symbol's Huffman code.
+
+    Among equal counts, symbols precede trees, smaller symbols precede greater ones, and older trees
+    precede newer ones.
+    """
     if len(counts) < 2:
         return [0] * len(counts)
     heap: list[tuple[int, int, int, list[int]]] = [(c, 0, i, [i]) for i, c in enumerate(counts)]
@@ -97,12 +104,12 @@ def centre_of(number: int, least: float, greatest: float, bits: int) -> float:
 
 
 def whole_bits(bits: Decimal) -> int:
-    """⌊bits + 1/2⌋ in 1…30."""
+    """Returns ⌊bits + 1/2⌋, limited to 1…30."""
     return min(max(math.floor(bits + Decimal("0.5")), 1), 30)
 
 
 def entropy(numbers: list[int]) -> Decimal:
-    """Returns the entropy in bits of how often each number occurs; 0 without numbers."""
+    """Returns the entropy, in bits, of the frequencies of equal numbers; 0 for an empty list."""
     with localcontext() as context:
         context.prec = 60
         total = Decimal(len(numbers))
@@ -115,7 +122,10 @@ def entropy(numbers: list[int]) -> Decimal:
 def sampled_bits(
     x: np.ndarray, random: int, random_bits: int, c: float, sample: int, fraction: float
 ) -> int:
-    """`random`: the integer that decides where the sample begins."""
+    """Returns the number of bits that `uniform` chooses from a sample of the values x.
+
+    The integer `random` decides where the sample begins.
+    """
     numbers = x[np.isfinite(x)]
     least, greatest = float(numbers.min()), float(numbers.max())
     step = int(1 / fraction)
@@ -126,7 +136,10 @@ def sampled_bits(
 
 
 def gradient_bits(rms: float, c0: float, c1: float) -> int:
-    """N = log2(G + c0) + c1 of a gradient's root mean square G, which is a binary32 number."""
+    """Returns the bits N = log2(G + c0) + c1, where G is the root mean square of a gradient.
+
+    G must be a binary32 number.
+    """
     with localcontext() as context:
         context.prec = 60
         return whole_bits((Decimal(rms) + Decimal(c0)).ln() / Decimal(2).ln() + Decimal(c1))
@@ -140,7 +153,7 @@ def range_of(x: np.ndarray) -> tuple[float, float]:
 def package(
     x: np.ndarray, least: float, greatest: float, bits: int, coding: str
 ) -> tuple[bytes, list[float]]:
-    """The bytes of up to 65,536 values, and what they become."""
+    """Returns the encoded bytes and the decoded values of up to 65,536 values."""
     bins = [bin_of(float(v), least, greatest, bits) if np.isfinite(v) else 2**bits for v in x]
     has_nan = 2**bits in bins
     centres = {b: NAN if b == 2**bits else centre_of(b, least, greatest, bits) for b in set(bins)}
@@ -162,7 +175,7 @@ def package(
 
 
 def uniform(x: np.ndarray, bits: int, coding: str) -> tuple[bytes, np.ndarray]:
-    """A layer's packages and values, in bins of so many bits."""
+    """Returns the bytes and the decoded values of a layer, in bins of `bits` bits."""
     least, greatest = range_of(x)
     data, values = b"", []
     for begin in range(0, x.size, PACKAGE):

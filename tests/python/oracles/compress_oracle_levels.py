@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QSGD and TernGrad in rational numbers, value by value.
+"""An oracle for QSGD and TernGrad in rational numbers, value by value.
 
-Norms and deviations are made in the documented order of binary64 operations; all else is exact.
+Norms and deviations are binary64 operations in the documented order; everything else is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INFINITY = Fraction(2) ** 128
 
 
 def binary32(value: Fraction) -> float:
-    """The nearest binary32 number, ties to even; infinite beyond binary32."""
+    """Returns the nearest binary32 number, ties to even; infinite beyond binary32's range."""
     if value == 0:
         return 0.0
     magnitude = abs(value)
@@ -32,7 +32,7 @@ def binary32(value: Fraction) -> float:
 
 
 def root_in_binary32(value: Fraction) -> float:
-    """The square root, rounded once to binary32."""
+    """Returns the square root, rounded once to binary32."""
     if value == 0:
         return 0.0
     scale = 2**400  # 200 bits below one: a root is no tie and no number beside it
@@ -52,13 +52,16 @@ def _folded(sums: list[float]) -> float:
 
 
 def _fused(square: float, total: float) -> float:
-    """square * square + total, rounded once to binary64."""
+    """Returns square * square + total, rounded once to binary64."""
     exact = Fraction(square) ** 2 + Fraction(total)
     return exact.numerator / exact.denominator  # CPython rounds true division once
 
 
 def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
-    """Sums of x - mean and of its square over finite values, and how many there are; any mean."""
+    """Returns the sums of x - mean and of its square over the finite values, and their number.
+
+    `mean` may be any number.
+    """
     sums, squares, finite = [0.0] * PARTIAL_SUMS, [0.0] * PARTIAL_SUMS, 0
     for i, value in enumerate(x.tolist()):
         if not math.isfinite(value):
@@ -71,7 +74,7 @@ def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
 
 
 def norm(x: np.ndarray, kind: str) -> float:
-    """A bucket's norm, 'max' or '2'; NaN where it has none."""
+    """Returns a bucket's norm of kind 'max' or '2'; NaN if a value is NaN or infinite."""
     if not np.isfinite(x).all():
         return math.nan
     if kind == "max":
@@ -81,12 +84,12 @@ def norm(x: np.ndarray, kind: str) -> float:
 
 
 def steps_of(bits: int, levels: str) -> int:
-    """Levels above zero, or intervals."""
+    """Returns the number of levels above zero for signed levels, or the number of intervals."""
     return (1 << (bits if levels == "intervals" else bits - 1)) - 1
 
 
 def code_bits(s: int) -> int:
-    """The least number of bits that tell 2 s + 1 levels apart."""
+    """Returns the least number of bits that can encode 2 s + 1 levels."""
     bits = 0
     while 2**bits < 2 * s + 1:
         bits += 1
@@ -94,19 +97,25 @@ def code_bits(s: int) -> int:
 
 
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
-    """The code of a level in units of scale / steps: an interval's end by its number, a signed
-    level in two's complement."""
+    """Returns the code of a level, which is given in units of scale / steps.
+
+    With `levels="intervals"` the code is the number of the interval's end; otherwise it is the
+    signed level in two's complement.
+    """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 
 
 def packed(codes: list[int], bits: int) -> bytes:
-    """Codes one after the other, the first in the lowest bits of the first byte."""
+    """Returns packed codes; the first code is in the lowest bits of the first byte."""
     word = sum(code << bits * i for i, code in enumerate(codes))
     return word.to_bytes(-(-len(codes) * bits // 8), "little")
 
 
 def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
-    """The level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
+    """Returns the level, in units of scale / steps, to which a value is rounded stochastically.
+
+    `random` is the random integer, of `bits` bits.
+    """
     if scale == 0:
         return 0
     place = Fraction(value) * steps / Fraction(scale)
@@ -122,7 +131,7 @@ def level(value: float, scale: float, steps: int, levels: str, random: int, bits
 
 
 def value_of(number: int, scale: float, steps: int) -> float:
-    """A level's value, rounded once; never -0."""
+    """Returns the value of a level, rounded once to binary32; a zero is never -0."""
     return binary32(Fraction(number) * Fraction(scale) / steps) if scale else 0.0
 
 
@@ -137,8 +146,11 @@ def qsgd(
     levels: str = "signed",
     random_bits: int = 24,
 ) -> np.ndarray:
-    """Returns what QSGD makes of a layer; `bucket` None: the whole layer; s: levels above zero, in
-    place of those of `bits`."""
+    """Returns the values to which QSGD rounds a layer.
+
+    `bucket` None means the whole layer. `s` is the number of levels above zero; it replaces the
+    number that follows from `bits`.
+    """
     steps = s or steps_of(bits, levels)
     result = np.empty(x.size, np.float32)
     size = bucket or max(x.size, 1)
@@ -157,8 +169,10 @@ def qsgd(
 def qsgd_bytes(
     x: np.ndarray, random: np.ndarray, *, steps: int, bits: int, bucket: int, levels: str = "signed"
 ) -> bytes:
-    """The bytes of a layer of one block, by largest magnitudes and 24 random bits: norms, then
-    codes of `bits` bits."""
+    """Returns the bytes of a layer in one block: the norms, then codes of `bits` bits.
+
+    Norms are largest magnitudes, and rounding uses 24 random bits.
+    """
     scales = [norm(x[begin : begin + bucket], "max") for begin in range(0, x.size, bucket)]
     codes = [
         code_of(
@@ -173,8 +187,10 @@ def qsgd_bytes(
 
 
 def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
-    """The buckets of n values, of as many whole runs of `whole` values as `bucket` values hold; the
-    last run may be short."""
+    """Returns the buckets of n values that consist of whole groups of `whole` values each.
+
+    A bucket has as many groups as fit in `bucket` values. The last group may be incomplete.
+    """
     buckets, begin, end = [], 0, 0
     while end < n:
         if end + whole - begin > bucket:
@@ -185,7 +201,7 @@ def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
 
 
 def by_columns(x: np.ndarray, axis: int) -> list[int]:
-    """The indices of a layer's values in row-major order, column after column along `axis`."""
+    """Returns the row-major indices of a layer's values, column after column along `axis`."""
     axis %= x.ndim
     others = [range(n) for i, n in enumerate(x.shape) if i != axis]
     return [
@@ -196,7 +212,11 @@ def by_columns(x: np.ndarray, axis: int) -> list[int]:
 
 
 def scaler(x: np.ndarray, clip: float | None) -> float:
-    """TernGrad's: the largest finite magnitude, or `clip` population standard deviations."""
+    """Returns TernGrad's scaler of a layer.
+
+    It is the largest finite magnitude, limited to `clip` population standard deviations if `clip`
+    is given.
+    """
     finite = x[np.isfinite(x)]
     largest = float(np.abs(finite).max(initial=0))
     if clip is None or finite.size == 0:
@@ -209,7 +229,7 @@ def scaler(x: np.ndarray, clip: float | None) -> float:
 def terngrad(
     x: np.ndarray, random: np.ndarray, scale: float, *, random_bits: int = 24
 ) -> np.ndarray:
-    """-1, 0, 1 and NaN: what TernGrad makes of a layer, in units of its scaler."""
+    """Returns a layer's ternary values -1, 0, 1 or NaN, in units of the scaler."""
     result = np.empty(x.size, np.float32)
     for i, value in enumerate(x.tolist()):
         if not math.isfinite(value):
@@ -222,13 +242,16 @@ def terngrad(
 
 
 def clipped(x: np.ndarray, limit: float) -> np.ndarray:
-    """Finite values limited to ±limit, as TernGrad's section 3.3 has each worker do."""
+    """Returns the values with finite ones limited to ±limit, as section 3.3 of TernGrad does."""
     bound = np.float32(limit)
     return np.array([max(-bound, min(bound, v)) if np.isfinite(v) else v for v in x], np.float32)
 
 
 def trits(levels: np.ndarray) -> bytes:
-    """Levels -1, 0 and 1, five in a byte, the first in the least digit: 0, 1, 2 for 0, 1, -1."""
+    """Returns ternary levels packed, five in a byte, the first in the least ternary digit.
+
+    The digits of 0, 1 and -1 are 0, 1 and 2.
+    """
     digits = [int(v) % 3 for v in levels]
     return bytes(
         sum(digit * 3**place for place, digit in enumerate(digits[i : i + 5]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1-bit SGD by its definition, over rational numbers: what a layer's values become, the bytes of a
-piece, and the residual; error feedback around any other codec.
+"""An oracle for 1-bit SGD and error feedback, by their definitions, in rational numbers.
 
-Binary32 numbers are Python floats that lie in binary32. Sums are binary64 additions, index
-ascending, which Python's are.
+It computes a layer's decoded values, the bytes of each chunk, and the residual. Binary32 numbers
+are Python floats with binary32 values. Sums are binary64 additions in the order of indices, as in
+Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST = (2 - Fraction(1, 2**23)) * 2**127
 
 
 def binary32(value: Fraction) -> float:
-    """A rational number rounded once to binary32, to nearest even."""
+    """Returns a rational number rounded once to binary32, to nearest even."""
     if value == 0:
         return 0.0
     exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
@@ -32,7 +32,7 @@ def binary32(value: Fraction) -> float:
 
 
 def add32(a: float, b: float) -> float:
-    """a + b in binary32."""
+    """Returns a + b, rounded once to binary32."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a + b
     exact = Fraction(a) + Fraction(b)
@@ -40,7 +40,7 @@ def add32(a: float, b: float) -> float:
 
 
 def scaled(x: float, shift: int) -> float:
-    """x * 2^shift in binary32."""
+    """Returns x * 2^shift, rounded once to binary32."""
     return binary32(Fraction(x) * Fraction(2) ** shift) if math.isfinite(x) and x else x
 
 
@@ -52,15 +52,17 @@ def mean(values: Sequence[float]) -> float:
 
 
 def means_of(v: Sequence[float]) -> tuple[float, float]:
-    """Of the values >= 0 (-0 is one), and of the others; of a bucket that holds NaN or an infinity,
-    both NaN."""
+    """Returns the mean of the values >= 0 (-0 is one of them) and the mean of the other values.
+
+    Both means are NaN if a value is NaN or infinite.
+    """
     if not all(map(math.isfinite, v)):
         return NAN, NAN
     return mean([a for a in v if a >= 0]), mean([a for a in v if not a >= 0])
 
 
 class Layer:
-    """One layer as it is sent: its values, the bytes of its pieces, and its residual."""
+    """One layer as 1-bit SGD sends it: decoded values, the bytes of its chunks, and residual."""
 
     def __init__(
         self, x: Sequence[float], residual: Sequence[float], bucket: int, shift: int = 0
@@ -75,8 +77,10 @@ class Layer:
         ]
 
     def block(self, begin: int, n: int, words: bool) -> bytes:
-        """Means of the buckets that n values touch, then their bits, the first value's lowest.
-        words: those of each bucket fill 32-bit words."""
+        """Returns the bytes of n values: the means of their buckets, then one bit for each value.
+
+        The first value has the lowest bit. If `words`, the bits of each bucket fill 32-bit words.
+        """
         buckets = range(begin // self.bucket, -(-(begin + n) // self.bucket))
         means = b"".join(struct.pack("<ff", *self.means[b]) for b in buckets)
         runs = [(begin, begin + n)]
@@ -92,13 +96,16 @@ class Layer:
 
 
 def payload_bits(column: int) -> int:
-    """Of a whole column: two means, and words of bits."""
+    """Returns the bits of a whole column: two means, and the values' bits in 32-bit words."""
     return 32 * -(-column // 32) + 64
 
 
 class Feedback:
-    """Error feedback. A call encodes v = x * 2^shift + r by `rounded`, which returns the decoded
-    values of a codec. The new residual is v - decoded, or 0 where that is not finite."""
+    """Error feedback around a codec.
+
+    A call encodes v = x * 2^shift + r by `rounded`, which returns the codec's decoded values. The
+    new residual r is v - decoded, or 0 if that is not finite.
+    """
 
     def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:
         self.rounded = rounded

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k with error feedback, scaled integers and FP8 rows by their rules, value by value.
+"""An oracle for top-k with error feedback, scaled integers and FP8 rows, value by value.
 
-Layers are lists of Python floats that lie in binary32. Integers and residuals are rational
-numbers, rounded once; FP8 rows are the binary32 steps of torchft's kernels, in NumPy.
+Layers are lists of Python floats with binary32 values. Integers and residuals are rational numbers,
+rounded once. FP8 rows repeat the binary32 operations of torchft's kernels in NumPy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def to_float(v: oracle.Value) -> float:
 
 
 def binary32(x: Fraction) -> float:
-    """Rounded once to nearest-even."""
+    """Returns a rational number rounded once to binary32, to nearest even."""
     return to_float(oracle.round_value(BINARY32, oracle.number(x)))
 
 
@@ -39,8 +39,12 @@ def add(a: float, b: float) -> float:
 
 
 def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int) -> list[float]:
-    """Scale max / most in binary32; the exact quotient to nearest-even, or away from zero where
-    the first `bits` bits of its fraction and a random integer overflow."""
+    """Returns the decoded values of a bucket of scaled integers.
+
+    The scale is max / most in binary32. Without `random`, exact quotients are rounded to nearest
+    even. With `random`, a quotient is rounded away from zero if the first `bits` bits of its
+    fraction plus the random integer overflow.
+    """
     if not all(map(math.isfinite, x)):
         return [math.nan] * len(x)
     scale = Fraction(binary32(Fraction(max(map(abs, x), default=0)) / most))
@@ -62,7 +66,7 @@ def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int)
 def integers(
     x: Layer, most: int, bucket: int, random: Sequence[int] | None = None, bits: int = 24
 ) -> list[float]:
-    """A layer in buckets."""
+    """Returns the decoded values of a layer, bucket by bucket."""
     values: list[float] = []
     for begin in range(0, len(x), bucket):
         end = begin + bucket
@@ -75,8 +79,11 @@ def integers(
 
 
 def fp8_row(x: Layer) -> list[float]:
-    """torchft/quantization.py, `_kernel_calculate_scale` and the kernels around it (commit
-    001d404), with the divisions rounded to nearest."""
+    """Returns a row as torchft's FP8 kernels decode it, with divisions rounded to nearest.
+
+    The source is `_kernel_calculate_scale` and its callers in torchft/quantization.py (commit
+    001d404).
+    """
     row = np.asarray(x, np.float32)
     with np.errstate(all="ignore"):
         row_max = np.float32(0)
@@ -106,7 +113,7 @@ def fp8_rows(x: Layer, row: int) -> list[float]:
 class Sent(NamedTuple):
     places: list[int]
     values: list[float]
-    """Of the whole layer."""
+    """The decoded values of the whole layer; values that were not sent are zero."""
     residual: list[float]
 
 
@@ -119,7 +126,11 @@ def size_of(v: float) -> float:
 
 
 def largest(v: Layer, k: int) -> list[int]:
-    """Places: every NaN and infinity; then by magnitude, of equals the lower."""
+    """Returns the indices that top-k selects, in ascending order.
+
+    They are the indices of every NaN and infinity and of the largest magnitudes. Among equal
+    magnitudes, lower indices come first.
+    """
     order = sorted(range(len(v)), key=lambda i: (-size_of(v[i]), i))
     non_finite = sum(not math.isfinite(a) for a in v)
     return sorted(order[: max(k, non_finite)])
@@ -128,8 +139,7 @@ def largest(v: Layer, k: int) -> list[int]:
 def top_k(
     x: Layer, residual: Layer, fraction: str, inner: Callable[[Layer], list[float]] = list
 ) -> Sent:
-    """Computes one call of top-k. `inner` returns the decoded values of the selected values, as a
-    layer of their own."""
+    """Computes one call of top-k. `inner` encodes and decodes the list of the selected values."""
     v = [add(a, r) for a, r in zip(x, residual, strict=True)]
     places = largest(v, count(fraction, len(v)))
     values, left = [0.0] * len(v), list(v)

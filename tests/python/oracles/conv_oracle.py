@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions for tests, and the same written by hand: unfolded images, place by place, by
-cpd.gemm; and operands cast as a recipe says, by cpd.cast."""
+"""Convolutions for tests, and an oracle that computes them by cpd.gemm on unfolded images.
+
+Functions here also cast operands as a recipe says, by cpd.cast.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ PLAIN = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m
 
 
 class Case(NamedTuple):
-    """A convolution: shapes of input and weight, and how the kernel moves."""
+    """A convolution: the shapes of input and weight, stride, padding, dilation and groups."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -56,7 +58,7 @@ class Case(NamedTuple):
 
     @property
     def named(self):
-        """The arguments of torch.nn.functional's function."""
+        """The keyword arguments of the convolution in torch.nn.functional."""
         stride, padding, dilation, _, more, groups = self.moves
         given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return given | ({"output_padding": more} if self.transposed else {})
@@ -107,7 +109,7 @@ def ranges(sizes):
 
 
 def unfolded(x, kernel, stride, dilation, places, groups):
-    """images x groups x (channel, place in the kernel) x windows, window by window."""
+    """Returns the unfolded image: images x groups x (channel, kernel position) x windows."""
     windows = []
     for place in ranges(places):
         where = [
@@ -132,7 +134,7 @@ def places_of(image, kernel, moves):
 
 
 def slide(x, w, c, moves, gemm):
-    """A convolution: `gemm(matrices, columns, addend)`."""
+    """Returns a convolution, computed as `gemm(matrices, columns, addend)`."""
     stride, padding, dilation, _, _, groups = moves
     places = places_of(x.shape[2:], w.shape[2:], moves)
     columns = unfolded(padded(x, padding), w.shape[2:], stride, dilation, places, groups)
@@ -142,7 +144,10 @@ def slide(x, w, c, moves, gemm):
 
 
 def spread(g, w, size, c, moves, gemm):
-    """The transpose of `slide`, whose image has that size: g amid zeros, by the turned kernel."""
+    """Returns the transpose of `slide` for an image of that size.
+
+    It convolves g, spread out with zeros, with the reversed kernel.
+    """
     stride, padding, dilation, _, _, groups = moves
     kernel = w.shape[2:]
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -171,7 +176,7 @@ def correlate(g, x, size, moves, gemm):
 
 
 def result_size(case, x, w):
-    """Of a transposed convolution, by torch's formula."""
+    """Returns the size of a transposed convolution's result, by torch's formula."""
     stride, padding, dilation, _, more, groups = case.moves
     return (
         x.shape[0],
@@ -206,20 +211,22 @@ def of_weight(case, g, x, size, gemm):
 
 
 def images_cast(recipe, name, x, groups, **how):
-    """Casts images along the channels of a group at each pixel."""
+    """Casts images with blocks along the channels of a group, separately at each pixel."""
     cast, factor = by_hand(recipe, name, x.unflatten(1, (groups, -1)), 2, **how)
     return cast.flatten(1, 2), factor
 
 
 def batch_cast(recipe, name, x, groups, **how):
-    """Casts images along the batch."""
+    """Casts images with blocks along the batch."""
     cast, factor = by_hand(recipe, name, x.unflatten(1, (groups, -1)), 0, **how)
     return cast.flatten(1, 2), factor
 
 
 def weight_cast(recipe, name, w, axis, groups, **how):
-    """Casts the weight of each group along dimension `axis`, 0 or 1. Tiles lie in the matrices of
-    dimensions 0 and 1."""
+    """Casts the weight of each group with blocks along dimension `axis`, 0 or 1.
+
+    Two-dimensional blocks cover dimensions 0 and 1.
+    """
     parts = w.unflatten(0, (groups, -1))
     spec = recipe._operand(name)
     if isinstance(getattr(spec, "format", None), cpd.Scaled) and "x" in spec.format.block:

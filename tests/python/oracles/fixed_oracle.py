@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums in integers of a fixed width, in Python's own integers and rationals: what accumulators of
-scheme `fixed` are compared with. Values as in `oracle`."""
+"""An oracle for accumulators of scheme `fixed`: sums in Python's integers and rationals.
+
+Values are represented as in `oracle`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from rationals import Fraction
 
 @dataclass(frozen=True)
 class Fixed:
-    """The oracle's own view of a `cpd.Accumulator` of scheme `fixed`."""
+    """The options of a `cpd.Accumulator` of scheme `fixed`, as this oracle uses them."""
 
     format: Spec
     width: int
@@ -46,7 +48,7 @@ class Fixed:
         return (1 << (self.width - 1)) - 1
 
     def units(self, x: Fraction) -> int:
-        """x in whole units, rounded once."""
+        """Returns x in whole units of the accumulator, rounded once."""
         exact = x / power_of_two(-self.fraction)
         down = math.floor(exact)
         up = math.ceil(exact)
@@ -67,14 +69,14 @@ class Fixed:
         raise ValueError(self.rounding)
 
     def kept(self, s: int) -> int:
-        """s as the integer holds it."""
+        """Returns the sum s as the integer stores it: saturated or wrapped around."""
         if self.options.overflow == "saturate":
             return min(max(s, self.least), self.greatest)
         return (s - self.least) % (1 << self.width) + self.least
 
 
 def sum_of(acc: Fixed, terms: Iterable[Value], tininess: str = "after") -> tuple[Value, int]:
-    """The sum, rounded into the format, and its exceptions."""
+    """Returns the sum, rounded to the format, and its exception flags."""
     s, flags, finite = 0, 0, True
     for term in terms:
         if not isinstance(term, Number):
@@ -94,7 +96,7 @@ def sum_of(acc: Fixed, terms: Iterable[Value], tininess: str = "after") -> tuple
 
 
 def product(x: Value, y: Value) -> Value:
-    """One with an infinity is infinite, whatever number the other operand is."""
+    """Returns the product; if an operand is infinite and none is NaN, the product is infinite."""
     if isinstance(x, NotANumber) or isinstance(y, NotANumber):
         return NAN
     finite = isinstance(x, Number) and isinstance(y, Number)
@@ -104,7 +106,7 @@ def product(x: Value, y: Value) -> Value:
 def dot(
     a: Sequence[int], b: Sequence[int], c: int | None, acc: Fixed, tininess: str = "after"
 ) -> tuple[int, int]:
-    """One element of `cpd.gemm`, binary32 patterns in and out, and its flags."""
+    """Returns one element of `cpd.gemm` and its flags, from and to binary32 bit patterns."""
     terms: list[Value] = [] if c is None else [value_from_bits(c)]
     terms += map(product, map(value_from_bits, a), map(value_from_bits, b))
     value, flags = sum_of(acc, terms, tininess)
@@ -112,6 +114,6 @@ def dot(
 
 
 def total(acc: Fixed, terms: Iterable[float], tininess: str = "after") -> tuple[int, int]:
-    """`cpd.sum` of binary64 terms, as a binary32 pattern, and its flags."""
+    """Returns `cpd.sum` of binary64 terms, as a binary32 bit pattern, and its flags."""
     value, flags = sum_of(acc, map(value_from_double, terms), tininess)
     return bits_from_value(value), flags

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotients and square roots over rational numbers, and the exceptions of an operation, written
-from their definitions. They continue `oracle`."""
+"""An oracle for quotients, square roots and exception flags, in rational numbers.
+
+It follows the definitions and extends `oracle`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ from rationals import Fraction
 NX, UF, OF, DZ, NV = 1, 2, 4, 8, 16
 COUNTS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
 _DIGITS = 400
-"""Of a root that has no end; no rounding asks for more than 1100 + 53 + 26 places."""
+"""The fraction bits of an irrational root.
+
+Rounding never needs more than 1100 + 53 + 26 of them.
+"""
 
 
 def divide_values(a: Value, b: Value) -> Value:
@@ -50,7 +55,10 @@ def divide_values(a: Value, b: Value) -> Value:
 
 
 def root_value(a: Value) -> Value:
-    """A root, or a number between the same two fractions of few digits as one that has no end."""
+    """Returns the root of a; for an irrational root, a number that is rounded like the root.
+
+    That number lies between the same two neighboring fractions of limited length as the root.
+    """
     if isinstance(a, NotANumber) or (isinstance(a, Number) and a.value == 0):
         return a
     if a.negative:
@@ -86,8 +94,10 @@ def is_nan(x: Value) -> bool:
 
 
 def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
-    """Returns whether a magnitude that is not zero is tiny: itself, or rounded with any
-    exponent."""
+    """Returns True if a nonzero magnitude is tiny, detected before or after rounding (`tininess`).
+
+    After rounding means: rounded with an unbounded exponent range.
+    """
     if spec.is_integer:
         return False  # one grid: what is inexact is no less precise near zero
     if tininess == "before":
@@ -102,8 +112,7 @@ def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) 
 
 
 def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns which IEEE numbers are signaling NaN: those with 0 as the first bit of the
-    fraction."""
+    """Returns which numbers are signaling NaN: NaN whose first fraction bit is 0."""
     info = np.finfo(x.dtype)
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
     quiet = bits >> bits.dtype.type(info.nmant - 1) & bits.dtype.type(1)
@@ -111,7 +120,10 @@ def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def is_signalling(spec: Spec, code: int) -> bool:
-    """The same of a code: NaN of IEEE formats has a first mantissa bit, others are quiet."""
+    """Returns True if a code is a signaling NaN.
+
+    Only NaNs of IEEE formats can signal; a NaN signals if its first mantissa bit is 0.
+    """
     of_ieee = spec.encoding == "ieee" and is_nan(spec.decode(code))
     return of_ieee and not code >> (spec.man - 1) & 1
 
@@ -124,8 +136,10 @@ def result(
     tininess: str = "after",
     signals: bool = False,
 ) -> tuple[Value, int]:
-    """The value of one operation, rounded once, and its flags. `signals`: an operand is a
-    signaling NaN."""
+    """Returns the value of one operation, rounded once, and its flags.
+
+    `signals`: whether an operand is a signaling NaN.
+    """
     x = exact(operation, operands, o)
     made = round_value(spec, x, o)
     if is_nan(x):

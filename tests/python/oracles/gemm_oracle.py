@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products in exact rational arithmetic, one rounding at a time: what `cpd.gemm` is compared
-with. Numbers go in and out as binary32 patterns (ints), as in `oracle`."""
+"""An oracle for `cpd.gemm`: matrix products in exact rational arithmetic, rounded step by step.
+
+Numbers go in and out as binary32 bit patterns (ints), as in `oracle`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ ZERO = number(0, False)
 
 @dataclass(frozen=True)
 class Unit:
-    """A matrix unit: blocks of products, cut to `fraction_bits` below the greatest exponent."""
+    """A matrix unit, which adds a block of products cut to a common precision.
+
+    The cut is `fraction_bits` below the greatest exponent of the block.
+    """
 
     a: Spec
     b: Spec
@@ -56,7 +61,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Accumulation:
-    """The oracle's own view of a `cpd.Accumulator`; `product` None is the format itself."""
+    """The options of a `cpd.Accumulator`, as this oracle uses them.
+
+    `product` None means that products are rounded to the accumulator's format.
+    """
 
     format: Spec
     scheme: str = "sequential"
@@ -68,11 +76,11 @@ class Accumulation:
     seed: int = 0
     stream: int = 0
     given: Sequence[Sequence[int]] | None = None
-    """Of each element of the result: the integer for c, then the others in program order."""
+    """Random integers of each result element: first the one for c, then in program order."""
 
 
 class _Roundings:
-    """Rounds the values of one output element, taking its draws in program order."""
+    """Rounds the values of one output element; takes its random integers in program order."""
 
     def __init__(self, acc: Accumulation, index: int) -> None:
         self.acc, self.index = acc, index
@@ -114,7 +122,7 @@ def _words(index: int, block: int, seed: int, stream: int) -> list[int]:
 def element(
     a: Sequence[int], b: Sequence[int], c: int | None, acc: Accumulation, index: int = 0
 ) -> int:
-    """Element number `index` (row-major) of the result, from a row of a and a column of b."""
+    """Returns element `index` (row-major) of a product, from a row of a and a column of b."""
     start = ZERO if c is None else value_from_bits(c)
     return bits_from_value(_sum(_pairs(a, b), start, acc, _Roundings(acc, index)))
 
@@ -144,7 +152,7 @@ def gemm(
     c: Sequence[Sequence[int]] | None,
     acc: Accumulation,
 ) -> list[int]:
-    """a (rows) times b (rows), row-major."""
+    """Returns the product of a and b, given by rows, in row-major order."""
     columns = list(zip(*b, strict=True)) if b else []
     return [
         element(row, column, None if c is None else c[i][j], acc, i * len(columns) + j)
@@ -160,7 +168,10 @@ ONE = number(1, False)
 
 @dataclass(frozen=True)
 class Scales:
-    """Of one element of a scaled product: the scales of each k, as patterns, and the rest."""
+    """The scales of one element of a scaled product.
+
+    `a` and `b` are the scales of each k, as bit patterns.
+    """
 
     a: Sequence[int]
     b: Sequence[int]
@@ -177,7 +188,7 @@ def scaled_element(
     scales: Scales,
     index: int = 0,
 ) -> int:
-    """Element number `index` of the product of scaled operands."""
+    """Returns element number `index` of the product of scaled operands."""
     pairs, by = _pairs(a, b), _pairs(scales.a, scales.b)
     rounded = _Roundings(acc, index)
     addend = None if c is None else value_from_bits(c)
@@ -252,8 +263,11 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 
 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
-    """Recursion over [begin, begin + 2^level), so that a subtree is finished before its right
-    neighbor begins and the merges cut off by the end come last, the smallest first."""
+    """Returns the pairwise sum, computed by recursion over [begin, begin + 2^level).
+
+    A subtree is finished before its right neighbor begins. The last merges are the ones that the
+    end cuts off, the smallest first.
+    """
     if not pairs:
         return s
 
@@ -297,8 +311,10 @@ def _block_fma(
 
 
 def _in_order(pairs: Pairs, unit: Unit) -> Pairs:
-    """Returns the pairs in the order in which the unit takes them. Places of a group beyond the
-    last k hold zeros."""
+    """Returns the pairs in the order in which the unit adds them.
+
+    Pairs of zeros fill the last group.
+    """
     if unit.group == 0:
         return pairs
     padded = [*pairs, *[(ZERO, ZERO)] * (-len(pairs) % unit.group)]
@@ -339,7 +355,7 @@ def _term_exponent(pair: tuple[Value, Value], scales: tuple[Value, Value], unit:
 
 
 def _cut(x: Fraction, quantum: Fraction) -> Fraction:
-    """Toward zero to a multiple of the quantum."""
+    """Returns x rounded toward zero to a multiple of the quantum."""
     whole = abs(x) // quantum * quantum
     return -whole if x < 0 else whole
 
@@ -404,7 +420,10 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
-    """Cuts terms below the greatest exponent of the nonzero ones. Returns them and the exponent."""
+    """Returns the sum of the terms, cut f bits below the greatest exponent, and that exponent.
+
+    Only nonzero terms determine the exponent.
+    """
     greatest = max((e for value, e in terms if value), default=-999)
     quantum = power_of_two(greatest - f)
     return sum((_cut(value, quantum) for value, _ in terms), Fraction(0)), greatest
@@ -415,7 +434,7 @@ def _floor(x: Fraction, exponent: int) -> Fraction:
 
 
 def _limited(x: Value) -> Value:
-    """A product, Inf where it lies beyond binary32's range."""
+    """Returns a product, or an infinity if the product exceeds binary32's range."""
     is_beyond = isinstance(x, Number) and abs(x.value) >= power_of_two(128)
     return Infinity(_finite(x).value < 0) if is_beyond else x
 
@@ -439,13 +458,13 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
 
 
 def _beyond(spec: Spec) -> Fraction:
-    """The least number that does not fit a format's precision and range."""
+    """Returns the least number above the range of a format, at the format's precision."""
     largest = _finite(spec.decode(spec.max_code)).value
     return largest + power_of_two(max(floor_log2(largest), spec.emin) - spec.man)
 
 
 def _special_sum(values: Sequence[Value]) -> Value | None:
-    """The sum, if one of the values is not finite."""
+    """Returns the sum if a value is NaN or infinite; None if all values are finite."""
     signs = {v.negative for v in values if isinstance(v, Infinity)}
     if len(signs) == 2 or any(isinstance(v, NotANumber) for v in values):
         return NAN

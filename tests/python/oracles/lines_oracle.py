@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random inputs of lines of element-wise operations, a line at a time, in Python's integers,
-from NumPy's PCG64."""
+"""An oracle for the random inputs of golden vectors of element-wise operations.
+
+It makes the inputs line by line, in Python's integers, from NumPy's PCG64.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import numpy as np
 
 INTEGERS = ("int", "int_full")
 _MOST_WORDS = 40
-"""More than a line takes."""
+"""More random words than a line ever needs."""
 
 
 class Line:
-    """Draws one line from its words."""
+    """Makes one line's random values from the line's words."""
 
     def __init__(self, words: Iterator[int]) -> None:
         self._words = words
@@ -35,7 +37,7 @@ class Line:
         return low if self.below(2) == 0 else high
 
     def code(self, f: Any, exponent: int) -> int:
-        """A code whose significand has few ones or few zeros."""
+        """Returns a code whose significand often has few ones or few zeros."""
         mantissa = self.any(24) >> (24 - f.man)
         kept = self.below(f.man + 1)
         style = self.below(4)
@@ -96,9 +98,11 @@ def lines(
     n: int,
     which: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Of n lines all, or those with the numbers `which`: a line's operands and, with random_bits,
-    its random integer. Word n w + i of the stream is line i's w-th; the stream is left after the
-    last line's last one."""
+    """Returns n lines, or only the lines with the numbers `which`.
+
+    A line has its operands and, with random_bits, its random integer. Word n w + i of the stream is
+    word w of line i. Afterwards the stream is after the last word of the last line.
+    """
     there = np.random.PCG64()
     there.state = words.state
     raw = np.asarray(there.random_raw(_MOST_WORDS * n)).reshape(_MOST_WORDS, n)

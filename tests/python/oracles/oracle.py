@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow exact oracle over rational numbers, written from the definition of the formats.
+"""A slow exact oracle in rational numbers, written from the definition of the formats.
 
-It shares nothing with the C++ library, nor with its C++ oracle: a neighbor is found by dividing by
-the spacing, not by searching codes. Finite values are ``Number``: a ``Fraction`` and the sign that
-a zero keeps. Everything that goes in or out as binary32 is an ``int``, the bit pattern.
+It shares no code with the C++ library or the C++ oracle. It finds neighbors by dividing by the
+spacing, not by searching codes. Finite values are ``Number``: a ``Fraction`` and the sign of a
+zero. Binary32 values go in and out as ``int`` bit patterns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ POLICIES = ("ieee", "saturate")
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number; ``negative`` matters for zero only as its sign."""
+    """A finite number.
+
+    ``negative`` is the sign; only for zero does it add to the value's own sign.
+    """
 
     value: Fraction
     negative: bool
@@ -60,7 +63,7 @@ def float_from_bits(bits: int) -> float:
 
 
 def bits_from_float(x: float) -> int:
-    """The binary32 pattern of a Python float that is a binary32 value."""
+    """Returns the bit pattern of a Python float that has a binary32 value."""
     if math.isnan(x):
         return NAN_BITS
     result: int = struct.unpack("<I", struct.pack("<f", x))[0]
@@ -81,7 +84,7 @@ def value_from_bits(bits: int) -> Value:
 
 
 def bits_from_value(v: Value) -> int:
-    """The binary32 pattern of v, which must be a binary32 value."""
+    """Returns the binary32 bit pattern of v, which must be a binary32 value."""
     if isinstance(v, NotANumber):
         return NAN_BITS
     if isinstance(v, Infinity):
@@ -95,7 +98,7 @@ def bits_from_value(v: Value) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """The six facts of a format."""
+    """A format, described by six fields."""
 
     exp: int
     man: int
@@ -126,7 +129,7 @@ class Spec:
 
     @property
     def specials(self) -> int:
-        """How many of the greatest magnitude codes are not finite."""
+        """The number of greatest magnitude codes that are not finite."""
         if self.encoding == "ieee":
             return 1 << self.man
         if self.encoding == "p3109":
@@ -160,7 +163,7 @@ class Spec:
         return self.encoding in ("p3109", "p3109finite")
 
     def magnitude(self, code: int) -> Fraction:
-        """The value of a magnitude code, the codes being continued without an upper bound."""
+        """Returns the value of a magnitude code, as if codes continued beyond the greatest."""
         if self.encoding == "e8m0":
             return power_of_two(code - 127)
         if self.is_integer:
@@ -175,7 +178,7 @@ class Spec:
         return self.magnitude(self.max_code)
 
     def largest(self, negative: bool) -> int:
-        """The greatest finite magnitude code below or above zero."""
+        """Returns the code of the greatest finite magnitude above zero or, if `negative`, below."""
         return self.max_code + (negative and self.encoding == "int_full")
 
     @property
@@ -183,7 +186,7 @@ class Spec:
         return -self.magnitude(self.largest(True)) if self.signed else self.magnitude(0)
 
     def representable(self) -> bool:
-        """Returns whether every finite value is a binary32 value, as the library demands."""
+        """True if every finite value is a binary32 value, as the library requires."""
         if self.is_integer:
             return (
                 (self.exp, self.signed, self.subnormals) == (1, True, True)
@@ -219,7 +222,7 @@ class Spec:
 
     @property
     def nan_code(self) -> int | None:
-        """The code that NaN is encoded to: positive and quiet."""
+        """The code of NaN, positive and quiet; None if the format has no NaN."""
         if not self.has_nan:
             return None
         top = 1 << (self.exp + self.man)
@@ -230,7 +233,7 @@ class Spec:
         return top - 1
 
     def finite_values(self) -> list[Fraction]:
-        """All finite values, ascending, zero once."""
+        """Returns all finite values in ascending order, with one zero."""
         positive = {self.magnitude(c) for c in range(self.max_code + 1)}
         negative = {-v for v in positive} | {self.lowest} if self.signed else set()
         return sorted(positive | negative)
@@ -255,7 +258,10 @@ def round_half_even(x: Fraction) -> int:
 
 
 def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> bool:
-    """Returns whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
+    """Returns True if a value between two neighbors is rounded to the neighbor further from zero.
+
+    The value lies at the fraction 0 < part < 1 of the gap.
+    """
     scale = 1 << o.random_bits
     match o.rounding:
         case "nearest_even":
@@ -280,7 +286,7 @@ def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> b
 
 
 def _round_magnitude(spec: Spec, x: Fraction, o: Options, negative: bool) -> int:
-    """The magnitude code, unbounded, that a finite magnitude rounds to."""
+    """Returns the code of a rounded finite magnitude, which may exceed the greatest code."""
     if spec.encoding == "e8m0":
         if x <= power_of_two(-127):
             return 0
@@ -316,22 +322,27 @@ def _unbounded(spec: Spec, negative: bool, overflow: str) -> Value:
 
 
 def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
-    """P3109 takes a finite one for zero where it rounds toward zero or up."""
+    """Returns the result of casting a negative value to an unsigned format.
+
+    P3109 formats turn a finite negative value into zero if they round toward zero or up.
+    """
     clips = finite and spec.is_p3109 and o.rounding in ("toward_zero", "up")
     is_nan = o.overflow == "ieee" and spec.has_nan and not clips
     return NAN if is_nan else number(spec.magnitude(0))
 
 
 def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
-    """Returns whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is
-    odd."""
+    """Returns True if a finite value beyond the range becomes the greatest finite value.
+
+    With rounding to odd it does, except in P3109 formats whose infinity has an odd code.
+    """
     if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
         return spec.max_code % 2 == 1
     return o.rounding in {"toward_zero", "to_odd", "up" if negative else "down"}
 
 
 def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
-    """x rounded once into the format."""
+    """Returns x rounded once to the format."""
     if isinstance(x, NotANumber):
         return NAN
     if isinstance(x, Infinity):
@@ -350,7 +361,7 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
 
 
 def add_values(a: Value, b: Value, o: Options = Options()) -> Value:
-    """The exact sum; a canceled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
+    """Returns the exact sum; a canceled one is +0, or -0 if rounding down (IEEE 754-2019, 6.3)."""
     if isinstance(a, NotANumber) or isinstance(b, NotANumber):
         return NAN
     if isinstance(a, Infinity):
@@ -380,7 +391,7 @@ def negate(a: Value) -> Value:
 
 
 def as_value(x: int | Value) -> Value:
-    """Returns the value of a binary32 pattern; a value is returned unchanged."""
+    """Returns the value of a binary32 bit pattern; returns a value unchanged."""
     return value_from_bits(x) if isinstance(x, int) else x
 
 
@@ -413,7 +424,7 @@ def fma(spec: Spec, a: int | Value, b: int | Value, c: int | Value, o: Options =
 
 
 def encode(spec: Spec, bits: int, o: Options = Options()) -> int | None:
-    """The code of the rounded value; None for a NaN where the format has no code for it."""
+    """Returns the code of the rounded value; None for NaN if the format has no code for NaN."""
     v = round_value(spec, value_from_bits(bits), o)
     if isinstance(v, NotANumber):
         return spec.nan_code
@@ -433,7 +444,7 @@ def fold(
     kahan: bool = False,
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
-    """An ordered sum: from the first term on, every operation rounded into the format."""
+    """Returns an ordered sum: from the first term on, each operation is rounded to the format."""
     if not terms:
         return 0
     s, c = cast(spec, terms[0], step(o)), 0
@@ -458,7 +469,10 @@ def fold_chunked(
     o: Options = Options(),
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
-    """Ordered sums of `chunk` terms each into `inner`; theirs, in order, into `outer`."""
+    """Returns a chunked sum.
+
+    Ordered sums of `chunk` terms are rounded to `inner`; their sum, in order, to `outer`.
+    """
     total: int | None = None
     for begin in range(0, len(terms), chunk):
         part = fold(inner, terms[begin : begin + chunk], o, step=step)
@@ -472,8 +486,12 @@ def fold_pairwise(
     o: Options = Options(),
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
-    """A tree: the left part is the largest power of two below the number of terms. Left part,
-    right part, then their sum. A lone term is rounded."""
+    """Returns a pairwise sum.
+
+    The left part has 2^k terms, where 2^k is the largest power of two below the number of terms.
+    The left part is summed first, then the right part, then both are added. A single term is
+    rounded.
+    """
 
     def tree(terms: Sequence[int | Value]) -> int | Value:
         if len(terms) == 1:

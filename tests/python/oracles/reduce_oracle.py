@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An all-reduce in exact rational arithmetic, one value at a time, and the random integers in plain
-Python: what `cpd.simulate_all_reduce` and stochastic rounding are compared with."""
+"""An oracle for `cpd.simulate_all_reduce` and for the integers of stochastic rounding.
+
+It computes an all-reduce in exact rational arithmetic, one value at a time, and the random integers
+in plain Python.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ ACROSS = 0xFFFFF
 
 @functools.lru_cache(1 << 12)
 def philox(counter: tuple[int, ...], seed: int) -> list[int]:
-    """Philox4x32-10 (Salmon et al., SC 2011)."""
+    """Returns four words of the random generator Philox4x32-10 (Salmon et al., SC 2011)."""
     c = list(counter)
     key = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
@@ -64,14 +67,14 @@ def _word(index: int, block: int, word: int, seed: int, stream: int) -> int:
 
 
 def elementwise_integer(i: int, bits: int, seed: int, stream: int) -> int:
-    """The integer of element i of a cast."""
+    """Returns the random integer of element i of a cast."""
     s = _draws_per_word(bits)
     word = _word(16 * (i // (64 * s)) + i % 16, 0, (i // 16) % 4, seed, stream)
     return word >> ((i // 64) % s * (32 // s)) & ((1 << bits) - 1)
 
 
 def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
-    """Draw number `draw` of element i in a fold."""
+    """Returns random integer number `draw` of element i in an ordered sum."""
     s = _draws_per_word(bits)
     word = _word(i, draw // (4 * s), draw % (4 * s) // s, seed, stream)
     return word >> (draw % s * (32 // s)) & ((1 << bits) - 1)
@@ -82,7 +85,7 @@ def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
 
 @dataclass(frozen=True)
 class Reduce:
-    """The oracle's own view of a `cpd.Reduce`."""
+    """The options of a `cpd.Reduce`, as this oracle uses them."""
 
     wire: Spec
     sum: Spec
@@ -108,7 +111,7 @@ def _stream(purpose: int, step: int, layer: int, position: int) -> int:
 
 
 def all_reduce(ranks: Sequence[Sequence[int]], spec: Reduce, layer: int = 0) -> list[int]:
-    """One layer: binary32 patterns of each rank in, of the result out."""
+    """Returns the sum of one layer over all ranks, from and to binary32 bit patterns."""
     if spec.average and spec.divide == "before":
         ranks = [[_divided(bits, len(ranks)) for bits in rank] for rank in ranks]
         spec = replace(spec, average=False)
@@ -181,7 +184,10 @@ def _to_wire(rank: int, values: Sequence[int], spec: Reduce, shift: int, layer: 
 
 
 def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -> int:
-    """Element i: groups in rank order, then the groups (or ranks) in the spec's order."""
+    """Returns the sum of element i: groups in rank order, then the groups in the spec's order.
+
+    Without groups, the ranks are added in the spec's order.
+    """
     if spec.group_size == len(terms):  # one group has no second level
         return _level(i, terms, spec, spec.scheme, layer, ACROSS)
     if spec.group_size:
@@ -203,7 +209,7 @@ def _slice_of(i: int, size: int, slices: int) -> int:
 
 
 def _level(i: int, terms: list[int], spec: Reduce, scheme: str, layer: int, position: int) -> int:
-    """One fold, and its sum rounded to the result's format."""
+    """Returns one sum of terms, rounded to the format of the result."""
     o, seed = spec.sum_options, spec.sum_seed
     step = _draws(i, seed, _stream(2, spec.step, layer, position))
     match scheme:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors for the modules of `tests/rtl`, from rational numbers (`oracle.py`): small ones, results
-with their exception flags. They share nothing with the library's."""
+"""Golden vectors for the modules of `tests/rtl`, with exception flags, from rational numbers.
+
+They use `oracle.py` and share no code with the library's vectors.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Lines of codes: what `cpd.hardware.make_vectors` gives, as far as a test bench needs it."""
+    """The parts of golden vectors (see `cpd.hardware.make_vectors`) that a test bench needs."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]
@@ -59,7 +61,7 @@ class Vectors:
 
 
 def is_signalling(spec: Spec, code: int) -> bool:
-    """Returns whether a code is NaN and the first bit of its mantissa 0; of encoding ieee alone."""
+    """Returns True if an IEEE-like format's code is a NaN whose first mantissa bit is 0."""
     field, fraction = divmod(code & ((1 << spec.exp + spec.man) - 1), 1 << spec.man)
     top = spec.encoding == "ieee" and field == (1 << spec.exp) - 1
     return top and 0 < fraction < 1 << spec.man - 1
@@ -79,13 +81,16 @@ def code_of(spec: Spec, value: Value) -> int:
 
 
 def unbounded(spec: Spec, x: Fraction, o: Options) -> Fraction:
-    """|x| rounded to the format's precision, as if exponents had no end."""
+    """Returns |x| rounded to the format's precision, with an unbounded exponent range."""
     more = replace(spec, exp=14, encoding="ieee", bias=1 << 13)
     return more.magnitude(oracle._round_magnitude(more, abs(x), o, x < 0))
 
 
 def flags_of(spec: Spec, exact: Value, o: Options) -> int:
-    """Of one rounding of a number, by the definitions; tininess after rounding."""
+    """Returns the flags of rounding a number once, by their definitions.
+
+    Tininess is detected after rounding.
+    """
     if isinstance(exact, NotANumber):
         return 0
     if isinstance(exact, Infinity):
@@ -135,7 +140,10 @@ def elements(
     count: int = 0,
     seed: int = 0,
 ) -> Vectors:
-    """Given codes (the random integer last), all of them, or `count` chosen ones."""
+    """Returns vectors of an element-wise operation.
+
+    The operands are the given codes (the random integer last), `count` chosen codes, or all codes.
+    """
     a, result = SPECS[format], SPECS[out or format]
     n = COUNTS[operation]
     sr = rounding == "stochastic"
@@ -175,7 +183,11 @@ def elements(
 
 
 def corners(spec: Spec) -> list[int]:
-    """Zeros, subnormals, the least normal, one, the greatest, Inf and NaN, and their neighbors."""
+    """Returns the codes of special values and of their neighbors.
+
+    Special values are zeros, subnormals, the least normal number, one, the greatest number, Inf and
+    NaN.
+    """
     one = ((1 << (spec.exp - 1)) - 1) << spec.man
     near = [0, 1 << spec.man, one, spec.max_code, (1 << (spec.exp + spec.man)) - 1]
     codes = {
@@ -189,7 +201,10 @@ def corners(spec: Spec) -> list[int]:
 
 @dataclass(frozen=True)
 class Block:
-    """A matrix unit's block, as `cpd.Accumulator` words it; with scales, an MX dot product."""
+    """A matrix unit that adds one block of products, with options as in `cpd.Accumulator`.
+
+    With scales it computes an MX dot product.
+    """
 
     operands: str = "fp16"
     products: int = 16
@@ -215,7 +230,7 @@ def _exponent(spec: Spec, code: int) -> int:
 
 
 def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: Any) -> Any:
-    """The result and its flags."""
+    """Returns the result of a block and its flags."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     power = sum(scale - 127 for scale in scales)
     products = [
@@ -252,7 +267,11 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
 
 
 def blocks(unit: Block, count: int, seed: int = 0) -> Vectors:
-    """Operands of like exponents, corners, the largest, the least; c of the sum's size, or any."""
+    """Returns vectors of a block.
+
+    Operands have similar exponents or are special, largest or least values. c is about as large as
+    the sum, or arbitrary.
+    """
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     draw = random.Random(seed)
     n = unit.products

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which elements of an array share a scale, from the definition of blocks."""
+"""An oracle for blocks: finds the elements of an array that share a scale, by the definition."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Block = str | int | tuple[int, int]
 
 
 def extents(shape: Sequence[int], block: Block, axis: int) -> tuple[int, ...]:
-    """How far a block goes along each dimension. `R x C`: C along the axis, R along the last
-    dimension, or along the one before it where the axis is the last."""
+    """Returns the extent of a block along each dimension.
+
+    A block `R x C` has C elements along the axis. It has R along the last dimension, or along the
+    one before it if the axis is the last.
+    """
     if block == "tensor":
         return tuple(max(1, n) for n in shape)
     axis %= len(shape)
@@ -35,7 +38,7 @@ def grid_shape(shape: Sequence[int], block: Block, axis: int) -> tuple[int, ...]
 
 
 def block_indices(shape: Sequence[int], block: Block, axis: int) -> Array:
-    """The number of each element's block, blocks being counted in row-major order."""
+    """Returns the number of each element's block; blocks are numbered in row-major order."""
     spans = extents(shape, block, axis)
     grid = grid_shape(shape, block, axis)
     result = np.zeros(tuple(shape), np.int64)
@@ -45,7 +48,7 @@ def block_indices(shape: Sequence[int], block: Block, axis: int) -> Array:
 
 
 def members(block_of: Array, grid: Sequence[int]) -> list[list[int]]:
-    """The flat indices of each block's elements, ascending."""
+    """Returns the flat indices of each block's elements, in ascending order."""
     result: list[list[int]] = [[] for _ in range(math.prod(grid))]
     for i, b in enumerate(block_of.reshape(-1)):
         result[int(b)].append(i)
@@ -53,7 +56,7 @@ def members(block_of: Array, grid: Sequence[int]) -> list[list[int]]:
 
 
 def rows_of(group: Sequence[int], shape: Sequence[int], axis: int) -> list[list[int]]:
-    """A block's elements by their place across the axis."""
+    """Returns a block's elements as rows along the axis."""
     rows: dict[tuple[int, ...], list[int]] = {}
     for i in group:
         at = [int(k) for k in np.unravel_index(i, shape)]

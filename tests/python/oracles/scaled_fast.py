@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of scaled formats where whole arrays are encoded: the scales are its own, the elements
-NumPy's, with the same codes and values (test_scaled_oracle.py)."""
+"""A fast oracle of scaled formats for whole arrays.
+
+The oracle `scaled_oracle` computes the scales; NumPy computes the elements. test_scaled_oracle.py
+tests that the codes and the values equal the slow oracle's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from scaled_oracle import Array, Plan, Spec, plan, to_f32
 
 @functools.cache
 def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
-    """The last binary64 that still goes to each magnitude code below the greatest."""
+    """Returns the greatest binary64 number that is rounded to each code below the greatest."""
     magnitudes = [element.magnitude(c) for c in range(element.max_code + 1)]
     last = []
     for code, (low, high) in enumerate(itertools.pairwise(magnitudes)):
@@ -30,8 +33,11 @@ def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
 
 
 def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
-    """Codes of binary64 quotients: `element_of` and `code_of` by a search, for integers and signed
-    formats with a negative zero. A NaN is 0 where the format has none."""
+    """Returns the codes of binary64 quotients, by a search instead of `element_of` and `code_of`.
+
+    The element format must be an integer or a signed format with negative zero. A NaN gets code 0
+    if the format has no NaN.
+    """
     code = np.searchsorted(_last_of_codes(element, rounding), np.abs(quotients), side="left")
     if element.is_integer:
         code = np.where(np.signbit(quotients), -code % (1 << element.bits), code)
@@ -41,8 +47,11 @@ def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_
 
 
 def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
-    """`encode` where the quotients are binary32 products, or exact in binary64 as the divisors are
-    powers of two: codes and binary32 values of x's shape, and the plan."""
+    """Returns the codes, the binary32 values, both of x's shape, and the plan, as `encode` does.
+
+    The quotients must be binary32 products, or exact in binary64 because divisors are powers of
+    two.
+    """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, Options(rounding))
         flat, factor = x.reshape(-1).astype(np.float32), np.empty(len(p.multipliers))
@@ -67,8 +76,11 @@ def element_value(element: oracle.Spec, code: int) -> float:
 
 
 def fast_product(elements: Array, p: Plan) -> Array:
-    """`dequantise`: the products of an element and an e4m3 or e8m0 scale, or of one of either with
-    a binary32 scale, are exact in binary64; two scales' are where their significands fit."""
+    """Returns products of elements and scales as `dequantise` does, computed in binary64.
+
+    They are exact for one e4m3 or e8m0 scale, and for a further binary32 scale. Products with two
+    scales are exact if their significands fit.
+    """
     scales = np.array([float(to_f32(v)) for v in p.scales])
     outer = np.array([float(to_f32(v)) for v in p.outer])
     return (elements * scales[p.block_of] * outer[p.outer_of]).astype(np.float32)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slow oracle of scaled formats, written from their rules.
 
-`exact` is rational arithmetic, each result rounded once. `te`, `torchao`, `deepgemm` and
-`microxcaling` are binary32 scalars, one operation after the other, in the order of the originals.
-The elements' and the scales' roundings are those of `oracle`.
+The arithmetic `exact` is rational, and each result is rounded once. `te`, `torchao`, `deepgemm` and
+`microxcaling` are binary32 scalar operations in the order of the original programs. `oracle` rounds
+the elements and the scales.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POWERS_OF_TWO = ("floor", "ceil", "rceil", "even", "max_pow2")
 
 
 def integer(bits: int) -> oracle.Spec:
-    """Two's complement, without the least."""
+    """Returns the integer format of `bits` bits in two's complement, without the least integer."""
     return oracle.Spec(1, bits - 2, 3 - bits, "int")
 
 
@@ -46,7 +46,7 @@ def signed_magnitude(bits: int) -> oracle.Spec:
 
 @dataclass(frozen=True)
 class Spec:
-    """A scaled format: what `cpd.Scaled` takes."""
+    """A scaled format, with the options of `cpd.Scaled`."""
 
     element: oracle.Spec
     block: Block = 32
@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """Returns what a NaN or Inf does: to its `block`, or as the `element` that it is."""
+        """The effect of a NaN or Inf: on its whole `block`, or only on its own `element`."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
@@ -85,7 +85,10 @@ class Spec:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Elements in x's order, scales in the grid's; `codes` has None for values without a code."""
+    """An encoded array: elements in x's order, scales in the order of the grid of blocks.
+
+    An entry of `codes` is None for a value that has no code.
+    """
 
     elements: list[Value]
     scales: list[Value]
@@ -97,7 +100,7 @@ class Scaled:
 
 
 def code_of(spec: oracle.Spec, v: Value) -> int | None:
-    """The code of a value of the format."""
+    """Returns the code of a value of the format; None for NaN if the format has no NaN."""
     if isinstance(v, oracle.NotANumber):
         return spec.nan_code
     return oracle.encode(spec, oracle.bits_from_value(v))
@@ -107,7 +110,10 @@ def code_of(spec: oracle.Spec, v: Value) -> int | None:
 
 
 def amax(values: Iterable[float], policy: str) -> Value:
-    """The largest magnitude, Inf included; a NaN makes it NaN, or is ignored by `element`."""
+    """Returns the largest magnitude, which may be Inf.
+
+    With policy `block` a NaN makes the result NaN; with policy `element` it is ignored.
+    """
     magnitudes = [abs(v) for v in values]
     if policy == "block" and any(math.isnan(v) for v in magnitudes):
         return NAN
@@ -131,19 +137,19 @@ def from_f32(x: np.float32) -> Value:
 
 
 def f32(x: Fraction | int) -> np.float32:
-    """A rational as binary32, rounded once."""
+    """Returns a rational as binary32, rounded once."""
     return to_f32(oracle.round_value(BINARY32, number(x)))
 
 
 def rounded_log2(x: np.float32) -> int:
-    """The floor of the binary32 logarithm, which rounds up just below some powers of two."""
+    """Returns floor(log2(x)) in binary32, where log2 rounds up just below some powers of two."""
     exponent = oracle.floor_log2(Fraction(float(x)))
     below = float(Fraction(float(x)) / power_of_two(exponent + 1))  # 1/2…1
     return exponent + bool(F32(exponent + 1 + math.log2(below)) == exponent + 1)
 
 
 def rounded(scale: oracle.Spec, x: np.float32) -> Value:
-    """Rounded to nearest-even into the scale's format, which saturates."""
+    """Returns x rounded to nearest even to the scale's format, which saturates."""
     return oracle.round_value(scale, from_f32(x), Options(overflow="saturate"))
 
 
@@ -152,7 +158,7 @@ def rounded(scale: oracle.Spec, x: np.float32) -> Value:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """How an element is made: `x / divisor` exactly, or the binary32 product `x * factor`."""
+    """Scales an element before rounding: `x / divisor` exactly, or `x * factor` in binary32."""
 
     divisor: Value | None = None
     factor: np.float32 | None = None
@@ -170,7 +176,7 @@ class Multiplier:
 
 
 def clamped_power(scale: oracle.Spec, exponent: int) -> Value:
-    """2^exponent, between the scale's least and its largest power of two."""
+    """Returns 2^exponent, limited to the powers of two that the scale's format can encode."""
     codes = 0 if scale.encoding == "e8m0" else (1 if scale.subnormals else 1 << scale.man)
     least = scale.magnitude(codes)
     most = power_of_two(oracle.floor_log2(scale.max))
@@ -183,7 +189,7 @@ def ceil_log2(x: Fraction) -> int:
 
 
 def exponent_of_rule(s: Spec, a: Fraction) -> int:
-    """The exponent of a rule that gives powers of two; a > 0."""
+    """Returns the exponent of the scale by a rule that gives powers of two, for a > 0."""
     match s.the_rule:
         case "floor":
             return oracle.floor_log2(a) - s.element_exponent
@@ -199,7 +205,10 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 
 
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
-    """The rule on exact a / outer; `more` is 3/2 for the candidate that maps the largest to 4."""
+    """Returns the scale by the rule, on the exact a / outer.
+
+    `more` is 3/2 for the candidate that maps the largest value to 4, otherwise 1.
+    """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
         return NAN
     if isinstance(a, Infinity) and s.policy == "block":
@@ -231,7 +240,7 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
 
 
 def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
-    """TransformerEngine, one level of fp32 or e8m0."""
+    """Returns TransformerEngine's scale with one level, in fp32 or e8m0."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
         return e8m0_ceiling(s, a)
@@ -250,7 +259,7 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
 
 
 def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    """cvt.rp.ue8m0 of a * fl(1 / max): also what torchao's rceil does."""
+    """Returns the e8m0 scale cvt.rp.ue8m0 of a * fl(1 / max), as torchao's rceil also does."""
     d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
     if np.isinf(d):
         return lost() if s.policy == "block" and np.isinf(a) else power_of_two_scale(127)
@@ -260,7 +269,7 @@ def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def lost() -> tuple[Value, Multiplier]:
-    """A block that is NaN."""
+    """Returns the scale and the multiplier of a block that becomes NaN."""
     return NAN, Multiplier(divisor=NAN)
 
 
@@ -270,7 +279,7 @@ def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
 
 
 def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
-    """The encode scale S and the stored one, 1 / S."""
+    """Returns the tensor's encode scale S and its stored scale 1 / S."""
     a = a * f32(s.headroom)
     encode = min(f32(s.element.max * s.largest_scale) / a, FLT_MAX)
     if encode == 0 or a == 0:
@@ -279,7 +288,7 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
 
 
 def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
-    """The block's scale below a tensor's; candidates (4/6) divide by the element's max first."""
+    """Returns a block's scale below a tensor's; candidates (4/6) divide by the max first."""
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
         return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
@@ -287,14 +296,16 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
 
 
 def te_multiplier(scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier from the stored scales of blocks and tensor, as in the originals. With
-    one level of scales it is 1 / D."""
+    """Returns the multiplier that follows from the stored scales of block and tensor.
+
+    With one level of scales it is 1 / D, as in the originals.
+    """
     product = to_f32(scale) * to_f32(outer)
     return Multiplier(factor=min(F32(1) / product, FLT_MAX))
 
 
 def torchao_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    """torchao, one level: float8 (binary64 division), MX, or NVFP4 without a tensor's scale."""
+    """Returns torchao's scale with one level: float8 (binary64 division), MX or NVFP4."""
     if s.scale == E8M0:
         return torchao_mx(s, a)
     if s.scale != BINARY32:
@@ -353,7 +364,7 @@ def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def one_level(s: Spec, a: Value, storage: str) -> tuple[Value, Multiplier]:
-    """The scale of a block without a second level, and what it does to the elements."""
+    """Returns a block's scale in a format with one level, and its elements' multiplier."""
     if isinstance(a, oracle.NotANumber):
         return lost()
     match s.arithmetic:
@@ -387,7 +398,7 @@ def outer_scale(s: Spec, a: Value) -> Value:
 def inner_scale(
     s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)
 ) -> Value:
-    """The block's scale below the tensor's."""
+    """Returns the scale of a block below the tensor's scale."""
     if isinstance(a, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return NAN
     match s.arithmetic:
@@ -401,7 +412,7 @@ def inner_scale(
 
 
 def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier of the elements for given scales."""
+    """Returns the multiplier of the elements that follows from given scales."""
     if isinstance(scale, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return Multiplier(divisor=NAN)
     if s.arithmetic == "exact":
@@ -416,12 +427,12 @@ def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
 
 @functools.lru_cache(maxsize=1 << 16)
 def element_of(element: oracle.Spec, quotient: Value, o: Options) -> Value:
-    """Rounded once; it saturates, and keeps NaN."""
+    """Returns a quotient rounded once to the element format."""
     return oracle.round_value(element, quotient, o)
 
 
 def dequantise(element: Value, scale: Value, outer: Value = ONE) -> int:
-    """The exact product rounded once into binary32, Inf beyond it: the pattern."""
+    """Returns the exact product, rounded once to binary32 (Inf beyond), as a bit pattern."""
     product = oracle.multiply_values(oracle.multiply_values(element, scale), outer)
     return oracle.bits_from_value(oracle.round_value(BINARY32, product))
 
@@ -434,9 +445,12 @@ def error(
     outer_amax: Value,
     multiply: Multiplier,
 ) -> float:
-    """A candidate's summed error, of elements rounded to nearest-even: each row in the order of its
-    indices, then the rows by halves. te: in binary32, with the tensor's amax and one division in
-    place of its scale; exact: in binary64, of binary32 values."""
+    """Returns the summed error of a candidate scale, with elements rounded to nearest even.
+
+    The errors of a row are added in the order of the indices; the rows' sums are added pairwise.
+    Arithmetic te works in binary32, and replaces the tensor's scale by its amax and one division.
+    Arithmetic exact works in binary64 on binary32 values.
+    """
     te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
     kind = np.float32 if te else np.float64
     sums = []
@@ -480,8 +494,11 @@ def encode(
     random: Array | None = None,
     **given: Any,
 ) -> Scaled:
-    """Elements, scales and values of an array of binary32, bfloat16 or float16. `random`: the
-    integers of stochastic rounding, of x's shape; `given`: see `plan`."""
+    """Returns the elements, scales and values of an array of binary32, bfloat16 or float16.
+
+    `random` has the integers of stochastic rounding, of x's shape. `given` has the arguments of
+    `plan`.
+    """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, o, random=random, **given)
         multiply = [p.multipliers[b] for b in p.block_of]
@@ -508,8 +525,11 @@ def plan(
     scales: Sequence[Value] | None = None,
     outer_scales: Sequence[Value] | None = None,
 ) -> Plan:
-    """`amax_given`: the outermost level's largest magnitudes, in the grid's order. `scales`,
-    `outer_scales`: in place of those that the rule gives."""
+    """Returns the blocks of an array, with their scales and multipliers.
+
+    `amax_given` has the largest magnitudes of the outermost level, in the grid's order. `scales`
+    and `outer_scales` replace the scales that the rule gives.
+    """
     flat = x.reshape(-1).astype(np.float64).tolist()
     block_of = block_indices(x.shape, s.block, axis).reshape(-1)
     blocks = members(block_of, grid_shape(x.shape, s.block, axis))
@@ -563,8 +583,10 @@ def given_amax(given: Array | None, own: list[Value]) -> list[Value]:
 def better(
     s: Spec, rows: Sequence[Sequence[Value]], a: Value, outer_amax: Value, outer: Value
 ) -> tuple[Value, Multiplier]:
-    """Of the candidates that map the largest to the element's max, or to 2/3 of it (6 or 4), the
-    one with the smaller error; the first of a tie."""
+    """Returns the candidate scale with the smaller error; the first one if the errors are equal.
+
+    The candidates map the largest value to the element format's max, or to 2/3 of it (6 or 4).
+    """
     candidates = []
     for more in (Fraction(1), Fraction(3, 2)):
         scale = inner_scale(s, a, outer_amax, outer, more)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the documentation and the READMEs of `cpd` run, and print what they show."""
+"""Tests that the examples in docstrings and READMEs of `cpd` run and print the shown output."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if re.search(r"(?m)^ *>>> ", path.read_text())
 )
-"""Every module with an example."""
+"""The modules of `cpd` whose docstrings have examples."""
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.", "cpd.track.")
-"""Rooms that need torch, but for what is in PLAIN."""
+"""Beginnings of modules whose examples need torch, except for the modules in PLAIN."""
 PLAIN = ("cpd.nn.recipe", "cpd.nn.recipe_files", "cpd.nn.recipe_schema")
 
 
@@ -35,8 +35,8 @@ def test_examples(name):
     assert result.failed == 0
 
 
-# Public names without an example of their own: the example of another shows them, or they need
-# ranks that a launcher has started (tests/python/ranks/spawn.py).
+# Maps a public name without an example to the name whose example shows it. Some of these need ranks
+# that a launcher has started (tests/python/ranks/spawn.py).
 SHOWN_BY = {
     "TensorReport": "Communicator",
     "ReduceReport": "Communicator",
@@ -58,7 +58,7 @@ NEED_A_LAUNCHER = {
 
 
 def public():
-    """Name and object of every function and class that users import."""
+    """Returns the names and the objects of all functions and classes that users import."""
     pytest.importorskip("torch")
     from cpd.parallel import ddp, fsdp
 
@@ -103,7 +103,7 @@ PAGES = (
 
 @pytest.mark.parametrize("name", PAGES)
 def test_readme(name, capsys):
-    """Each block of a page runs by itself, and prints the block of text right below it."""
+    """Each Python block of a page runs by itself and prints the text block right below."""
     pytest.importorskip("torch")
     text = (ROOT / name).read_text()
     found = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that flushes subnormals (torch.set_flush_denormal) gets the same bits from every
-operation, in NumPy and torch, and the same measurements of them. The test runs in a process of its
-own, because the flags hold for a whole thread."""
+"""Tests that a program that flushes subnormals gets the same bits from every operation.
+
+torch.set_flush_denormal sets the flags. NumPy, torch and measurements are tested in a process of
+their own, because the flags hold for a whole thread.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each call of cases/refused.toml and refused_inside.toml raises its error with its whole text.
-Calls of refused.toml write nothing."""
+"""Tests that the calls of cases/refused.toml and refused_inside.toml raise the stored errors.
+
+The whole text must be equal. Calls of refused.toml must not write anything.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,18 @@ REFUSED: dict[str, Any] = {
 
 
 def is_text(text: str, wanted: str) -> bool:
-    """Returns whether a text is the wanted one, in which [...] stands for any text."""
+    """Returns True if a text equals the wanted text, where [...] stands for any text."""
     pattern = ".*".join(map(re.escape, wanted.split("[...]")))
     return re.fullmatch(pattern, text, re.DOTALL) is not None
 
 
 def says(error: Exception, told: str) -> bool:
-    """Returns whether an error has the type and the text of a table."""
+    """Returns True if an error has the type and the text that a table states."""
     return is_text(f"{type(error).__name__}: {error}", told)
 
 
 def raised(call: str, **names: Any) -> Exception:
-    """The error that a call raises."""
+    """Returns the error that a call raises; fails if the call raises no error."""
     try:
         eval(call, {"cpd": cpd, "np": np, "pathlib": pathlib, **names})
     except Exception as error:  # its text is compared
@@ -56,7 +58,7 @@ def cases(kind: str) -> list[Any]:
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """An empty folder, the current one."""
+    """Returns an empty folder, which is the working directory of the test."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -126,8 +128,10 @@ Commands = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def commands(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """Runs a table's commands in one process: the status, the outputs, files that were written, and
-    what was imported by then."""
+    """Runs the commands of a table in one process.
+
+    Returns each command's status, outputs and written files, and which modules were imported.
+    """
     if request.param == "commands_with_torch":
         pytest.importorskip("torch")
     done = subprocess.run(
@@ -142,7 +146,7 @@ def commands(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands
 
 
 def check_command(call: str, told: str, status: int, out: str, err: str, files: list[str]) -> None:
-    """One line names the command, the mistake and the help, and nothing is written."""
+    """A refused command prints one line, with command, mistake and help, and writes no file."""
     (line,) = err.splitlines()
     found = re.fullmatch(r"cpd(.*?): error: (.*) \(see cpd\1 --help\)", line)
     assert found, line

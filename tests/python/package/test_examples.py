@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples that train a model run, at small sizes, and say what is wrong with their
-arguments; the notebook's cells run."""
+"""Tests that the example programs and notebooks run, with small trainings.
+
+Invalid arguments must be reported.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ TINY = ["--width", 16, "--steps", 2, "--batch", 2, "--context", 8]
 
 
 def module_of(name: str) -> Any:
-    """An example, imported anew."""
+    """Returns an example, freshly imported as a module."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -39,12 +41,12 @@ def module_of(name: str) -> Any:
 
 
 def main(name: str, *arguments: object) -> Any:
-    """Returns what an example's `main` gives, in this process."""
+    """Returns the result of an example's `main`, called in this process."""
     return module_of(name).main([str(each) for each in arguments])
 
 
 def refuses(capsys: pytest.CaptureFixture[str], text: str, name: str, *arguments: object) -> None:
-    """The example ends with a message that holds `text`."""
+    """Asserts that the example ends with an error whose message holds `text`."""
     with pytest.raises(SystemExit) as raised:
         main(name, *arguments)
     assert raised.value.code != 0
@@ -55,7 +57,10 @@ CLASSES = np.arange(10).repeat(2)
 
 
 def pickled(folder: Path) -> None:
-    """The form in which CIFAR-10 was published: 20 images a file, each of one value, its number."""
+    """Writes images in the published form of CIFAR-10, 20 in each file.
+
+    All pixels of an image have one value, the image's number.
+    """
     made = folder / "cifar-10-batches-py"
     made.mkdir()
     for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
@@ -66,7 +71,7 @@ def pickled(folder: Path) -> None:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with CIFAR-10's form, of a few images of noise."""
+    """Returns a folder with a few images of noise in the form of CIFAR-10."""
     image = pytest.importorskip("PIL.Image")
     draw = np.random.default_rng(0)
     stored = {}
@@ -199,8 +204,11 @@ def test_diloco(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_diloco_of_64_workers_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four bits hold outer gradients as FP32 does where sums are wide: a scale with room for the
-    sum of 64 workers in the wire's format left nothing of them, and weights stayed."""
+    """With DiLoCo over 64 workers, outer gradients in four bits move the weights as in FP32.
+
+    If the scale left room for the sum of 64 workers in four bits, all outer gradients would become
+    zero and the weights would not move.
+    """
     example, moved = module_of("17_diloco"), {}
 
     def show(name: str, digits: Any, model: Any, *_: Any) -> None:
@@ -310,8 +318,11 @@ def test_wandb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run_notebook(name: str, within: float | None) -> dict[str, Any]:
-    """Returns what a notebook's cells define. They give what it stores, but for numbers, which may
-    differ by a part of `within`, or (None: of what torch's kernels computed) freely."""
+    """Runs a notebook and returns the names that its cells define.
+
+    The outputs must equal the stored outputs. Numbers may differ by the relative tolerance
+    `within`, or arbitrarily if it is None (for results of torch's kernels).
+    """
     stored = json.loads((FOLDER / name).read_text())
     found, names = notebook.run(FOLDER / name)
     assert notebook.words(found) == notebook.words(stored)
@@ -337,7 +348,11 @@ def test_notebook() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_which_collective(dtype: str) -> None:
-    """gloo adds in a ring: slice s from rank s - 1 down to rank s; the first two ranks commute."""
+    """The example reports that gloo adds in a ring.
+
+    Slice s is added from rank s - 1 down to rank s; the order of the first two ranks does not
+    matter.
+    """
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     run = subprocess.run(
         [
@@ -361,7 +376,7 @@ def test_which_collective(dtype: str) -> None:
 
 
 def test_which_collective_between_slices() -> None:
-    """A chunk of values in which one slice ends and the next one begins is divided."""
+    """The example divides a chunk of values in which one slice ends and the next one begins."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
     example = str(FOLDER / "32_which_collective.py")
     run = subprocess.run(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that results replace: whole or as they were, through links, of the same mode; on a disk
-that is full every command leaves the old files, and nothing beside them."""
+"""Tests that result files are replaced completely or not at all.
+
+Links and file modes are preserved. On a full disk, every command leaves the old files and no new
+ones.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,10 @@ OLD = "what was there"
 
 @contextlib.contextmanager
 def full_disk(room: int = 90) -> Iterator[None]:
-    """No file can grow beyond so many bytes. Python's own caches of modules, which it would leave
-    cut short for later tests, are not written."""
+    """Limits the size of files to `room` bytes, as on a full disk.
+
+    Python writes no cached modules meanwhile, because later tests would read incomplete ones.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -124,7 +129,7 @@ def test_what_must_not_be_written_is_not(tmp_path: Path) -> None:
 
 
 def test_an_owner_who_would_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is kept by writing in place."""
+    """If a new file cannot get the old file's owner or mode, the old file is overwritten."""
 
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "no")
@@ -278,7 +283,10 @@ def test_a_bench_is_replaced_whole(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_nothing_else_writes_files() -> None:
-    """`_files` alone opens files to write; `probe` feeds a program through a folder of its own."""
+    """Only the module `_files` opens files for writing.
+
+    `probe` is an exception: it passes a program through a folder of its own.
+    """
     root = Path(_files.__file__).parent
     writes = re.compile(
         r"\.write_(text|bytes)\(|\bopen\([^)\n]*[\"'][wax]|np\.savez|np\.save\((?!file,)"

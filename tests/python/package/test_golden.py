@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results and texts are, to the bit, those that `tests/golden` holds; what was pickled and imported
-there still can be. `tests/golden/make.py` writes these files."""
+"""Tests that results and texts equal the bits in `tests/golden`.
+
+Objects pickled for that folder must still load. `tests/golden/make.py` writes its files.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def checksum(name: str, front_end: str) -> str:
 
 @pytest.mark.parametrize(("name", "front_end"), RUNS)
 def test_results(name, front_end):
-    """The test that an operation's cases name says which bits are right."""
+    """The results have the stored checksum.
+
+    Tests of each operation show that the bits are right.
+    """
     pytest.importorskip("ml_dtypes")
     if front_end == "tensor":
         pytest.importorskip("torch")
@@ -64,7 +69,8 @@ def test_texts(name):
 def test_pickled_objects_load():
     loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
     fresh = golden_texts.objects()
-    # Expressions differ, values do not. The options of an accumulator have no object any more.
+    # The expressions differ from the stored ones, but the values do not. An accumulator's options
+    # are no longer an object.
     kept = [value for name, value in loaded.items() if not name.endswith(".options")]
     for stored, (expression, value) in zip(kept, fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
@@ -73,7 +79,7 @@ def test_pickled_objects_load():
 def test_a_checkpoint_loads_weights_only():
     torch = pytest.importorskip("torch")
     loaded = torch.load(golden_stored.CHECKPOINT, weights_only=True)
-    # The last two had a seed in a tensor.
+    # The last two stored objects had a seed in a tensor.
     fresh = golden_stored.specs() | {"sum": cpd.Accumulator("e4m3"), "cast": cpd.Cast("e4m3")}
     for stored, (expression, value) in zip(loaded["specs"].values(), fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
@@ -132,7 +138,7 @@ def test_public_names_stay(module):
 
 
 def test_the_package_has_its_parts():
-    """What `import cpd` alone gives."""
+    """`import cpd` alone provides all parts of the package."""
     assert cpd.study is importlib.import_module("cpd.study")
     assert cpd.comm is importlib.import_module("cpd.comm")
     for name in ("functional", "nn"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that version 0.7 wrote are read with the values that it gave them."""
+"""Tests that files written by version 0.7 are read with the values that version 0.7 gave them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ from golden_files import STORED
 TEXTS = json.loads((STORED / "texts.json").read_text())
 OBJECTS = json.loads((STORED / "objects.json").read_text())
 SIZE = 200 * 1024
-"""The most bytes of all stored files."""
+"""The greatest total size of all stored files, in bytes."""
 OLD_TYPE = ":".join(("type", "Conv2d"))
-"""A selector of version 0.7."""
+"""A selector as version 0.7 wrote it."""
 
 
 def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data with the keys that the refusal names, in place of the keys of 0.7."""
+    """Returns the data with the new keys that the error message names, not the keys of 0.7."""
     kept = {key: value for key, value in data.items() if key not in ("wire", "update", "state")}
     optimizer = "bf16 update=stochastic random_bits=16 momentum=bf16"
     return kept | {"optimizer": optimizer, "reduce": "e4m3 aps rounding=stochastic"}
 
 
 def with_types(data: Any) -> Any:
-    """The data with the selector that the refusal names."""
+    """Returns the data with the new selector that the error message names."""
     return json.loads(json.dumps(data).replace(OLD_TYPE, "type Conv2d"))
 
 
 def without_numbers(data: Any) -> Any:
-    """The data without numbers of calls: texts in place of tables, and no layer, seed and step.
+    """Returns the data without the numbers of calls that version 0.7 stored.
 
-    The codecs of states had a seed in their texts."""
+    Tables with text and seed become texts; layer, seed and step are removed. The codecs in states
+    lose the seed in their texts.
+    """
     if isinstance(data, list) and data and isinstance(data[0], dict) and "codec" in data[0]:
         return [one | {"codec": re.sub(r" seed=\d+", "", one["codec"])} for one in data]
     if not isinstance(data, dict):
@@ -65,7 +67,7 @@ REFUSED = {
     ),
     "parts": (f"a selector of a class is 'type Conv2d' in place of '{OLD_TYPE}'", with_types),
 }
-"""Refused files: the error's text, and the change that makes each readable."""
+"""For each refused file, the error's text and the change that makes the file readable."""
 
 
 @pytest.mark.parametrize("kind", ["toml", "json"])
@@ -173,7 +175,7 @@ def test_a_state_of_an_optimizer_that_is_gone_is_refused(states: dict[str, Any],
     ],
 )
 def test_a_training_goes_on_from_its_state(states: dict[str, Any], name: str) -> None:
-    """The results are those that version 0.7 gave, to the bit."""
+    """A training that continues from a state of version 0.7 gives the bits of version 0.7."""
     _, result = golden_training.cases()[name]
     state = golden_training.copied(states[name]["state"])
     assert golden_training.recorded_results(result(state)) == states[name]["result"]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public callable with wrong things for each argument: a TypeError or ValueError with a
-sentence, or the documented error of the machine; never one of the insides, and no memory kept."""
+"""Calls every public callable with wrong objects for each argument.
+
+Each call must raise a TypeError or ValueError with a sentence, or a documented error of the
+machine. It must not raise an internal error and not keep memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import hostile  # noqa: E402
 from heap import growth, has_mallinfo2  # noqa: E402
 
 SHARE = 60
-"""One call of SHARE is made in the quick tier."""
+"""The quick tier makes one of every SHARE calls."""
 
 
 @pytest.fixture(autouse=True)

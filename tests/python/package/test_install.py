@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as a newcomer gets it: `pip install .`, the same beside a torch, and the wheel,
-each in a venv of its own. These build the library anew and fetch packages."""
+"""Tests the package as a new user installs it.
+
+`pip install .`, the same next to an installed torch, and the wheel are tested in separate virtual
+environments. The tests build the library and download packages.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def _registry() -> None:
 
 
 class Venv:
-    """A bare virtual environment; commands run in it from a folder that is not the source's."""
+    """A new virtual environment. Commands run in a folder outside the sources."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,7 +133,10 @@ def test_the_same_wheel_twice():
 
 
 def test_materials_of_the_wheel():
-    """Lists each library by its hash, requirements, and compiled-in parts, dated by the commit."""
+    """The wheel's bill of materials lists the libraries' hashes, requirements and built-in parts.
+
+    Its date is the commit's date.
+    """
     with zipfile.ZipFile(made_wheel()) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith("/sboms/cpd.cdx.json"))
         bom = json.loads(wheel.read(name))
@@ -151,8 +157,7 @@ def test_materials_of_the_wheel():
 
 
 def test_the_lab_is_a_wheel_of_its_own(bare):
-    """Without the lab, the commands of the lab name the package to install. With the lab they
-    run."""
+    """The lab's commands run with the lab's wheel; without it, they name what to install."""
     bare.pip(str(made_wheel()), TORCH)
     words = ("cpd", "train", "--epochs", "1", "--no-baseline")
     needs = "needs the Python package 'cpd-lab' (pip install cpd-lab)"
@@ -179,7 +184,10 @@ FIRST_TABLE = "\n".join(re.findall(r"^\$ ((?:python|cpd roundoff) .*)$", README,
 
 
 def test_first_results_from_the_wheel(tmp_path):
-    """README's table of sums within 60 s of an idle machine, its report within 180."""
+    """From the wheel, README's table of sums takes at most 60 s and its report at most 180 s.
+
+    The limits are for an idle machine.
+    """
     wheel = str(made_wheel())
     begun = time.monotonic()
     bare = Venv(tmp_path / "venv")

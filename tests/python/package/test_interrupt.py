@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in long calls and in waits, and threads that are inside a call when the program ends. The
-programs are in interrupt_cases.py."""
+"""Tests Ctrl-C in long calls and in waits, and programs that end while threads are inside a call.
+
+interrupt_cases.py has the programs.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 PROGRAM = Path(__file__).parents[1] / "cases" / "interrupt_cases.py"
 SOON = 15.0
-"""An idle machine's seconds from Ctrl-C to the exception: it takes well below one, minutes where
-nobody looks."""
+"""The most seconds from Ctrl-C to the exception, on an idle machine.
+
+It takes well below one second. In a call that never checks for signals it would take minutes.
+"""
 LATE = 2.0
-"""An idle machine's seconds from Ctrl-C until a rank that comes late calls."""
+"""Seconds from Ctrl-C until a late rank makes its call, on an idle machine."""
 INTERRUPTED = (130, -signal.SIGINT)
-"""How a command ends: both are 130 to a shell. Python ends itself by the signal after Ctrl-C within
-an exec(), as imports make them."""
+"""The statuses with which an interrupted command may end; a shell sees both as 130.
+
+Python ends itself by the signal if Ctrl-C arrives within an exec(), as in imports.
+"""
 LONG = ["gemm", "total", "torch_gemm", "torch_sum", "torch_backward", "torch_compiled"]
 ENDINGS = [
     "ends_in_gemm",
@@ -44,12 +50,14 @@ ENDINGS = [
 
 
 def run(name: str, threads: str = "2") -> tuple[Any, str]:
-    """Returns what a program printed as json, None if nothing, and what it said besides. It ends
-    well."""
+    """Runs a program, which must end without an error.
+
+    Returns what the program printed as JSON (None for no output), and its other output.
+    """
     start, words = forked.run, [PROGRAM, name]
     if name.removeprefix("ends_in_").startswith("torch"):
         pytest.importorskip("torch")
-        # torch's operators run on torch's threads, which a forked process does not have.
+        # torch's operators run on torch's threads, and a forked process has no such threads.
         start, words = subprocess.run, [sys.executable, *words]
     done = start(
         words,
@@ -120,15 +128,19 @@ def test_a_wait_between_threads_is_interrupted() -> None:
 
 
 def check_other(other: dict[str, Any], victim: int) -> None:
-    """What a rank says whose peer was interrupted. One that comes late hears of all that gave up by
-    then."""
+    """Asserts the error of a rank whose peer was interrupted: it names the peer.
+
+    A late rank learns about all ranks that gave up before its call.
+    """
     assert other["raised"] == "RankLost", other
     assert re.search(rf"\branks? ([\d, ]*, )?{victim}(, [\d, ]*)? gave up", other["said"]), other
 
 
 def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
-    """The interrupt or the end of the wait comes first. Each raises its own error, never a plain
-    RuntimeError."""
+    """If Ctrl-C arrives as a wait times out, the call raises KeyboardInterrupt or RankLost.
+
+    It never raises a plain RuntimeError.
+    """
     for _ in range(2):
         seen, _ = run("waits_at_timeout")
         assert seen["raised"] in ("KeyboardInterrupt", "RankLost"), seen
@@ -136,7 +148,7 @@ def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
 
 
 def test_a_late_signal_is_waited_for() -> None:
-    """A program of these tests does not end before its signal has come."""
+    """A program that expects a signal waits for it before it ends."""
     seen, said = run("late_signal")
     assert (seen["raised"], seen.get("late")) == ("", True)
     assert said == ""
@@ -151,7 +163,7 @@ def test_a_run_of_threads_is_interrupted() -> None:
 
 
 def test_ctrl_c_in_a_transports_own_python_code() -> None:
-    """The alarm is raised all the same, and the second one comes afterwards."""
+    """After Ctrl-C in a transport's Python code, both alarms are still raised."""
     seen, said = run("python_transport")
     assert said == ""
     assert seen == {
@@ -174,8 +186,11 @@ def train(transport: str, **settings: str) -> forked.Program:
 
 
 def has_begun(process: forked.Program, *others: forked.Program) -> bool:
-    """Waits until all train: node 0's `process` has said so, and each has worked since for longer
-    than a first step takes."""
+    """Waits until all processes train.
+
+    Node 0's `process` has reported it, and each process has worked since for longer than a first
+    step takes.
+    """
     assert process.stdout is not None
     begun = any(line.startswith("digits:") for line in process.stdout)
     running = [psutil.Process(one.pid) for one in (process, *others)] if begun else []
@@ -200,8 +215,10 @@ def test_a_training_is_interrupted() -> None:
 
 @pytest.mark.timeout(240)
 def test_a_training_over_processes_is_interrupted() -> None:
-    """In one of them; the other says in one line which. (torch's store may say more: it was in the
-    first one's process.)"""
+    """If one process of a training gets Ctrl-C, the other process names it in one line.
+
+    torch's store, which is in the first process, may print more.
+    """
     pytest.importorskip("sklearn")
     skip_without("gloo")
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -233,7 +250,7 @@ def test_twenty_times_between_processes(transport: str) -> None:
 
 
 def spawn_late(name: str, transport: str, victim: int) -> list[Spawned]:
-    """Three ranks: one is interrupted, one waits for it, one comes late."""
+    """Starts three ranks: one is interrupted, one waits for it, and one makes its call late."""
     timeout, late = scaled(60), scaled(LATE)
     return spawn_ranks(
         transport, 3, f"interrupt_cases:{name}", victim, late, timeout=timeout, victims=(victim,)
@@ -280,8 +297,10 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
 
 
 def test_calls_are_ended_on_other_threads() -> None:
-    """The calls are ended as at the end of a program. At most one call was over and not yet
-    counted."""
+    """Calls on other threads are ended as they are when the program ends.
+
+    At most one call was finished but not yet counted.
+    """
     seen, said = run("calls_after_the_end_of_calls")
     assert said == ""
     assert seen["ended"] is True
@@ -300,7 +319,7 @@ def test_a_program_ends_24_times(name: str) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("name", "world"), [("rank_ends", 3), ("backward_ends", 2)])
 def test_processes_end_while_threads_wait(name: str, world: int) -> None:
-    """spawn_ranks fails where one does not end well."""
+    """Processes end without an error while threads wait in a call; otherwise spawn_ranks fails."""
     pytest.importorskip("torch")
     ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=scaled(60))
     assert all(spawned.result for spawned in ranks)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what `import cpd` gives at once, on first use and not at all; torch.load reads the
-specs."""
+"""Tests which modules `import cpd` loads at once, on first use, or never.
+
+torch.load must read the specs.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ SLOW = ("ast", "dataclasses", "difflib", "numpy.typing", "shlex", "cpd.nn.recipe
 
 
 def test_what_takes_time_is_not_imported():
-    """Only NumPy's imports may be loaded, and `dataclasses` and `numpy.typing`."""
+    """`import cpd` loads no module that takes long to import.
+
+    Exceptions are NumPy's imports, `dataclasses` and `numpy.typing`.
+    """
     program = (
         "import numpy, sys; before = {*sys.modules}; import cpd; print(*{*sys.modules} - before)"
     )

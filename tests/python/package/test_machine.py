@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine cannot do is no ValueError: a library that is not there is a RuntimeError that
-says what to install, no memory a MemoryError (torch's own allocator: RuntimeError)."""
+"""Tests the errors for conditions of the machine, which are not ValueErrors.
+
+A missing library raises a RuntimeError that says what to install. Missing memory raises
+MemoryError, or RuntimeError from torch's allocator.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ BLAS = pytest.mark.skipif(not _core.cpu_blas(), reason="CPD was built without a 
 @BLAS
 @pytest.mark.parametrize("front_end", ["numpy", "torch"])
 def test_blas_hidden(tmp_path, front_end):
-    """Runs in another process, where the loader finds a file of that name that is not a library."""
+    """A file that has the name of a BLAS library but is not a library raises an error.
+
+    The test runs in another process, where the loader finds that file.
+    """
     (tmp_path / "libopenblas.so.0").write_text("no library")
     script = f"""
 import numpy as np, torch, cpd
@@ -57,7 +63,7 @@ def test_nccl_that_is_not_there(monkeypatch):
 
 
 def repeated(front_end, *shape):
-    """One element that stands for all."""
+    """Returns a huge array with one element in memory, by strides of 0."""
     if front_end == "numpy":
         return np.broadcast_to(np.float32(1), shape)
     return torch.ones(1).expand(*shape)
@@ -70,7 +76,7 @@ def test_a_tensor_that_virtual_ranks_do_not_have():
 
 
 def test_no_memory_for_virtual_ranks():
-    """The first contribution allocates the sums of all layers, on its device."""
+    """A first contribution that cannot allocate the sums of all layers raises MemoryError."""
     spec = cpd.Reduce("fp32")
     reduction = _core.VirtualReduce(spec._held, 2, [8, 2**56])
     with pytest.raises(MemoryError):
@@ -80,7 +86,10 @@ def test_no_memory_for_virtual_ranks():
 @BLAS
 @pytest.mark.parametrize("front_end", ["numpy", "torch"])
 def test_no_memory_within_the_library(front_end):
-    """A BLAS reads rows one after the other: these would be copied, four pebibytes of them."""
+    """A product by BLAS raises MemoryError if the library cannot copy an operand.
+
+    A BLAS needs dense rows, so the library would copy four pebibytes here.
+    """
     a, b = repeated(front_end, 2**10, 2**40), repeated(front_end, 2**40, 1)
     with pytest.raises(MemoryError):
         cpd.gemm(a, b, "fp32", blas=True)
@@ -105,7 +114,7 @@ def test_no_memory_for_results(front_end, operation):
 
 @pytest.mark.parametrize("operation", ["sum", "gemm", "add"])
 def test_sizes_whose_bytes_cannot_be_counted(operation):
-    """A bad argument. (NumPy makes no such array.)"""
+    """Sizes in bytes that exceed 64 bits raise an error. (NumPy cannot make such arrays.)"""
     x = repeated("torch", 2**31, 2**31)
     run = {
         "sum": lambda: cpd.sum(repeated("torch", 2**60, 4, 1), cpd.Accumulator("fp32"), axis=0),

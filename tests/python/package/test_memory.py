@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls keep no memory: each operation again and again on a few elements, forward and backward,
-while the C library's heap and Python's are watched."""
+"""Tests that calls release all their memory.
+
+Each operation runs repeatedly on a few elements, forward and backward, while the C library's heap
+and Python's memory blocks are measured.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ import cpd.functional as F  # noqa: E402
 CALLS = 1_000
 ALL_CALLS = 200_000
 SPARE_BYTES = 16
-"""For each call of a round: half of malloc's least chunk."""
+"""The growth allowed for each call of a round, in bytes: half of malloc's least chunk."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
-"""However many the calls of a round: those of ALL_CALLS may keep less than a byte each."""
+"""The growth allowed in any round. With ALL_CALLS calls it is less than a byte for each."""
 
 
 def stochastic(f):
@@ -30,7 +33,7 @@ def stochastic(f):
 
 
 def forward():
-    """One call of each operation, by name."""
+    """Returns, by name, one call of each operation."""
     x, y, z = (torch.rand(2, 2) for _ in range(3))
     out, packed = torch.empty(2, 2), cpd.encode(x, "e4m3")
     a, b = x.numpy(), y.numpy()
@@ -85,7 +88,7 @@ def forward():
 
 
 def backward():
-    """A call and its gradient, of each operation that has one."""
+    """Returns, by name, one call and the gradient of each differentiable operation."""
     x, y, z = (torch.rand(2, 2, requires_grad=True) for _ in range(3))
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)
@@ -167,7 +170,7 @@ def test_gradients_keep_no_memory(operation, calls):
 
 
 def test_refused_calls_keep_no_memory():
-    """Only the operator refuses an argument; memory allocated before that is released."""
+    """A call that an operator refuses late releases the memory that it allocated before."""
     x = torch.full((2, 2), float("nan"))
 
     def run():
@@ -178,7 +181,7 @@ def test_refused_calls_keep_no_memory():
 
 
 def test_the_heap_is_watched():
-    """The tests above would detect a leak: each call here keeps some bytes."""
+    """The measurement detects a leak: each call here leaks a few bytes on purpose."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
     kept = []

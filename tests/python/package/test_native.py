@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the compiled module without the package around it. Arguments that the package's own checks
-would refuse raise an error, and no memory outside the arrays is touched. The module alone computes
-some results; they are right."""
+"""Tests the compiled module without the checks of the Python package around it.
+
+Arguments that the package would refuse must raise an error, and no memory outside the arrays may be
+touched. Results that only this module computes must be right.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def cast(x, out=None):
 
 
 def test_strides_of_parts_of_elements_are_refused():
-    """A field of records of 6 bytes; one element alone has no stride."""
+    """Strides must be multiples of the element size; otherwise the call raises ValueError.
+
+    A field of 6-byte records has such strides. An array of one element has no stride.
+    """
     records = np.array([(1, 2.0), (3, 4.0)], [("a", "u2"), ("x", "<f4")])
     whole, out = np.float32([2, 4]), np.zeros(2, np.float32)
     for x, y in ((records["x"], out), (whole, records["x"])):
@@ -55,7 +60,10 @@ def test_numbers_of_random_bits(bits):
 
 
 def test_a_piece_takes_its_own_random_integers():
-    """0.4 of a norm of 1 is rounded down with the least integers, up with the greatest."""
+    """A chunk of a layer uses the random integers of its own values.
+
+    With a norm of 1, 0.4 is rounded down by the least integers and up by the greatest.
+    """
     held = cpd.Codec("qsgd bits=2 bucket=4")._held
     x = np.float32([1, 0.4, 0.4, 0.4] * 2)
     call = _core.CodecLayerCall(random=np.repeat(np.uint32([0, 2**24 - 1]), 4))
@@ -75,7 +83,11 @@ def test_every_value_has_a_random_integer(count):
 
 
 def test_a_piece_leaves_what_is_kept_of_the_layer():
-    """0.06 is less than half of int4's step, 1/7: it is kept, and with 0.06 more it is a step."""
+    """Encoding a chunk does not change the residual of the whole layer.
+
+    0.06 is less than half of int4's step of 1/7, so it becomes a residual. Twice 0.06 is
+    rounded to one step.
+    """
     held = cpd.Codec("feedback int4 bucket=4")._held
     x = np.float32([1, 0.06, 0.06, 0.06] * 2)
     call = _core.CodecLayerCall(states=_core.CodecStates())

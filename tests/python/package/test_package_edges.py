@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of the package's own machinery: what an import, a cell or a wrapper leaves behind."""
+"""Tests edge cases of the package's machinery: imports, stored results and wrappers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def test_interruptions_are_held_and_let_go():
 
 
 def test_the_first_cpds_sums():
-    """APS with the paper's headroom, for 3 ranks too; without APS a result in the format."""
+    """The first CPD's sums have APS with the paper's headroom, also for three ranks.
+
+    Without APS, the result is in the format.
+    """
     pytest.importorskip("torch")
     from cpd.compat.cpd2020 import _reduction
 
@@ -65,7 +68,7 @@ def test_a_broken_communicator_is_made_anew(monkeypatch):
     from cpd.compat import cpd2020
 
     class Group:
-        """A group of ranks."""
+        """An empty class in place of torch's process group."""
 
     made = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of version 0.7: each raises, and names what there is."""
+"""Tests that names of version 0.7 raise an error that names the replacement."""
 
 from __future__ import annotations
 
@@ -114,8 +114,7 @@ def test_commands_that_are_gone(command: str, new: str, capsys: pytest.CaptureFi
 def test_flags_that_are_gone(
     command: str, flag: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Former flags are refused, also a flag that is the beginning of another flag, which argparse
-    would accept as an abbreviation."""
+    """Removed flags are refused, even if argparse would accept them as abbreviations."""
     assert ended([*command.split(), form.format(flag)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     told = f"{flag} is gone: use {FLAGS[command][flag]}"
@@ -133,7 +132,7 @@ def section(title: str) -> str:
 
 
 def words_of(text: str) -> set[str]:
-    """The words within backticks."""
+    """Returns the words within backticks."""
     return {word for code in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", code)}
 
 
@@ -163,7 +162,7 @@ ROWS = {
     match[1]: (match[2], match[3], match[4])
     for match in re.finditer(r"(?m)^\| `([\w.]+)` \| (\w+) \| (.*) \| (.*) \|$", PAGE)
 }
-"""Rows of the table of names: the fate of each name, its replacement, and the reason."""
+"""The rows of the table of names: what happened to each name, its replacement, and the reason."""
 
 
 def first_cells(table: str) -> str:
@@ -185,7 +184,7 @@ def test_a_row_is_true(name: str) -> None:
 
 
 def test_every_name_has_its_row() -> None:
-    """A name of 0.7 is in the table of names, the name of another one now or a new one."""
+    """Every name of 0.7 is in the table; every current name is in the table or is new."""
     new = set(re.findall(r"`([\w.]+)`", first_cells(section("New names"))))
     renamed = {
         now.strip("`").removeprefix("cpd.") for what, now, _ in ROWS.values() if what[:2] == "re"
@@ -195,7 +194,10 @@ def test_every_name_has_its_row() -> None:
 
 
 def test_members_of_the_page_are_gone() -> None:
-    """The paragraph lists `Class.member`, then further members of the class."""
+    """The members that the page lists as removed do not exist any more.
+
+    The paragraph lists `Class.member`, followed by further members of the class.
+    """
     text = PAGE.partition("Members that are gone:")[2].partition("\n\n")[0]
     classes = {name.rpartition(".")[2]: surface.found_at(f"cpd.{name}") for name in NAMES}
     owner, listed = "", []
@@ -227,7 +229,7 @@ def test_a_word_behind_two_dashes_is_no_flag() -> None:
 
 
 def ended(words: list[str]) -> int:
-    """The status with which a command line ends."""
+    """Returns the status with which a command line ends."""
     from cpd.cli import main
 
     try:
@@ -237,7 +239,7 @@ def ended(words: list[str]) -> int:
 
 
 def commands() -> dict[str, Any]:
-    """The parsers of commands and of their actions, by name."""
+    """Returns the parsers of all commands and of their actions, by name."""
     import argparse
 
     from cpd.cli import build_parser
@@ -266,7 +268,7 @@ OLD = [(name, old, new) for name, names in KEYWORDS.items() for old, new in name
 
 @pytest.mark.parametrize(("name", "old", "new"), OLD)
 def test_keywords_that_are_gone(name: str, old: str, new: str) -> None:
-    """The error has the new keyword, or the text that takes its place."""
+    """A removed keyword raises an error that names the new keyword or the text that replaces it."""
     head, _, method = name.partition(".")
     home = next(found for found in map(imported, PACKAGES) if hasattr(found, head))
     function = getattr(getattr(home, head), method) if method else getattr(home, head)
@@ -319,7 +321,7 @@ def test_arguments_of_0_7_in_calls() -> None:
 
 
 def test_checked_functions_name_new_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions and constructors alike: one row in the table is all that a new name needs."""
+    """Functions and constructors name a new keyword; one row in the table KEYWORDS is enough."""
     imported("torch")
     monkeypatch.setitem(KEYWORDS, "restore", {"net": "model"})
     monkeypatch.setitem(KEYWORDS, "Schedule", {"wire": "spec"})
@@ -362,7 +364,7 @@ PICKLED = [
     ("cpd.hardware.vectors.checking", "Check", "VectorCheck"),
     ("cpd.hardware.vectors.vectors", "Vectors", "Vectors"),
 ]
-"""Module and name as in pickles of 0.7, and the class's name now."""
+"""Rows of (module and name in pickles of 0.7, the class's name now)."""
 
 
 @pytest.mark.parametrize(("module", "name", "now"), PICKLED)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that nobody would write on purpose: digits of any length in every place of every grammar,
-codecs within codecs, very long words. Each is a ValueError that a person can read, at once."""
+"""Tests malformed texts, which must raise a readable ValueError at once.
+
+The texts have numbers of any length in every grammar, nested codecs, and very long words.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ from cpd.numeric.hadamard import transform_of
 from patience import scaled
 
 DIGITS = ["2147483648", "99999999999", "9" * 30, "9" * 400, "9" * 5000, "0" * 5000 + "1"]
-"""Beyond 32 and 64 bits, binary64, and what Python reads; and a small number, written out."""
+"""Numbers beyond 32 bits, 64 bits, binary64 and Python's limit, and a 1 after 5000 zeros."""
 
 LONGEST = 4100
-"""Letters of an error."""
+"""The greatest length of an error message, in characters."""
 
 
 def sweep_pattern(text):
@@ -40,7 +42,7 @@ FOLDER = tempfile.TemporaryDirectory()
 
 
 def recipe_file(kind, text):
-    """The recipe of a file with that text."""
+    """Returns the recipe in a file of that kind and text."""
     path = Path(FOLDER.name) / f"recipe.{kind}"
     path.write_text(text)
     return cpd.Recipe(path)
@@ -113,7 +115,10 @@ TEXTS = [
 
 
 def refusal(parse, *arguments):
-    """Returns the message of its ValueError, or None."""
+    """Returns the message of the ValueError that a call raises, or None if it raises none.
+
+    The call must not take long.
+    """
     begin = time.perf_counter()
     try:
         parse(*arguments)
@@ -141,7 +146,7 @@ def test_digits(name, parse, text, digits):
 
 
 def stream_of(name: str) -> bytes:
-    """A stream of no values whose codec bears that name, with a right checksum."""
+    """Returns an encoded stream of no values that names this codec and has a valid checksum."""
     valid = cpd.Codec("fp32").encode(np.zeros(0, np.float32)).data
     body = bytearray(valid[:48])
     body[6:8] = struct.pack("<H", len(name))
@@ -190,7 +195,7 @@ SEEDS = {
 
 
 def mutated(seeds, rng):
-    """A text of words from seeds: some left out, doubled, exchanged, or made of digits."""
+    """Returns a random text of the words of `seeds`, some of them removed or replaced."""
     words = re.findall(r"\w+|\W", rng.choice(seeds))
     pool = [*words, *re.findall(r"\w+|\W", rng.choice(seeds)), *"=:,'\"(){}[]\n-\0é", "9" * 25]
     for _ in range(rng.randint(1, 4)):
@@ -258,7 +263,7 @@ def test_nested_recipes(depth):
 
 LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]
 COMMANDS = ["show LONG", "roundoff --nodes LONG", "vectors mul LONG", "train --LONG", "LONG"]
-"""A format, a number, an argument after another, an option and a command."""
+"""Commands with LONG as a format, a number, a further argument, an option or a command."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings name the line of the program that called the package, through its decorators, torch's
-hooks and autograd."""
+"""Tests that a warning names the program's line that called the package.
+
+The call may go through decorators, torch's hooks and autograd.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STALLING = cpd.Reduce("e3m0")
 
 
 def line() -> int:
-    """The line of the caller."""
+    """Returns the number of the caller's line."""
     return sys._getframe(1).f_lineno
 
 
@@ -69,7 +71,7 @@ def slow_layer():
 
 
 def slow_backward():
-    """Runs a slow backward pass. The forward pass is too small to be slow."""
+    """Runs a backward pass on a slow path. The forward pass is too small to be slow."""
     torch = pytest.importorskip("torch")
     x = torch.ones(10, 10, requires_grad=True)
     recipe = cpd.Recipe("fp32", grad_input="e5m12 kahan")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread of torch in this folder: quick beside other processes."""
+"""Limits torch to one thread in this folder, because other test processes run at the same time."""
 
 from collections.abc import Iterator
 

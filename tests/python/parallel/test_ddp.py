@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DDP hook: gradients are the virtual ranks' sums, bit for bit, in whatever buckets."""
+"""Tests that gradients of the DDP hook equal the sums of virtual ranks, bit for bit.
+
+This must hold for any division into buckets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ WORLD = 3
 
 @pytest.fixture(scope="module")
 def told() -> list[dict[str, str]]:
-    """[rank][case]: what went wrong."""
+    """Returns the error text of each case (empty: none), by [rank][case]."""
     ranks = spawn.spawn_ranks("gloo", WORLD, "ddp_ranks:run_all")
     return [rank.result for rank in ranks]
 

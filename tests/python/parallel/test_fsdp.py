@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2's reduce-scatter: every rank's part is that of the virtual ranks' sum, bit for bit."""
+"""Tests that FSDP2's reduce-scatter gives each rank its part of the virtual ranks' sum.
+
+The bits must be equal.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ WORLD = 3
 
 @pytest.fixture(scope="module")
 def told() -> list[dict[str, str]]:
-    """[rank][case]: what went wrong."""
+    """Returns the error text of each case (empty: none), by [rank][case]."""
     ranks = spawn.spawn_ranks("gloo", WORLD, "fsdp_ranks:run_all")
     return [rank.result for rank in ranks]
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that meet every so many steps: the weights of the same run written by hand, over every
-transport, bit for bit; what is saved; what goes wrong."""
+"""Tests workers that synchronize their weights after a number of steps (DiLoCo and averages).
+
+Over every transport, the weights must have the bits of a run written by hand. The file
+also tests checkpoints and errors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 @pytest.fixture(scope="module")
 def virtual() -> dict[str, str]:
-    """The weights of worker 0, of workers in this process."""
+    """Returns the hashes of the weights of workers in this process, by case."""
     found = {name: run(case, range(WORLD), None) for name, case in CASES.items()}
     for name, hashes in found.items():
         assert (len(set(hashes)) == 1) == ("fragments" not in CASES[name]), name
@@ -31,7 +34,10 @@ def virtual() -> dict[str, str]:
 
 
 def test_64_workers_move_in_four_bits():
-    """The guide's example with 64 workers: sums in fp32 leave the wire's range to contributions."""
+    """Sums of four-bit outer gradients of 64 workers in fp32 move the weights, as in the guide.
+
+    Contributions can then use the whole range of the four-bit format.
+    """
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 2)
     for wire in ("e3m0", "e2m1"):
@@ -65,7 +71,10 @@ def test_ranks(virtual, transport):
 
 
 def test_threads(virtual):
-    """Ranks that are threads of this process: models are made one after the other."""
+    """Workers that are threads of this process have the weights of virtual workers.
+
+    The models are made one after another, because threads share torch's generator.
+    """
     with cpd.comm.local(WORLD) as group:
         made = {}
         for name in ("four bits", "schedule", "fragments", "weights"):
@@ -99,7 +108,7 @@ def test_saved_and_loaded(virtual, name, saved_after):
 
 
 def test_one_step_of_torchs_own():
-    """One worker in fp32 takes the same step as torch's optimizer."""
+    """With one worker in fp32, an outer step equals the step of torch's optimizer."""
     model, outer_model = model_of({}), model_of({})
     outer = cpd.optim.DiLoCo([model], None, "fp32", 1)
     parameters = [p for p in outer_model.parameters() if p.requires_grad]
@@ -133,7 +142,8 @@ def test_layers_meet_by_fragments():
                 parameter.data.add_(torch.randn_like(parameter))
         outer.report = {}
         met.append((outer.step(), sorted(outer.report)))
-    # 54 + 3 + 240 + 5 values: the middles of the first two layers lie in the first half.
+    # The layers have 54, 3, 240 and 5 values. The middles of the first two layers lie in the first
+    # half of the values, so these layers form the first fragment.
     nothing, first, second = (False, []), (True, sorted(NAMES[:2])), (True, sorted(NAMES[2:]))
     assert met == [nothing, first, nothing, second] * 2 + [nothing]
     assert not torch.equal(models[0][3].bias, models[1][3].bias)
@@ -193,7 +203,7 @@ def test_values_that_are_not_finite(value, weights):
 
 
 def test_what_codecs_keep():
-    """The states of codecs are restored if a step changes nothing, and are deleted by name."""
+    """The codecs' states are restored if a step changes nothing, and are deleted by name."""
     models = [model_of({}) for _ in range(2)]
     outer = cpd.optim.DiLoCo(models, None, cpd.Reduce("one_bit"), 1)
     models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of hooks of data-parallel training: buckets, layouts, and which error stays."""
+"""Tests edge cases of data-parallel hooks: buckets, memory layouts, and which error is raised."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CHANNELS_LAST = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
 
 
 def test_channels_last_gradients_are_reduced():
-    """Communicators write into contiguous memory alone."""
+    """Channels-last gradients are reduced, although communicators write only contiguous memory."""
 
     def reduced(comm):
         state = HookState(as_schedule(cpd.Reduce("fp32")))
@@ -113,7 +113,10 @@ def test_channels_last_gradients_are_reduced():
 
 
 def test_gradients_lie_in_a_bucket_as_their_parameters_do():
-    """A bucket has a dense parameter's values in the order of its memory; of others in rows."""
+    """In a bucket, a dense parameter's gradient has the order of the parameter's memory.
+
+    The gradients of other parameters are in row-major order.
+    """
     flat = torch.arange(7.0, 127.0)
     given = torch.arange(127.0)[7:].view(2, 3, 4, 5)
     last = _as_parameter(given, torch.nn.Parameter(CHANNELS_LAST))

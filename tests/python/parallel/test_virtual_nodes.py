@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual nodes: the weights, buffers, losses and counts of real ranks, bit for bit."""
+"""Tests that virtual nodes have the results of real ranks, bit for bit.
+
+The results are weights, buffers, losses and counts.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ def test_options():
 
 
 def test_where_an_average_divides():
-    """The argument is that of the spec, by every exchange and for codecs that share a scale."""
+    """`divide="before"` divides each node's gradients before the sum, also for codecs."""
     images = torch.randn(6, 3)
     model = perceptron()
 
@@ -161,13 +164,13 @@ def test_256_nodes(spec):
 
 
 def noisy(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """Draws from torch's generator, Python's and NumPy's."""
+    """Returns a loss with random numbers from torch's, Python's and NumPy's generators."""
     noise = random.random() + np.random.random()
     return model(images + torch.rand_like(images) * noise).square().mean()
 
 
 def test_without_seeds_nodes_draw_as_a_loop_does():
-    """Every `keep` draws the same random numbers, in the step and after it."""
+    """Every value of `keep` gives the same random numbers, in the step and afterwards."""
     found = []
     for keep in (None, "memory", "disk", "recompute", "loop"):
         random.seed(1)
@@ -197,8 +200,10 @@ def test_seeded_nodes_leave_torchs_generator_alone():
 
 
 class Counting(torch.nn.Module):
-    """Puts another tensor in place of a buffer, makes one that was not there, and keeps a history
-    as a layer with delayed scaling does."""
+    """A module that replaces a buffer, creates a buffer, and stores a history in its forward pass.
+
+    A layer with delayed scaling stores such a history.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +306,10 @@ def test_one_pass_holds_one_nodes_gradients():
 
 
 def test_losses_of_a_node_are_summed():
-    """A node that yields losses accumulates their gradients; backward follows each at once."""
+    """The gradients of several losses that a node yields are added.
+
+    Each backward pass follows its loss at once.
+    """
     model = perceptron()
     nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("fp32"), average=False)
     images = torch.randn(8, 3)
@@ -322,7 +330,10 @@ def test_losses_of_a_node_are_summed():
 
 
 def test_scaled_losses_and_clipped_gradients():
-    """Tests torch's own treatment of gradients between backward and the optimizer's step."""
+    """torch's own treatment of gradients between backward and the optimizer's step works.
+
+    The test scales losses and clips gradients.
+    """
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -339,7 +350,7 @@ def test_scaled_losses_and_clipped_gradients():
 
 @pytest.mark.gpu
 def test_on_the_gpu(gpu):
-    """Gradients are summed on the GPU, with the CPU's bits."""
+    """Gradients of virtual nodes on a GPU are summed there, with the bits of the CPU."""
     require_gpu_itself("random generators")
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual nodes: division of batches, errors, reports and saved state."""
+"""Tests the use of virtual nodes: division of batches, errors, reports and saved state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = collections.namedtuple("Pair", ["x", "y"])
 
 
 def test_batches_are_divided_whatever_holds_them():
-    """A batch of several tensors is one argument: each node gets its rows of each."""
+    """A batch of several tensors is divided: each node gets its rows of every tensor."""
     model = perceptron()
     nodes = cpd.VirtualNodes(model, 2, E4M3)
     x = torch.arange(12.0).reshape(4, 3)
@@ -90,7 +90,7 @@ def test_batches_that_do_not_fit(options, error, message):
 
 
 def test_a_second_tensor_by_position():
-    """A batch of several tensors is one argument, a tuple."""
+    """A batch of several tensors must be one tuple; a second positional tensor is a TypeError."""
     nodes = cpd.VirtualNodes(perceptron(), 2, E4M3)
     names = "takes all arguments after batch= by keyword: micro_batches=, on_gradients="
     with pytest.raises(TypeError, match=names):
@@ -103,7 +103,10 @@ def test_a_second_tensor_by_position():
 @pytest.mark.parametrize("keep", ["memory", "disk", "recompute"])
 @pytest.mark.parametrize("call", [0, 2, 3, 7])
 def test_a_loss_that_raises_changes_nothing(keep, call, tmp_path):
-    """Nor does it where it is called again: with four nodes calls 4 to 7 are such."""
+    """A loss that raises changes nothing, even if `keep` calls the loss a second time.
+
+    With four nodes, calls 4 to 7 are second calls.
+    """
     model = classifier()
     nodes = cpd.VirtualNodes(
         model, 4, APS, keep, folder=str(tmp_path), broadcast_buffers=False, generators=range(4)
@@ -236,7 +239,10 @@ def test_sums_that_may_stall_are_told_once():
 
 
 def test_room_is_looked_for_beforehand(monkeypatch):
-    """104 bytes of gradients for each of 100 nodes. All the room that there is can be taken."""
+    """Gradients may take all available memory or disk space, but not more.
+
+    100 nodes have 104 bytes of gradients each.
+    """
     told = "the nodes' gradients take 10.4 kB, and there are 10.4 kB"
     for keep, error, where in (
         ("memory", MemoryError, "of memory available: keep them on"),
@@ -365,7 +371,7 @@ def test_reports_have_what_codecs_chose():
 
 
 def test_accumulated_gradients_are_those_of_one_loss():
-    """Calls in no_sync and a loss that yields several losses give the same sums."""
+    """Several calls under no_sync give the same sums as one loss that yields several losses."""
     images = torch.randn(12, 3)
     found = []
     for how in ("calls", "yields"):

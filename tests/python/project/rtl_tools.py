@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools that run the modules of `tests/rtl`: a test without its tool is skipped."""
+"""Runs the modules of `tests/rtl` in a simulator; a test is skipped if its simulator is missing."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def make(
     rtl: Sequence[Path] = (),
     stop: int | None = None,
 ) -> tuple[int, int, str]:
-    """Runs a test bench, on other sources if they are given, up to `stop` failing lines: the number
-    of lines that failed, the number of lines, and what the bench printed."""
+    """Runs a test bench until it ends or `stop` lines have failed.
+
+    `rtl` replaces the sources of the module. Returns the number of failed lines, the number of
+    lines, and the output of the bench.
+    """
     sources = [f"RTL={' '.join(map(str, rtl))}"] if rtl else []
     sources += [] if stop is None else [f"STOP={stop}"]
     done = call("make", "-s", "-C", folder, simulator, f"DEFINES={' '.join(defines)}", *sources)

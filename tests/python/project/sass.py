@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machine code of the GPU's kernels: how many instructions a thread issues for one element.
+"""Counts the machine instructions that a GPU thread issues for one element of a kernel.
 
-`cuobjdump` (PyPI: nvidia-cuda-cuobjdump, with nvidia-cuda-nvdisasm beside it) disassembles what
-nvcc has made. Loops are found by their branches backward; what one turn of a loop takes is the
-shortest way through it, or the shortest that goes through certain runs without a branch.
+`cuobjdump` (PyPI: nvidia-cuda-cuobjdump, with nvidia-cuda-nvdisasm) disassembles the code that nvcc
+compiled. A branch backward marks a loop. The cost of one iteration is the shortest path through the
+loop, or the shortest path that includes certain blocks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Instruction(NamedTuple):
 
     @property
     def is_conditional(self) -> bool:
-        """True if what follows may be reached from it: a branch with a predicate of its own, or of
-        its operands, or one that only the threads of a warp that has diverged take."""
+        """True if execution may continue after this branch.
+
+        Such a branch has a predicate, by prefix or operand, or only the threads of a diverged warp
+        take it.
+        """
         conditions = r"BRA(\.\w+)* !?U?P\d|BRA\.DIV"
         return self.text.startswith("@") or bool(re.match(conditions, self.text))
 
@@ -56,12 +59,12 @@ Cost = Callable[[Instruction], int]
 
 
 class Loop(NamedTuple):
-    """Instructions from a branch's target to the branch."""
+    """The instructions from a branch's target to the branch."""
 
     code: list[Instruction]
 
     def has(self, operation: str, count: int = 1) -> bool:
-        """Returns whether `count` instructions begin with this."""
+        """Returns True if at least `count` instructions begin with `operation`."""
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
     def turn(
@@ -72,10 +75,13 @@ class Loop(NamedTuple):
         longest_in: str = "",
         through: str = "",
     ) -> int:
-        """Instructions of one turn, or what they `cost`: of the shortest way from its head to the
-        branch back; where `by_longest`, of the shortest through the run without a branch that has
-        most instructions which begin with `longest_in`; with `through`, of the shortest through
-        all runs that have one which begins with it."""
+        """Returns the number of instructions of one iteration, or their summed `cost`.
+
+        It is the shortest path from the loop's head to the branch back. A block is a range without
+        a branch. With `by_longest`, the path includes the block with the most instructions that
+        begin with `longest_in`. With `through`, the path includes all blocks that have an
+        instruction beginning with `through`.
+        """
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]
         last = len(blocks) - 1
@@ -90,8 +96,10 @@ class Loop(NamedTuple):
 
 
 def reads_together(code: list[Instruction], operation: str) -> int:
-    """The most reads of global memory by this operation without a branch or a store between them:
-    those that a thread, which issues in order, asks for before it waits for one."""
+    """Returns the most reads by `operation` that follow each other without a branch or a store.
+
+    A thread issues in order, so it requests all these reads before it waits for the first.
+    """
     run = most = 0
     for instruction in code:
         if instruction.operation == operation:
@@ -103,16 +111,18 @@ def reads_together(code: list[Instruction], operation: str) -> int:
 
 
 def slots(instruction: Instruction) -> int:
-    """Returns what an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a
-    clock (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are
-    faster)."""
+    """Returns an instruction's share of the lanes that a multiprocessor of sm_90 issues in a clock.
+
+    It issues to 128 lanes of binary32 arithmetic, 16 of conversions and 64 of other instructions. A
+    few other instructions are faster in fact.
+    """
     if instruction.name in {"FADD", "FMUL", "FFMA"}:
         return 1
     return 8 if instruction.name in {"F2I", "I2F", "F2F", "MUFU"} else 2
 
 
 def _blocks(code: list[Instruction]) -> list[list[Instruction]]:
-    """Runs without a branch."""
+    """Splits code into blocks, ranges without a branch or a branch's target inside."""
     targets = {i.target for i in code}
     blocks: list[list[Instruction]] = [[]]
     for instruction in code:
@@ -125,7 +135,7 @@ def _blocks(code: list[Instruction]) -> list[list[Instruction]]:
 
 
 def _shortest(blocks: list[list[Instruction]], costs: list[int], first: int, last: int) -> int:
-    """The costs of the shortest way that begins with block `first` and ends with `last`."""
+    """Returns the cost of the cheapest path from block `first` to block `last`, both included."""
     at = {block[0].address: i for i, block in enumerate(blocks)}
     reached = {first: costs[first]}
     waiting = [(costs[first], first)]
@@ -146,7 +156,7 @@ def _shortest(blocks: list[list[Instruction]], costs: list[int], first: int, las
 
 
 def loops(code: list[Instruction]) -> list[Loop]:
-    """Returns the loops in the order of the addresses of their first instructions."""
+    """Returns the loops, sorted by the addresses of their first instructions."""
     at = {instruction.address: i for i, instruction in enumerate(code)}
     found = [
         Loop(code[at[i.target] : n + 1])
@@ -159,7 +169,7 @@ def loops(code: list[Instruction]) -> list[Loop]:
 def kernels(
     library: Path, cuobjdump: Path, architecture: str, wanted: list[str]
 ) -> dict[str, list[Instruction]]:
-    """The code of each kernel whose name in C++, without its namespaces, holds one of `wanted`."""
+    """Returns the code of each kernel with one of `wanted` in its C++ name without namespaces."""
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}:{os.environ['PATH']}"}
 
     def listed(*options: str) -> str:

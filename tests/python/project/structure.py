@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include or import whom, and how long a file may be: the order, and its checks.
+"""The allowed includes and imports, and the greatest length of a file, with checks of both.
 
-Each check takes the root of a tree and returns complaints, one a line; none means that the tree
-keeps the rule.
+Each check takes the root of a tree and returns complaints, one line each. An empty list means that
+the tree follows the rule.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# From the bottom up. A package may use itself and every package of a row before its own; those of
-# one row do not see one another. A package is one or more paths, folders or files without suffix; a
-# file belongs to the longest path that fits.
+# The packages in rows, from the lowest. A package may use itself and all packages of earlier rows,
+# but no other package of its own row. A package is one or more paths, of folders or of files
+# without suffix. A file belongs to the package with the longest matching path.
 CPP_ORDER = (
     ("cpd/export",),
     ("cpd/spec",),
@@ -64,10 +64,11 @@ PYTHON_ORDER = (
 )
 PYTHON_PACKAGES = ("cpd", "cpd_lab")
 COMPILED = "cpd._core"  # the one module that has no source in python/cpd
-# Who may name the lab: cpd finds it by entry points; this module has the errors for names of 0.7.
+# The only file that may name the lab: it has the errors for names of version 0.7. Otherwise cpd
+# finds the lab by entry points.
 NAMES_THE_LAB = "python/cpd/_since.py"
 
-# Headers of others: where they may be included, and by how many files at most.
+# Headers of other libraries: the packages that may include them, and the greatest number of files.
 FOREIGN = (
     (r"(torch|ATen|c10)/", ("bindings/",), None),
     (r"pybind11/", ("bindings/",), None),
@@ -81,7 +82,8 @@ ORACLE = "cpd/oracle/"
 ORACLE_MAY_INCLUDE = ("cpd/oracle/", "cpd/spec/", "cpd/base/parallel.h", "cpd/export.h")
 ORACLE_IS_FOR = ("cpd/oracle/", "bindings/")
 
-# Who may include the kernels' own headers; all others call them through the tables.
+# The folders that may include the kernels' own headers. All other code calls kernels through the
+# tables.
 KERNELS = "kernels/"
 KERNELS_ARE_FOR = ("kernels/", "cpd/backend/")
 
@@ -106,7 +108,7 @@ def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> It
 
 
 def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges, Edges]:
-    """Of each C++ and CUDA file: what it includes of the tree, and which headers of others."""
+    """Returns for each C++ and CUDA file the included files of the tree, and foreign headers."""
     own: Edges = {}
     foreign: Edges = {}
     for path in files(root, folders, CPP_SUFFIXES):
@@ -123,7 +125,7 @@ def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges,
 
 
 def foreign_includes(root: Path) -> list[str]:
-    """Headers of other libraries outside the package that is theirs."""
+    """Complains about foreign headers that a package includes without permission."""
     _, foreign = includes(root)
     complaints = []
     for pattern, packages, most in FOREIGN:
@@ -136,7 +138,7 @@ def foreign_includes(root: Path) -> list[str]:
 
 
 def shared_with_the_oracle(root: Path) -> list[str]:
-    """Includes by which the oracle and the library would share arithmetic."""
+    """Complains about includes by which the oracle and the library would share arithmetic."""
     own, _ = includes(root)
     arrows = [(name, target) for name in sorted(own) for target in sorted(own[name])]
     return [
@@ -148,7 +150,7 @@ def shared_with_the_oracle(root: Path) -> list[str]:
 
 
 def past_the_tables(root: Path) -> list[str]:
-    """Includes of the kernels' own headers by files that are to call them through the tables."""
+    """Complains about files that include the kernels' own headers instead of using the tables."""
     own, _ = includes(root)
     return [
         f"{name} includes {target}: kernels are called through cpd/backend"
@@ -162,7 +164,7 @@ def past_the_tables(root: Path) -> list[str]:
 
 
 def imports(root: Path) -> Edges:
-    """Of each module of the Python packages: the modules that it imports, anywhere in its text."""
+    """Returns, for each module of the Python packages, the modules that it imports anywhere."""
     base = root / "python"
     modules = {_module(p.relative_to(base)): p for p in files(base, PYTHON_PACKAGES, (".py",))}
     known = {*modules, COMPILED}
@@ -203,7 +205,7 @@ def _is_for_types(node: ast.stmt) -> bool:
 
 
 def names_of_the_lab(root: Path) -> list[str]:
-    """Modules of the library that name the lab."""
+    """Complains about modules of the library that name the lab."""
     return [
         f"{path.relative_to(root)} names cpd_lab, which it finds by entry points"
         for path in files(root / "python", ("cpd",), (".py", ".j2", ".toml"))
@@ -212,7 +214,7 @@ def names_of_the_lab(root: Path) -> list[str]:
 
 
 def root_modules(root: Path) -> list[str]:
-    """More modules at the root of python/cpd than may be."""
+    """Complains if the root of python/cpd has more modules than allowed."""
     found = sorted(p.name for p in (root / "python/cpd").glob("*.py"))
     if len(found) <= MOST_ROOT_MODULES:
         return []
@@ -223,7 +225,7 @@ def root_modules(root: Path) -> list[str]:
 
 
 def _place(name: str, order: Order) -> tuple[int, str] | None:
-    """Row and package of a file."""
+    """Returns the row and the package of a file; None if the file is in no package."""
     best, place = -1, None
     for row, packages in enumerate(order):
         for package in packages:
@@ -235,7 +237,7 @@ def _place(name: str, order: Order) -> tuple[int, str] | None:
 
 
 def against_the_order(edges: Edges, order: Order) -> list[str]:
-    """Arrows that go up or sideways, and files without a package."""
+    """Complains about uses of a higher or the same row, and about files without a package."""
     complaints = []
     for name, targets in sorted(edges.items()):
         here = _place(name, order)
@@ -250,7 +252,7 @@ def against_the_order(edges: Edges, order: Order) -> list[str]:
 
 
 def circles(edges: Edges) -> list[str]:
-    """Circles of arrows, each once."""
+    """Complains about each cycle of includes or imports, once."""
     complaints = []
     state: dict[str, bool] = {}  # False while its arrows are followed
 
@@ -270,7 +272,10 @@ def circles(edges: Edges) -> list[str]:
 
 
 def between_folders(edges: Edges, order: Order) -> Edges:
-    """The arrows between folders of one package. (Those between packages keep the order.)"""
+    """Returns the includes and imports between folders of one package.
+
+    Uses between packages are left out, because the order already restricts them.
+    """
     result: Edges = {}
     for name, targets in edges.items():
         here = _place(name, order)
@@ -287,7 +292,7 @@ def _folder(name: str) -> str:
 
 
 def long_files(root: Path) -> list[str]:
-    """Sources of more than LONGEST_FILE lines."""
+    """Complains about sources of more than LONGEST_FILE lines."""
     sources = [
         *files(root, SOURCE_FOLDERS, SOURCE_SUFFIXES),
         *(p for p in [root / "dev"] if p.exists()),
@@ -301,7 +306,7 @@ def long_files(root: Path) -> list[str]:
 
 
 def long_prose(root: Path) -> list[str]:
-    """Lines of Markdown beyond LONGEST_PROSE characters, but for tables and code."""
+    """Complains about Markdown lines beyond LONGEST_PROSE characters, except tables and code."""
     complaints = []
     for path in [*sorted(root.glob("*.md")), *files(root, SOURCE_FOLDERS, (".md",))]:
         code = False
@@ -314,18 +319,18 @@ def long_prose(root: Path) -> list[str]:
 
 
 def missing_paths(root: Path) -> list[str]:
-    """Paths named in CONTRIBUTING.md that are not there."""
+    """Complains about paths in CONTRIBUTING.md that do not exist."""
     text = (root / "CONTRIBUTING.md").read_text()
     named = re.findall(rf"`((?:{'|'.join(SOURCE_FOLDERS)})/[\w/.]+)`", text)
     return [f"CONTRIBUTING.md names {path}" for path in named if not (root / path).exists()]
 
 
 SIZES = (names_of_the_lab, root_modules, long_files, long_prose, missing_paths)
-"""Checks of a tree's sizes and names."""
+"""The checks of sizes and names in a tree."""
 
 
 def complaints(root: Path) -> list[str]:
-    """Of all checks that read the tree's sources alone."""
+    """Returns the complaints of all checks that read only the sources of the tree."""
     own, _ = includes(root)
     found = against_the_order(own, CPP_ORDER) + against_the_order(imports(root), PYTHON_ORDER)
     found += circles(own) + circles(between_folders(own, CPP_ORDER)) + circles(imports(root))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench --against REV`: the verdict, which rows are compared, and the requests to each
-version's benchmarks. Made-up versions take the place of builds."""
+"""Tests `./dev bench --against REV`: its verdicts, the compared rows, and its benchmark requests.
+
+Invented versions replace builds.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def test_a_verdict_needs_the_median_and_every_round(ratios, word):
 
 
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
-    """Rounds 4 to 9 of rows that have a verdict; one ends only when a round disagrees."""
+    """Rows with a verdict have rounds 4 to 9 too; only a round that disagrees ends a row early."""
     rounds = {
         "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],
         "faster": [1.04, 1.05, 1.04, 1.01, 1.02, 1.04, 1.05, 1.04, 1.04],
@@ -101,7 +103,7 @@ def row(name, value=10.0, unit="GB/s", **more):
 
 
 def noted():
-    """Returns what two versions with rows of every kind have."""
+    """Returns the comparison of two versions that have rows of every kind."""
     others = [row("same"), row("loss"), row("gone"), row("unit"), row("wrong")]
     own = [row("same"), row("loss"), row("new"), row("unit", unit="ms"), row("bits")]
     others += [{"name": "bits", "wrong": "not exact"}, {"name": "skip", "skipped": "no torch"}]
@@ -186,7 +188,10 @@ def test_a_compilers_time_is_the_processors(tmp_path):
 
 
 def test_compile_times_are_of_the_same_sources_and_confirmed(tmp_path, monkeypatch):
-    """A source of one version alone is left out; a difference takes three rounds that agree."""
+    """Compile times compare the sources that both versions have.
+
+    A difference needs three rounds that agree.
+    """
     cast, cost = entry("cpd_kernels_avx2.dir", "cast.cpp"), entry("cpd.dir", "cost.cpp")
     listed = [[cast, cost], [cost, cast, entry("cpd.dir", "new.cpp")]]
     versions = [against.Version(name, tmp_path / name) for name in ("REV", "this tree")]
@@ -254,7 +259,7 @@ def all_rows(programs, options):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A tree that has benchmarks and an environment."""
+    """Returns the folder of a version with benchmarks and a Python environment."""
     (tmp_path / "benchmarks").mkdir()
     for name, text in (("run", RUN), ("selection", SELECTION), ("measure", MEASURE)):
         (tmp_path / f"benchmarks/{name}.py").write_text(text)

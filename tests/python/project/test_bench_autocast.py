@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows under autocast: each recipe is measured against the products that its operands need, and
-these products are right. Nothing is timed."""
+"""Tests benchmark rows under autocast, without timing.
+
+Each recipe is compared to the products that its operands need, and these products must be right.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def gradients(layer, x, g):
 
 
 def share(x, exact):
-    """Returns the share of values that are not the exact ones rounded once to bfloat16."""
+    """Returns the share of values that are not the exact values rounded once to bfloat16."""
     return float((x.bfloat16() != exact.bfloat16()).double().mean())
 
 
@@ -76,7 +78,7 @@ def test_the_peers_products_are_exact_and_rounded_once(layer, shape):
 
 
 def test_a_step_of_each_row(monkeypatch):
-    """A small model has the row plain, and one for every recipe with its peer's name."""
+    """A small model has a row without a recipe, and one for each recipe, naming a competitor."""
     torch.manual_seed(2)
     plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     options = Namespace(selection=selection.EVERY, repeats=1)

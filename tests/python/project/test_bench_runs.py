@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench`: which rows it selects, what it says of two stored runs, and what holds memcpy and
-sgemm to AVX2. Nothing is timed."""
+"""Tests `./dev bench` without timing: row selection and the comparison of two stored runs.
+
+It also tests how memcpy and sgemm are limited to AVX2.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ def test_the_switches_of_every_library():
 
 
 class StartedError(Exception):
-    """Raised in place of the start of a process."""
+    """Raised instead of starting a process."""
 
 
 def start(monkeypatch, environment, text, features=()):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' figures: files of results by CPU, tables in step with them, a reason for each row
-far below its bound; and the arithmetic of bounds, on made-up machines. Nothing is timed."""
+"""Tests the stored figures of the benchmarks, and the arithmetic of bounds on invented machines.
+
+Result files, named by CPU, and tables must agree. A row far below its bound must have a reason.
+Nothing is timed.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +233,8 @@ def test_a_cpu_without_avx512_has_a_column_of_its_own(tmp_path):
     keep(tmp_path, "amd", "25", "avx512", row("a", value=40.0))
     before = table.table(table.stored(tmp_path), ["a", "b"])
     assert table.avx2_table(table.stored_on_avx2(tmp_path), ["a", "b"]) == ""
-    # An older CPU, a newer one, and the same one held to AVX2: none has a place among the vendors.
+    # An older CPU, a newer one, and the newer one limited to AVX2. None of them belongs to the
+    # known vendors.
     keep(tmp_path, "amd", "23", "avx2", row("a", value=9.0), row("b", value=3.0))
     keep(tmp_path, "amd", "27", "avx2", row("a", value=50.0))
     keep(tmp_path, "amd", "25", "avx2", row("a", value=30.0), held="avx2")
@@ -251,7 +255,7 @@ COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
 @pytest.mark.skipif(not COMMANDS.exists(), reason="nothing was compiled in build/release")
 @pytest.mark.parametrize("source", sorted(ROOT.glob("benchmarks/*.cpp")), ids=lambda p: p.stem)
 def test_the_programs_compile(source):
-    """Of C++, which no other test builds."""
+    """The benchmark programs in C++ compile; no other test builds them."""
     entries = json.loads(COMMANDS.read_text())
     entry = next((one for one in entries if Path(one["file"]) == source), None)
     if entry is None:

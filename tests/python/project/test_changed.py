@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the tests that `./dev test --changed` runs with the files that the compiler read."""
+"""Compares the tests that `./dev test --changed` runs to the files that the compiler read."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def test_a_module_breaks_who_imports_it():
 
 
 def read_by_the_compiler():
-    """Of each C++ test: the project's files that it was compiled from."""
+    """Returns, for each C++ test, the project's files from which it was compiled."""
     if not (BUILD / ".ninja_deps").exists() or not (ninja := shutil.which("ninja")):
         pytest.skip("build/release was not built by ninja")
     said = subprocess.run(

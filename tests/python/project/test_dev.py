@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of `./dev`, each read out of it and run by itself."""
+"""Tests functions of the script `./dev`. Each is extracted from the script and runs by itself."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def test_a_build_that_waits_for_another_says_so(tmp_path: Path) -> None:
 
 
 def test_a_revision_is_looked_for_before_anything_is_compiled(tmp_path: Path) -> None:
-    """For `bench --against`; an option in the revision's place is left to the program."""
+    """`bench --against` checks the revision before it compiles anything.
+
+    An option in place of the revision is passed to the benchmark program.
+    """
     die = 'die() { echo "$1"; exit 2; }; build() { echo built; exit; }\n'
     for words, wanted in (
         ("--against nosuchrevision cast", "'nosuchrevision' is not a revision of this repository"),

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and the pages of python/docs say what is so: commands print what is shown, pictures come
-from their commands, other libraries' wrong results are right here, and old names have new ones that
-exist."""
+"""Tests statements of the README and of the pages in python/docs.
+
+Commands print the shown output, and pictures come from their commands. CPD computes correctly where
+other libraries do not. Old names have replacements that exist.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def shell(command: str, folder: Path, fails: bool = False) -> str:
-    """Returns what a command prints in the folder, with this environment's `cpd`; of one that fails
-    also what it says of that."""
+    """Returns what a command prints in the folder, with this environment's `cpd`.
+
+    If `fails`, the command must fail, and its error output is included.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     how: Any = {"cwd": folder, "env": {**os.environ, "PATH": path, "COLUMNS": "80"}}
     how |= {"capture_output": True, "text": True, "check": False}
@@ -44,7 +48,7 @@ def shell(command: str, folder: Path, fails: bool = False) -> str:
 
 
 def rows(page: str, after: str) -> list[list[str]]:
-    """The cells of the first table below a heading."""
+    """Returns the entries of the first table below a heading."""
     text = (DOCS / page).read_text().partition(f"## {after}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -54,19 +58,19 @@ def rows(page: str, after: str) -> list[list[str]]:
 
 
 def sessions() -> dict[Path, str]:
-    """The commands of each page that has some, and what is shown of each."""
+    """Returns the commands and the shown output of each page that has some."""
     found = {page: "".join(blocks(page, "console")) for page in PAGES}
     return {page: text for page, text in found.items() if text}
 
 
 def lines(text: str) -> str:
-    """The text without empty lines and without blanks at the ends of lines."""
+    """Returns the text without empty lines and without blanks at the ends of lines."""
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines() if line.strip())
 
 
 @pytest.mark.parametrize("page", sessions(), ids=lambda page: page.stem)
 def test_commands_print_what_is_shown(page: Path, tmp_path: Path) -> None:
-    """A page's commands run one after the other, in one folder."""
+    """The commands of a page, run one after another in one folder, print the shown output."""
     for part in re.split(r"^\$ ", sessions()[page], flags=re.M)[1:]:
         command, _, shown = part.partition("\n")
         pattern = r"(?:.*\n)*".join(map(re.escape, shown.split("…\n")))
@@ -80,7 +84,7 @@ def test_a_command_is_shown() -> None:
 
 @pytest.mark.parametrize("page", ["models", "reduce", "hardware"])
 def test_five_tasks_in_ten_minutes(page: str) -> None:
-    """Each page lists the tasks, each with its seconds and output; one mistake at least."""
+    """Each page of tasks has five tasks with time and output, and at least one mistake."""
     text = (DOCS / f"tasks/{page}.md").read_text()
     tasks = re.split(r"^## \d\. .*\?\n", text, flags=re.M)[1:]
     assert len(tasks) == 5
@@ -101,7 +105,7 @@ RUN_BY = {
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }
-"""README's commands that install or take minutes: the file that runs each, and a word of it."""
+"""README's slow or installing commands: a file that runs each, and a word in that file."""
 
 
 def test_who_runs_the_other_commands_of_readme() -> None:
@@ -116,7 +120,7 @@ def test_who_runs_the_other_commands_of_readme() -> None:
 
 
 def pictures() -> dict[str, str]:
-    """The commands of each picture of the gallery."""
+    """Returns the command of each picture in the gallery."""
     parts = (DOCS / "gallery.md").read_text().split("\n## ")[1:]
     found = {}
     for part in parts:
@@ -126,7 +130,7 @@ def pictures() -> dict[str, str]:
 
 
 def words(picture: Path) -> list[str]:
-    """The words in an SVG picture; numbers depend on the machine."""
+    """Returns the words in an SVG picture, without numbers, which depend on the machine."""
     found = re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(), re.DOTALL)
     bare = (re.sub(r"<[^>]*>|[\d⁰¹²³⁴-⁹.,%\s−-]+", "", text) for text in found)
     return sorted({text for text in bare if text})
@@ -169,7 +173,7 @@ def test_right_where_others_are_not(row: list[str]) -> None:
 
 
 def calls_of_porting() -> list[str]:
-    """The calls of CPD in the page's tables."""
+    """Returns the calls of CPD in the tables of porting.md."""
     text = (DOCS / "porting.md").read_text()
     cells = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     return re.findall(r"`((?:with )?(?:cpd|recipe)\.[^`]*[):])`", cells)
@@ -217,7 +221,7 @@ def test_recipes_in_the_place_of_another_library_s() -> None:
 
 
 def test_blocks_of_transformer_engine() -> None:
-    """The casts that golden vectors of its Float8BlockScaling compare."""
+    """The page's formats for Float8BlockScaling equal the formats of the golden vectors."""
     (pow2,) = re.findall(r'pow2 = "(.*)"  # scales', (DOCS / "porting.md").read_text())
     for block in ("1x128", "128x128"):
         golden = cpd.Scaled("e4m3fn", block=block, scale="fp32", rule="max_pow2", arithmetic="te")
@@ -226,7 +230,7 @@ def test_blocks_of_transformer_engine() -> None:
 
 
 def test_element_formats_of_microxcaling() -> None:
-    """An element of each format that it names has the bits that the name says."""
+    """The page's formats for microxcaling have elements with the bits that their names state."""
     found = {}
     for left, right in rows("porting.md", "microxcaling"):
         theirs, ours = re.findall(r"`'(\w+)'`", left), re.findall(r'`"(mx[\w-]+)"`', right)

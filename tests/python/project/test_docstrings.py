@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`help(x)` is enough to use x: every public function names its parameters and what it returns."""
+"""Tests that docstrings of public functions describe every parameter, default and result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import surface
 pytest.importorskip("torch")
 
 SECTIONS = r"^(Args|Attributes|Returns|Yields|Raises):\n((?: .*\n|\n)*)"
-"""A section of a docstring and its indented lines."""
+"""A pattern of a docstring's section with its indented lines."""
 
 
 @cache
 def callables() -> dict[str, tuple[Any, str]]:
-    """The public functions, constructors and methods, each with the docstring that serves it."""
+    """Returns the public functions, constructors and methods with their docstrings."""
     found: dict[str, tuple[Any, str]] = {}
     for name in surface.surface()["names"]:
         thing = surface.found_at(name)
@@ -42,12 +42,12 @@ def callables() -> dict[str, tuple[Any, str]]:
 
 
 def sections(doc: str) -> dict[str, str]:
-    """The sections of a Google docstring by their names."""
+    """Returns the sections of a Google-style docstring by their names."""
     return dict(re.findall(SECTIONS, f"{doc}\n", re.MULTILINE))
 
 
 def listed(text: str) -> Iterator[str]:
-    """The names at the beginning of a section's entries."""
+    """Yields the names at the beginning of a section's entries."""
     for line in re.findall(r"^ {4}([\w*][^:\n]*):", text, re.MULTILINE):
         yield from (one.strip(" *`") for one in re.sub(r"\(.*?\)", "", line).split(","))
 
@@ -72,7 +72,7 @@ def test_what_is_described_is_a_parameter() -> None:
 
 
 def test_every_result_is_described() -> None:
-    """A result is described in a section, or by a summary that begins with it."""
+    """Each result is described in a section, or by a summary line that begins with "Returns"."""
     silent = [
         name
         for name, (it, doc) in callables().items()
@@ -85,7 +85,7 @@ def test_every_result_is_described() -> None:
 
 
 def test_defaults_are_as_described() -> None:
-    """Numbers, and names of options, that an entry gives as the default of its parameter."""
+    """A number or option name that an entry states as default is the parameter's default."""
     wrong = {}
     for name, (it, doc) in callables().items():
         given = inspect.signature(it).parameters if surface.parameters(it) else {}
@@ -101,7 +101,7 @@ def test_defaults_are_as_described() -> None:
 
 
 def entries(text: str) -> Iterator[tuple[str, str]]:
-    """The names and texts of a section's entries."""
+    """Yields the names and the texts of a section's entries."""
     for names, entry in re.findall(
         r"^ {4}([\w*][^:\n]*): ((?:.*\n(?: {5}|$)?)+?)(?=^ {4}\S|\Z)", text, re.MULTILINE
     ):
@@ -109,14 +109,14 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
 
 
 def described_default(text: str) -> str:
-    """The default that an entry describes by a number, a truth value or a quoted word, or ""."""
+    """Returns the number, truth value or quoted word that an entry states as default, or ""."""
     word = r'(-?\d[\d,.^-]*|True|False|"[\w-]+"|`"?[\w-]+"?`)'
     found = re.search(rf"{word} \(default\b", text) or re.search(rf"[Dd]efault:? {word}", text)
     return found[1].strip('`".,').replace(",", "") if found else ""
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns whether a word stands for a default. None stands for any described default."""
+    """Returns True if a word describes a default. A default None agrees with any word."""
     if default is None or default in ("", "same"):
         return True
     if isinstance(default, (bool, str)):
@@ -126,7 +126,7 @@ def agrees(told: str, default: Any) -> bool:
 
 
 def test_every_option_has_its_default() -> None:
-    """The help of an optional value describes the behavior without it."""
+    """The help of each option states the default, or the behavior without the option."""
     silent = [
         (name, action.option_strings)
         for name, parser in surface.commands().items()

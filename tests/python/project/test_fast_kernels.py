@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast paths of the kernels for a GPU: their rows, files and lines in the README."""
+"""Tests that README lists the fast paths of the GPU kernels, with their files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _CUDA = _ROOT / "kernels/cuda"
 
 
 def test_every_path_has_a_row_a_file_and_a_line() -> None:
-    """A path with a file or a line also has the other two. Rows, files and lines are in one
-    order."""
+    """Each fast path has a row in paths.def, a file, and a line in the README, all in one order."""
     rows = re.findall(
         r"^CPD_FAST_CUDA\((\w+)\)", (_ROOT / "cpd/numeric/fast/paths.def").read_text(), re.MULTILINE
     )

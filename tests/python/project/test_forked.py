@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that begin as forks have the arguments and the signals of those that an interpreter
-begins."""
+"""Tests that programs started as forks get the arguments and the signals of ordinary programs."""
 
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from patience import scaled
 
 @pytest.fixture(params=["forked", "started"])
 def begin(request):
-    """Begins a program of these arguments: forked.Program or subprocess.Popen."""
+    """Returns the function that starts a program: forked.Program or subprocess.Popen."""
     if request.param == "forked":
         return forked.Program
     return lambda words, **how: subprocess.Popen([sys.executable, *words], **how)
@@ -22,7 +21,7 @@ def begin(request):
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a program's text to a file."""
+    """Returns a function that writes a program's text to a file."""
 
     def write(text):
         path = tmp_path / "program.py"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev gpu`, as far as it goes without a GPU: its stages, and its benchmarks on the CPU."""
+"""Tests `./dev gpu` without a GPU: its stages, and its benchmarks on the CPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gpu_layers() -> ModuleType:
 
 
 def test_an_fp8_layer_next_to_torchs_product_of_fp8() -> None:
-    """On the CPU: the operands' bits are the same, and so nearly all results are."""
+    """On the CPU, an FP8 layer has the operands and nearly all results of torch's FP8 product."""
     torch = pytest.importorskip("torch")
     cpd = pytest.importorskip("cpd")
     layers = gpu_layers()

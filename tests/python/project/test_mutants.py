@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of mutants follows the code, and compiled ones are wrapped as C++ means them."""
+"""Tests that the list of mutants matches the code and that compiled mutants mean what they say."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_kinds_and_tiers_are_checked(field: str, value: str):
 
 # ---- wrapping --------------------------------------------------------------------------------
 
-# What is wrapped of a line; the program has every mutant of TEXT's lines, and prints `f` by each.
+# The lines of TEXT and the mutants of each. The program has all mutants, and prints `f` under each.
 TEXT = """\
 int f(int a, int b) {
   int sum = a + b * 2;  // a * 7
@@ -126,7 +126,8 @@ def test_a_number_chooses_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (text,) = schemata.files(planted).values()
     state = schemata.HEADER.replace("#pragma once", "") + schemata.SOURCE
     built = _compiled(tmp_path / "built", state, text, MAIN, "int main() { print(f); }")
-    # Each mutant by itself, in a namespace of its own; first the text without one.
+    # The expected results come from the text without mutants, and from the text with each mutant
+    # alone. Every text is in a namespace of its own.
     texts = [TEXT, *(TEXT.replace(before, after) for before, after in CHANGES)]
     spaces = [f"namespace n{i} {{ {each} }}" for i, each in enumerate(texts)]
     calls = "".join(f"print(n{i}::f); " for i in range(len(texts)))

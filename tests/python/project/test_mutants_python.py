@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of Python files reach every process of a test, and never the tree."""
+"""Tests that mutants of Python files reach every process of a test and never change the tree."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_process_loads_the_mutant(tmp_path):
 
 
 def test_forked_programs_load_the_mutant(tmp_path, monkeypatch):
-    """The parent has imported the package before it forks."""
+    """Forked programs load the mutant although the parent imported the package before it forked."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with mutants_python.planted(MUTANT) as (_, own, loaded):
@@ -104,7 +104,7 @@ def test_other_files_change_in_a_copy_of_the_tree():
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Replaces pytest: records the tests of each run, and returns given results."""
+    """Replaces pytest by a function that records each run's tests and returns given results."""
     answers: list[tuple[Ended, bool]] = []
     asked: list[list[str]] = []
 
@@ -153,7 +153,7 @@ def test_results(runs, answers, tiers, result):
 
 @pytest.mark.parametrize("ended", [FAILED, PASSED])
 def test_a_mutant_that_no_test_loads_has_no_result(runs, ended):
-    """A test that fails without it, or passes, says nothing of it."""
+    """A test that does not load the mutated file gives no result, whether it passes or fails."""
     runs[0][:] = [(ended, False)] * 2
     with pytest.raises(RuntimeError, match="load"):
         mutants_python.result(MUTANT, 1.0, ["quick"])
@@ -167,7 +167,7 @@ def test_survivors_with_a_reason_run_their_test_alone(runs):
 
 
 def test_a_mutant_runs_with_pytest_itself():
-    """A wrong entry raises an error once the other mutants are done."""
+    """Runs a mutant with pytest itself; a wrong entry raises an error after the other mutants."""
     wrong = MUTANT._replace(before="no such text" * 2)
     found = []
     with pytest.raises(RuntimeError, match="0 times"):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tasks of a newcomer, by public names, and compares them to the arithmetic done by
-hand."""
+"""Runs a new user's tasks with public names, and compares the results to arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +31,10 @@ def ran(number: int) -> dict[str, Any]:
 
 
 def test_a_stochastic_cast_by_given_random_bits() -> None:
-    """Spacings are 1/8 around 1 and 2 around 17, so that all of this is exact in binary64."""
+    """A stochastic cast with given random bits rounds as computed by hand in binary64.
+
+    Neighboring values differ by 1/8 around 1 and by 2 around 17, so the computation is exact.
+    """
     it = ran(0)
     spacing = np.array([1 / 8, 1 / 8, 1 / 8, 2])
     below = np.floor(np.abs(it["x"]) / spacing)
@@ -90,7 +92,7 @@ def is_path(node: ast.AST) -> bool:
 
 
 def test_help_is_enough() -> None:
-    """The page names texts, and each has the words that its task needs."""
+    """Each help text that the page names has the words that its task needs."""
     texts = {
         "cpd.cast": ("random", "cpd.Cast"),
         "cpd.Cast": ("stochastic", "random_bits", "⌊f · 2^N⌋ + R ≥ 2^N"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of README and the guides that no other test reads."""
+"""Tests claims of the README and the guides that no other test covers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ README, GUIDE, MODELS, HARDWARE, BITS = (
 
 
 def command(*words: str) -> str:
-    """Returns what a `cpd` command prints."""
+    """Returns the output of a `cpd` command."""
     done = forked.run(["-m", "cpd", *words], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def rows(page: str, first: str) -> list[list[str]]:
-    """The cells of the table that begins with `first`, without its two first lines."""
+    """Returns the entries of the table whose head begins with `first`."""
     lines = page[page.index(first) :].partition("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -96,7 +96,7 @@ NAMES = {
     "torchao: float8 by blocks": "torchao_blockwise",
     "DeepGEMM": "deepgemm",
 }
-"""Rows of the table of vectors, and the implementations that they count."""
+"""Rows of the table of golden vectors, with the implementations whose vectors each row counts."""
 
 
 def test_golden_vectors() -> None:
@@ -118,7 +118,7 @@ def test_golden_vectors() -> None:
     ],
 )
 def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
-    """A sum of zeros is -0 if c and all terms are, but for chunks, units and integers."""
+    """A sum of zeros is -0 if c and all terms are -0, except in chunks, units and integers."""
     ones = np.ones((4, 1), np.float32)
     for c in (-0.0, 0.0):
         for products in ([-0.0] * 4, [-0.0, -0.0, -0.0, 0.0]):
@@ -130,7 +130,7 @@ def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
 
 
 def test_options_of_clocked_modules() -> None:
-    """Each is an option of `cpd vectors`, whose help has the same defaults."""
+    """Each option of the page's table is an option of `cpd vectors`, with the same default."""
     table = rows(HARDWARE, "| option of a module with `--clock` |")
     said = " ".join(command("vectors", "--help").split())
     options = re.findall(r"`(--[\w-]+)", " ".join(cells[0] for cells in table))
@@ -153,7 +153,7 @@ PAGES_OF_CONTRIBUTORS = ("CONTRIBUTING.md", "tests/README.md", "benchmarks/READM
 
 
 def test_the_commands_of_contributors() -> None:
-    """Each `./dev` command, option and preset that their pages name is there."""
+    """Each `./dev` command, option and preset that the contributors' pages name exists."""
     script = "".join(
         file.read_text() for file in (ROOT / "dev", *sorted((ROOT / ".dev").glob("*.sh")))
     )
@@ -174,7 +174,7 @@ def test_the_commands_of_contributors() -> None:
 
 
 def test_the_files_of_the_tests_page() -> None:
-    """Each file that the page of the tests names is in the tree, by its path or its name."""
+    """Each file that tests/README.md names is in the tree, by its path or its name."""
     text = (ROOT / "tests/README.md").read_text()
     known = [
         path.relative_to(ROOT).as_posix()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that scale with the machine, and the marks that conftest.py reads."""
+"""Tests time limits that scale with the machine's speed, and marks that conftest.py reads."""
 
 import ast
 import os
@@ -60,7 +60,7 @@ def test_stuck():
 
 
 def test_is_measured_again_where_old(monkeypatch):
-    """Work that began after the last measurement counts in the next limit."""
+    """The speed is measured again if the last measurement is old, so new load counts."""
     monkeypatch.delenv(patience.NAME, raising=False)
     seconds, now = [3 * patience.IDLE, 5 * patience.IDLE], [1000.0]
     monkeypatch.setattr(patience, "_start", lambda: seconds.pop(0))
@@ -84,8 +84,11 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture(scope="module", autouse=True)
 def environment():
-    """A session within a test configures itself: the tests that follow must not see that. They
-    would fork their programs from a process that is started anew."""
+    """Asserts that a test does not change the environment variables in SHARED.
+
+    A pytest session inside a test sets them. Later tests would then fork their programs from
+    another process.
+    """
     before = {name: os.environ.get(name) for name in SHARED}
     yield
     assert {name: os.environ.get(name) for name in SHARED} == before
@@ -123,13 +126,16 @@ def test_limits_scale(marked):
 
 
 def test_limits_scale_with_the_load_when_the_test_begins(marked):
-    """pytest reads marks minutes before the last test begins."""
+    """A limit scales with the load when the test begins; pytest reads marks minutes earlier."""
     told = marked.runpytest("-s", "-k", "begins").stdout
     told.fnmatch_lines(["*later: [[]160.0, 40]*"])
 
 
 def test_a_process_whose_gil_is_gone_ends(marked):
-    """Nothing can interrupt it; its report shows where it was."""
+    """A process that holds the GIL forever is ended, with a report of where it was.
+
+    Nothing can interrupt such a process.
+    """
     marked.makepyfile(STUCK)
     told = marked.runpytest_subprocess(timeout=patience.scaled(120))
     assert told.ret == 1
@@ -137,7 +143,7 @@ def test_a_process_whose_gil_is_gone_ends(marked):
 
 
 def fixed_limits(path):
-    """Waits of a test file whose limit is a number of a second or more."""
+    """Yields the waits of a test file whose limit is a constant of a second or more."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
@@ -150,7 +156,12 @@ def fixed_limits(path):
 
 
 def test_limits_follow_the_load(tmp_path):
-    """A fixed number of seconds passes on an idle machine only. Shorter limits are to run out."""
+    """Waits with a constant limit of a second or more are found.
+
+    Such a limit suffices on an idle machine only.
+
+    Shorter limits are meant to expire.
+    """
     program = tmp_path / "waits.py"
     program.write_text("a.wait(60)\nb.run(timeout=5.0)\nc.join(scaled(9))\nd.run(timeout=0.5)\n")
     assert list(fixed_limits(program)) == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The map of promises is whole, and each way in which it can break is found."""
+"""Tests that the map of promises to tests is complete, and that its checks find every mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import promises  # noqa: E402
 import prose  # noqa: E402
 
 UNMAPPED_PAGES, UNREAD_ERRORS = 0, 22
-"""Lengths of the two lists. They may only shrink: lower the number with the list."""
+"""The lengths of the two lists, which may only shrink. Lower a number with its list."""
 
 
 def test_every_promise_has_its_test(tmp_path: Path) -> None:

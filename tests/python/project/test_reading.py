@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reading sample is drawn, and judged by a known interval."""
+"""Tests the drawing of a reading sample, and the confidence interval that judges the sample."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import reading
 
 @pytest.mark.parametrize(("hits", "count"), [(47, 80), (1, 2), (3, 4), (79, 80)])
 def test_wilsons_interval(hits: int, count: int) -> None:
-    """Each end of the interval is a share that differs from the sample's share by 1.96 times its
-    own standard deviation."""
+    """Wilson's interval ends 1.96 standard deviations of the end from the sample's share."""
     for end in reading.interval(hits, count):
         deviation = (end * (1 - end) / count) ** 0.5
         assert abs(hits / count - end) == pytest.approx(1.959964 * deviation)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures in the READMEs and guides are those measured, or those that this program computes."""
+"""Tests that figures in READMEs and guides are measured, or computed by this program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANGE = r"(\d\.\d{3})–(\d\.\d{3})"
 
 
 def accuracies() -> list[dict[str, tuple[float, float]]]:
-    """The demo's held-out accuracies on each stored CPU: least and greatest of the seeds."""
+    """Returns the demo's least and greatest held-out accuracy over seeds, on each stored CPU."""
     files = sorted((ROOT / "benchmarks/results/demo").glob("*.json"))
     assert len(files) >= 2
     return [
@@ -35,7 +35,7 @@ def ranges(line: str) -> list[tuple[float, float]]:
 
 
 def test_what_the_demo_finds() -> None:
-    """README has the envelope over the stored CPUs."""
+    """README states the demo's least and greatest accuracies over all stored CPUs."""
     stored = accuracies()
     for name in ("FP32", "(4,3)", "(3,0)"):
         (line,) = (line for line in README.splitlines() if line.startswith(f"| {name}"))
@@ -72,9 +72,11 @@ def spec_of(text: str, exchange: str) -> cpd.Reduce:
 
 @pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
 def test_what_compressors_take(row: list[str]) -> None:
-    """The table has the bits per value of a linear layer and of a convolution. It also has the
-    bytes of an all-reduce in FP32, divided by the bytes of the whole all-reduce by owner and by
-    gather."""
+    """The table states what the compressors send.
+
+    It has the bits for each value of a linear layer and of a convolution. It also has the bytes of
+    an all-reduce in FP32, divided by the bytes of the compressed one by owner and by gather.
+    """
     text, _, *told = row
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=LINEAR).astype(np.float32)] for _ in range(WORLD)]
@@ -95,7 +97,7 @@ def test_what_compressors_take(row: list[str]) -> None:
 
 
 def mean_sent(ranks: list[list[np.ndarray]], spec: cpd.ReduceSpec) -> float:
-    """The bytes that a rank sends, a mean over all of them."""
+    """Returns the mean number of bytes that a rank sends."""
     with cpd.comm.local(WORLD) as group:
         reports = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True)[1])
     return sum(report.traffic.bytes_sent for report in reports) / WORLD
@@ -114,7 +116,10 @@ def test_short_columns_are_warned_of() -> None:
 
 
 def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
-    """README's second question: without ten sums of the thousand the order is the other one's."""
+    """Without the ten sums of a thousand that are nearest to zero, Eq.
+
+    5 ranks the groups as RMS does.
+    """
     x = np.random.default_rng(0).standard_normal((256, 1000), "f")
     true = x.astype(np.float64).sum(0)
     all_of_them, most = {}, {}
@@ -131,7 +136,7 @@ def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
 
 
 def test_what_models_cost() -> None:
-    """MODELS.md's times of the unconverted model are one over the stored rates."""
+    """MODELS.md's times, relative to the unconverted model, are reciprocals of stored rates."""
     (name,) = re.findall(r"all rows in `(benchmarks/results/[\w.-]+)`", " ".join(MODELS.split()))
     rows = json.loads((ROOT / name).read_text())["rows"]
     ratio = {row["name"]: row["ratio"] for row in rows if row.get("ratio")}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the instructions of the GPU's hot loops to golden/sass.json, within 3 %.
 
-The file is for sm_90 and one release of nvcc, because other releases compile other instructions.
+The file holds for sm_90 and one release of nvcc, because other releases compile other instructions.
 After an intended change, `CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the
-new figures; the comments that name them change with it (kernels/cuda/gemm_registers.h,
+new figures. Then change the comments that state them (kernels/cuda/gemm_registers.h,
 gemm_halves.h).
 """
 
@@ -27,8 +27,11 @@ _ARCHITECTURE = "sm_90"
 
 
 class Figure(NamedTuple):
-    """Instructions of one turn of a kernel's smallest loop that has all of these operations (so
-    many of each), over the elements of a turn."""
+    """The instructions for an element in a kernel's smallest loop with all these operations.
+
+    `operations` has the count of each operation. The instructions of an iteration are divided by
+    `elements`.
+    """
 
     kernel: str
     operations: dict[str, int]
@@ -263,7 +266,7 @@ BYTES = {
     "fold of fp32, any numbers": 4,
     "fold of fp32, any numbers, Kahan": 4,
 }
-"""Read and written for an element; of the fold, read for a rank's contribution."""
+"""Bytes read and written for each element, or read for a rank's contribution to a sum."""
 
 
 def _cuobjdump() -> Path:
@@ -321,8 +324,11 @@ def stored(kernels: dict[str, list[sass.Instruction]]) -> dict[str, float]:
 
 
 def _share(name: str, kernels: dict[str, list[sass.Instruction]]) -> float:
-    """Of the rate at which an H100 copies as many bytes: what the issue of instructions allows,
-    without those that make random integers; estimated, no GPU was measured."""
+    """Returns a kernel's speed as a share of the speed at which an H100 copies as many bytes.
+
+    Only the issue of instructions limits this estimate. Instructions that make random integers do
+    not count, and no GPU was measured.
+    """
     slots = FIGURES[name].of(kernels, sass.slots)
     return min(1.0, round(_LANES / slots / (_COPIED / BYTES[name]), 2))
 
@@ -356,13 +362,13 @@ def test_instructions(
 def test_reads_wait_together(
     kernel: str, operation: str, least: int, kernels: dict[str, list[sass.Instruction]]
 ) -> None:
-    """Sums whose threads wait for one term after the other take five times as long."""
+    """A thread requests several terms before it waits; otherwise sums take five times as long."""
     (code,) = (code for name, code in kernels.items() if kernel in name)
     assert sass.reads_together(code, operation) >= least
 
 
 def test_comments_give_the_stored_figures() -> None:
-    """The tables of gemm_registers.h, by the paths of its steps, and of gemm_halves.h."""
+    """The tables in gemm_registers.h and gemm_halves.h state the stored figures."""
     stored = json.loads(_STORED.read_text())["instructions"]
     of_registers = ("rounded", "rounded, any bits", "exact", "Kahan", "Kahan, any bits", "plain")
     tables = {"registers": of_registers, "halves": ("fp16", "bf16")}
@@ -375,7 +381,10 @@ def test_comments_give_the_stored_figures() -> None:
 
 
 def test_the_shortest_way_through_a_loop() -> None:
-    """Of a loop with a branch over three of its six instructions; by its longest run all six."""
+    """In a loop of six instructions whose branch skips three, the shortest path has three of them.
+
+    The path through the longest block has all six.
+    """
     texts = ["FADD R1", "@P0 BRA 0x50", *["FMUL R1"] * 3, "@P1 BRA 0x0", "EXIT"]
     code = [sass.Instruction(16 * i, text) for i, text in enumerate(texts)]
     (loop,) = sass.loops(code)

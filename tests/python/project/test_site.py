@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the documentation as a site find what is planted; notebooks and docstrings become
-pages; workflows run what they name, at a commit."""
+"""Tests that the checks of the documentation site find planted errors.
+
+Notebooks and docstrings become pages. Workflows run what they name, at a fixed commit.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ def test_public_names_without_a_page(tmp_path: Path) -> None:
 
 
 def members() -> Iterator[str]:
-    """The members and attributes of all public classes."""
+    """Returns the members and the attributes of all public classes."""
     for name in site.surface.surface()["names"]:
         yield name
         cls = site.surface.found_at(name)
@@ -125,7 +127,7 @@ def test_types_in_signatures_are_explained() -> None:
 
 
 def test_a_schema_of_recipes_that_is_not_the_package_s(tmp_path: Path) -> None:
-    """None, an older one, and what the site's builder writes."""
+    """A missing or outdated schema of recipes is reported; the package's own schema is not."""
     pytest.importorskip("torch")
     pytest.importorskip("sphinx")
     text = importlib.import_module("api_text").recipe_schema()

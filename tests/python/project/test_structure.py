@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree keeps the order of `structure`; and made-up trees show that each of its checks can
-fail."""
+"""Tests that the tree follows the order of `structure`, and that each check can fail.
+
+Invented trees break the rules.
+"""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of `./dev test`, from JUnit files as ctest, GoogleTest and pytest write them."""
+"""Tests the summary of `./dev test`, from JUnit files of ctest, GoogleTest and pytest."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's surface is counted as its definition says, and does not grow."""
+"""Tests that the package's public surface is counted by its definition and does not grow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GONE = {
     "layer",
     "directory",
 }
-"""Parameters whose meaning has another name."""
+"""Parameter names that are not allowed, because another name has the same meaning."""
 
 PAGE = """# Models
 .. automodule:: cpd.nn
@@ -61,7 +61,10 @@ def found() -> dict[str, Any]:
 
 
 def test_the_surface_does_not_grow(found: dict[str, Any]) -> None:
-    """A change that makes a count smaller stores it: `tests/testing/surface.py --store`."""
+    """The counts equal the stored counts.
+
+    To store smaller ones: `tests/testing/surface.py --store`.
+    """
     stored = json.loads(surface.STORED.read_text())
     mirrors = "mirrors of torch in cpd.functional"
     counts, limits = (one["counts"] | one["apart"] for one in (found, stored))
@@ -80,7 +83,7 @@ def test_the_names_fit_in_a_head(found: dict[str, Any]) -> None:
 
 
 def test_one_word_has_one_meaning(found: dict[str, Any]) -> None:
-    """No parameter has the name that 0.7 had for it, or a second name for one thing."""
+    """No parameter has a name that 0.7 used for it, or a second name for one meaning."""
     wrong = {
         f"{name}: {parameter}"
         for name in found["names"]
@@ -91,13 +94,13 @@ def test_one_word_has_one_meaning(found: dict[str, Any]) -> None:
 
 
 def every_parameter(it: Any) -> set[str]:
-    """The parameters of a function, or of a class's constructor and methods."""
+    """Returns the parameters of a function, or of a class's constructor and methods."""
     methods = [getattr(it, name) for name in surface.members(it)] if inspect.isclass(it) else []
     return {name for one in (it, *methods) for name in surface.parameters(one)}
 
 
 def test_specs_have_no_numbers(found: dict[str, Any]) -> None:
-    """A spec says how, a call says which bits."""
+    """A spec says how a call computes; seed, stream and random are arguments of the call alone."""
     for spec in surface.SPECS - {"Hadamard"}:
         cls = surface.found_at(f"cpd.{spec}")
         assert not set(surface.parameters(cls)) & {"seed", "stream", "step"}, spec
@@ -113,7 +116,7 @@ def test_specs_have_no_numbers(found: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None:
-    """Names outside of any `__all__`, and names imported at their first use, count too."""
+    """Public names outside of any `__all__`, and names imported at their first use, count too."""
     assert name in found["names"]
 
 
@@ -126,12 +129,12 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     ],
 )
 def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
-    """Modules, torch's functions, names that are counted elsewhere, and names without a page."""
+    """Modules, torch's functions, names counted elsewhere and names without a page do not count."""
     assert name not in found["names"]
 
 
 def test_what_is_counted_apart(found: dict[str, Any]) -> None:
-    """The lists that the modules themselves have are a lower bound."""
+    """Names of cpd.compat, the lab and torch's mirrors are counted separately, by module lists."""
     import cpd.functional
     import cpd_lab.train
     from cpd.compat import cpd2020, qpytorch, transformer_engine
@@ -231,7 +234,7 @@ class Scaled(Point):
 
 
 def test_what_a_class_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dataclass's constructor takes its attributes, and is not counted a second time."""
+    """The constructor of a dataclass takes its attributes and is not counted a second time."""
     monkeypatch.setattr(surface, "is_ours", lambda cls: cls is not object)
     assert set(surface.members(Point)) == {"moved", "norm"}
     assert set(surface.members(Scaled)) == {"moved", "norm", "parse", "kept"}
@@ -258,7 +261,7 @@ def test_every_grammar_has_its_reader(grammar: str) -> None:
 
 
 def test_every_public_spec_has_its_keys_counted(found: dict[str, Any]) -> None:
-    """A class that has a canonical text and makes itself of one is a spec."""
+    """A class with a canonical text that its constructor accepts is a spec."""
     classes = [surface.found_at(name) for name in found["names"]]
     specs = {
         cls.__name__

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/training_step.py: the parts of a step, of ranks that are threads; nothing is judged by
-its time."""
+"""Tests benchmarks/training_step.py: the parts of a training step, with ranks that are threads.
+
+No times are judged.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_the_parts_of_a_step():
         assert all(row[part] >= 0 for part in training_step.PARTS)
         assert row["computation"] > 0
     values = sum(layer.size for layer in TrainOptions(model="davidnet", width=4).layers)
-    # by owner each of two ranks sends half of its values, and then half of the sums
+    # In exchange `owner`, each of two ranks sends half of its values, and then half of the sums.
     assert fp32["bytes"] == pytest.approx(4 * values, rel=0.05)
     assert bits["bytes"] / fp32["bytes"] == pytest.approx(0.26, abs=0.03)
     assert training_step._text(fp32, fp32).splitlines()[0].split()[0] == "wire"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what a type checker sees of the package: programs of three kinds of users, and all names.
+"""Tests the package's types with mypy: programs of three kinds of users, and all names.
 
-The programs of `typed` are checked with `--strict`. A line that must be an error has a comment that
-ignores it, which is itself an error where the line has none. The programs also run.
+The programs in `typed` are checked with `--strict` and also run. A line that must be an error has a
+comment that ignores the error. mypy reports a comment on a line without an error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MAY_BE_ANY = {
     "cpd.track.hugging_face",  # classes of packages that may be missing
     "cpd.track.lightning",
 }
-"""Arguments without a type for a type checker."""
+"""Arguments that have no type for a type checker."""
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as an installation has it: sources beside the compiled module."""
+    """Returns a folder like an installed package: sources next to the compiled module."""
     import cpd
 
     pytest.importorskip("mypy")
@@ -86,7 +86,7 @@ def test_programs_run(user: Path, tmp_path: Path) -> None:
 
 
 def test_every_name_has_a_type(package: Path, tmp_path: Path) -> None:
-    """Every public function and class, and the members and attributes of the classes."""
+    """Every public function, class, member and attribute has a type."""
     expressions = {name: name for name in surface.surface()["names"]}
     for name, thing in {name: surface.found_at(name) for name in expressions}.items():
         if inspect.isclass(thing) and surface.is_ours(thing):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version is the same everywhere; and the lock file has the pins of pyproject.toml."""
+"""Tests that all files state the same version, and that the lock file has pyproject.toml's pins."""
 
 import re
 import tomllib

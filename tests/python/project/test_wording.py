@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spelling and phrases are read where words are, and what remains may only shrink."""
+"""Tests the checks of spelling and phrases; the number of stored exceptions may only shrink."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_phrases_and_words_are_found(tree: Path) -> None:
-    """Phrases are found in prose, not in names, quotations and code. Banned openings are not found
-    on pages."""
+    """Phrases are found in prose, but not in names, quotations and code.
+
+    Banned openings are not searched on pages.
+    """
     assert wording.lines_of([*wording.texts(tree)], RULES) == FOUND
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of which ranks exchange magnitudes
-(test_clock_ranks.py)."""
+"""Runs each rank of the tests that find which ranks exchange magnitudes (test_clock_ranks.py)."""
 
 import copy
 import pickle
@@ -17,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import cpd
 
 OWN = (448.0, 448 / 1000)
-"""The scale of each rank's activation by its own magnitudes, which are 1 and 1000."""
+"""The activation's scale on each rank by its own magnitudes, 1 and 1000."""
 
 
 class Net(nn.Module):
@@ -49,7 +48,7 @@ def train(call, steps=2) -> None:
 
 
 def scale(model) -> float:
-    """The scale of the first layer's activation in the present step."""
+    """Returns the scale of the first layer's activation in the current step."""
     model.state_dict()
     return model.first.cpd_delayed.scale[0].item()
 
@@ -59,7 +58,10 @@ def close(found, wanted) -> None:
 
 
 def alone() -> None:
-    """Two models, or two stages of a pipeline: each has its own magnitudes."""
+    """Without DDP or FSDP2, each rank uses its own magnitudes.
+
+    The ranks could have two separate models, or two stages of a pipeline.
+    """
     model, report = made()
     train(model)
     close(scale(model), OWN[dist.get_rank()])
@@ -83,7 +85,7 @@ def of_a_group() -> None:
 
 
 def of_one_rank() -> None:
-    """A group of each rank alone, with other numbers of calls."""
+    """With groups of one rank each, ranks may call the model different numbers of times."""
     groups = [dist.new_group([rank]) for rank in range(2)]
     model, _ = made(amax_group=groups[dist.get_rank()])
     train(model, 2 + dist.get_rank())
@@ -106,7 +108,10 @@ def ddp_compiled() -> None:
 
 
 def ddp_of_what_is_around() -> None:
-    """Each rank may call the part as often as it likes: nothing is exchanged, and nothing hangs."""
+    """If DDP wraps a larger model, ranks may call the converted part any number of times.
+
+    No magnitudes are exchanged, and no rank hangs.
+    """
 
     class Around(nn.Module):
         def __init__(self, inner):
@@ -135,7 +140,10 @@ def fsdp() -> None:
 
 
 def within_layers() -> None:
-    """Steps that begin in layers, in other numbers: no exchange, and the report says so."""
+    """If steps begin within layers, no magnitudes are exchanged, and the report says so.
+
+    Ranks may then take different numbers of steps.
+    """
     for options in ({}, {"amax_group": dist.group.WORLD}):
         model, report = made(**options)
         train(model.forward, 2 + dist.get_rank())
@@ -145,8 +153,11 @@ def within_layers() -> None:
 
 
 def one_rank_calls_a_part() -> None:
-    """A part that one rank alone calls before all call the model: as many exchanges on each, though
-    not of the magnitudes that have entered the history by then."""
+    """If one rank calls a part before all ranks call the model, no rank hangs.
+
+    Each rank makes the same number of exchanges, but the ranks' histories then hold other
+    magnitudes.
+    """
     model, report = made(amax_group=dist.group.WORLD)
     for n in range(3):
         if dist.get_rank():
@@ -174,7 +185,7 @@ CASES = (
 
 
 def run_all(_: object) -> dict[str, str]:
-    """Returns the failures of each case; empty if there are none."""
+    """Returns the failure of each case by name; the text is empty for a case that passed."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of converted models under DDP and FSDP2
-(test_convert_torch.py)."""
+"""Runs each rank of the tests of converted models under DDP and FSDP2 (test_convert_torch.py)."""
 
 import copy
 import traceback
@@ -25,7 +24,7 @@ HOW = cpd.Recipe(
 
 
 class Model(nn.Module):
-    """A layer of it is used in even steps alone."""
+    """A model that uses one of its layers only in even steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor | None]:
 
 
 def averaged(step: int, model: nn.Module, twice: bool = True) -> list[torch.Tensor]:
-    """This rank's gradients of the converted model by itself, averaged as DDP does."""
+    """Returns the gradients of the converted model without DDP, averaged over ranks as DDP does."""
     alone = copy.deepcopy(model)
     alone.zero_grad()
     alone(data(step, dist.get_rank()), twice).square().sum().backward()
@@ -91,7 +90,7 @@ def ddp_unused() -> None:
 
 
 def ddp_accumulates() -> None:
-    """no_sync leaves each rank its own; every call is a step of the clock."""
+    """Under no_sync each rank has its own gradients, and every call is a step of the clock."""
     model = made()
     wrapped, rank = DistributedDataParallel(model), dist.get_rank()
     alone = copy.deepcopy(model)
@@ -105,7 +104,7 @@ def ddp_accumulates() -> None:
 
 
 def ddp_delayed() -> None:
-    """Scales follow from the largest magnitudes of all ranks."""
+    """With delayed scaling, scales follow from the largest magnitudes of all ranks."""
     model = made("te-delayed")
     wrapped = DistributedDataParallel(model)
     for step in range(3):
@@ -124,7 +123,7 @@ def shard(model: nn.Module) -> None:
 
 
 def fsdp(before: bool) -> None:
-    """Converted before it is sharded, or after."""
+    """A model converted before or after sharding by FSDP2 has the bits of a whole model."""
     rank = dist.get_rank()
     whole = made()
     model = made()
@@ -163,7 +162,7 @@ CASES = (ddp, ddp_unused, ddp_accumulates, ddp_delayed, fsdp_before, fsdp_after)
 
 
 def run_all(_: object) -> dict[str, str]:
-    """Returns the failures of each case; empty if there are none."""
+    """Returns the failure of each case by name; the text is empty for a case that passed."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

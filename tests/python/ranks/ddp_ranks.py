@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of the DDP hook (test_ddp.py): every case checks gradients
-against the virtual ranks'."""
+"""Runs each rank of the tests of the DDP hook (test_ddp.py).
+
+Every case compares gradients to the sums of virtual ranks.
+"""
 
 import io
 import pickle
@@ -29,7 +31,7 @@ SEED = 3
 
 
 def perceptron() -> nn.Module:
-    """Wide enough for three of DDP's smallest buckets."""
+    """Returns a model that is wide enough for three of DDP's smallest buckets."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 400), nn.ReLU(), nn.Linear(400, 400), nn.Linear(400, 3))
 
@@ -52,7 +54,7 @@ def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
 
 
 def gradients(make: Callable[[], nn.Module], step: int) -> list[list[torch.Tensor]]:
-    """[rank][parameter]: what every rank's own backward pass gives."""
+    """Returns every rank's gradients, by [rank][parameter], computed without DDP."""
     model = make()
     parameters = list(model.parameters())
     per_rank = [
@@ -72,7 +74,7 @@ def run(
     steps: int = 3,
     **options: object,
 ) -> None:
-    """Backward passes of a hooked model give the virtual ranks' sums, bit for bit."""
+    """Asserts that backward passes of a hooked model give the virtual ranks' sums, bit for bit."""
     model = make()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, **options)
     module = ddp if knows_module else None
@@ -119,7 +121,7 @@ def known_module() -> None:
 
 
 def initial_buckets() -> None:
-    """If DDP looks for unused parameters, the first pass already has several buckets."""
+    """If DDP looks for unused parameters, already the first pass has several buckets."""
     run(perceptron, STOCHASTIC, find_unused_parameters=True)
 
 
@@ -149,7 +151,7 @@ def bfloat16() -> None:
 
 
 def accumulated() -> None:
-    """Passes without synchronization are no steps; their gradients are added up before."""
+    """Passes without synchronization are not steps; their gradients are added to the next pass."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
     state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
@@ -166,7 +168,7 @@ def accumulated() -> None:
 
 
 def checkpoint() -> None:
-    """A pickled state goes on at its step, with a communicator of its own."""
+    """An unpickled state continues at its step, with a new communicator."""
     spec = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     state, hook = cpd.ddp_hook(spec, model=perceptron(), seed=SEED)
     state.step = 5
@@ -180,7 +182,7 @@ def checkpoint() -> None:
 
 
 def codec_checkpoint() -> None:
-    """The pickle holds the codec's state; the state is forgotten by name."""
+    """The pickled hook holds the codec's state, which can be removed by name."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     state, hook = cpd.ddp_hook(spec, model=perceptron())
     for step in range(4):
@@ -206,7 +208,7 @@ def codec_checkpoint() -> None:
 
 
 def state_dicts() -> None:
-    """A checkpoint is plain data; a new hook continues from it, with the codec's state."""
+    """A hook's checkpoint is plain data; a new hook continues from it, with the codec's state."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     saved = io.BytesIO()
     for step in range(4):
@@ -232,7 +234,7 @@ def state_dicts() -> None:
 
 
 def double_gradients() -> None:
-    """If the model is not given, float64 gradients are found in the bucket."""
+    """Without the model, the hook finds float64 gradients in the bucket and raises an error."""
     state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)
@@ -242,7 +244,7 @@ def double_gradients() -> None:
 
 
 class Held:
-    """A communicator that begins when it is let go."""
+    """A communicator whose all-reduce waits until `go` is set."""
 
     def __init__(self) -> None:
         self.comm = cpd.comm.distributed()
@@ -285,7 +287,7 @@ def error_reaches_backward() -> None:
 
 
 def on_the_gpu() -> None:
-    """Messages go through host memory: gloo's."""
+    """Gradients on a GPU are reduced over gloo, whose messages go through host memory."""
     run(lambda: perceptron().cuda(), STOCHASTIC)
     run(lambda: convolution().cuda().half(), STOCHASTIC, knows_module=True)
 
@@ -313,7 +315,7 @@ CASES = [
 
 
 def run_all(comm: Communicator, gpu: bool = False) -> dict[str, str]:
-    """Returns the failures of each case on this rank; empty if there are none."""
+    """Returns the failure of each case on this rank; the text is empty for a case that passed."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

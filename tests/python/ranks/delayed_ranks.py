@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of delayed scaling (test_delayed.py)."""
+"""Runs each rank of the tests of delayed scaling (test_delayed.py)."""
 
 import traceback
 
@@ -16,7 +16,7 @@ SPEC = Cast("e4m3fn block=tensor scale=fp32 arithmetic=te", history=4)
 
 
 class Model(nn.Module):
-    """Notes its input's and its gradient's magnitude."""
+    """A model that records the largest magnitudes of its input and of its gradient."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python programs that begin as forks of a process which has torch, the package and what they use
-imported: the imports take most of the seconds that a program of a test takes. `run` and `Program`
-are as subprocess.run and subprocess.Popen; a program has its own arguments, environment, folder,
-files and process group, and ends as Python ends. What is asked of imports, of the environment when
-they happen, or of an interpreter that starts, wants a process of its own: subprocess."""
+"""Runs Python programs as forks of a process that has already imported torch and the package.
+
+Imports take most of the time of a test's program. `run` and `Program` work like subprocess.run and
+subprocess.Popen. A program has its own arguments, environment, folder, files and process group, and
+ends as Python ends. Use subprocess itself to test imports, the environment at import, or the start
+of an interpreter.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,18 @@ PRELOADED = (
     *("cpd", "cpd._torch.operators", "cpd.cli", "cpd.comm", "cpd.functional", "cpd.nn"),
     *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd_lab.demo", "cpd_lab.train"),
 )
-"""Modules that are imported before the fork, if installed."""
+"""The modules that are imported before the fork, if they are installed."""
 
 PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
 CompletedProcess = subprocess.CompletedProcess
 
 
 class Program:
-    """A program under way. `arguments` are those of an interpreter: a file, or `-m` and a module,
-    and its words."""
+    """A running program.
+
+    `arguments` are the arguments of a Python interpreter: a file, or `-m` and a module, and further
+    arguments.
+    """
 
     def __init__(
         self,
@@ -106,7 +111,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Returns the output on its pipes, until it ends."""
+        """Returns the output of the program on its pipes, after the program has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         parts: dict[int, list[bytes]] = {pipe.fileno(): [] for pipe in pipes}
@@ -169,7 +174,7 @@ def run(
 
 
 def _number(given: int | IO[Any], opened: list[int]) -> int:
-    """The number of a file, of which /dev/null is opened here."""
+    """Returns the number of a file; opens /dev/null here and notes it in `opened`."""
     if given == DEVNULL:
         opened.append(os.open(os.devnull, os.O_RDWR))
         return opened[-1]
@@ -189,12 +194,14 @@ def _all_of(pipe: IO[Any] | None, parts: dict[int, list[bytes]]) -> Any:
 
 
 FOLDER = "CPD_FORK_FOLDER"
-"""The environment's name of the folder in which processes find the one to be forked: pytest's
-workers share it (conftest.py)."""
+"""The environment variable with the folder in which processes find the process that forks.
+
+All workers of pytest share it (conftest.py).
+"""
 
 
 def prepare() -> None:
-    """Makes that folder for this process. The process to be forked ends after this process."""
+    """Makes that folder for this process. The process that forks ends when this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="cpd-fork-")
     atexit.register(folder.cleanup)
     os.environ[FOLDER] = folder.name
@@ -202,7 +209,7 @@ def prepare() -> None:
 
 
 def _connect() -> socket.socket:
-    """A line to the process to be forked, which the first who asks starts."""
+    """Connects to the process that forks. The first caller starts that process."""
     if FOLDER not in os.environ:
         prepare()
     folder = Path(os.environ[FOLDER])
@@ -229,7 +236,7 @@ def _start(folder: Path) -> None:
 
 
 def _serve(folder: Path) -> dict[str, Any]:
-    """Forks a child for each request, in which it returns what the child is to do."""
+    """Forks a child for each request; in the child, returns the request."""
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -269,7 +276,7 @@ def _serve(folder: Path) -> dict[str, Any]:
 
 
 def _report(lines: dict[int, socket.socket]) -> None:
-    """Says of each child that has ended how."""
+    """Reports the exit status of each child that has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -292,7 +299,7 @@ def _request(line: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Runs the program as an interpreter of its own would."""
+    """Runs the program as a separate interpreter would."""
     if request["session"]:
         os.setsid()
     for number, own in zip(request["files"], (0, 1, 2), strict=True):
@@ -319,7 +326,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _stream(number: int, errors: str) -> Any:
-    """Standard output line by line to a terminal, standard error always."""
+    """Opens standard output or error; writes each line at once to a terminal and to error."""
     by_line = 1 if number == 2 or os.isatty(number) else -1
     return open(number, "w", by_line, "utf-8", errors, closefd=False)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
-its part against the virtual ranks' sums."""
+"""Runs each rank of the tests of FSDP2's reduce-scatter (test_fsdp.py).
+
+Every case compares the rank's part to the sums of virtual ranks.
+"""
 
 import copy
 import pickle
@@ -27,7 +29,7 @@ STOCHASTIC = cpd.Reduce(
 
 
 class Recorder(ReduceScatter):
-    """Records the arguments and results of FSDP's calls, before FSDP divides them."""
+    """Records the arguments and the results of FSDP's calls, before FSDP divides the results."""
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         self.given = input_tensor.clone()
@@ -36,7 +38,7 @@ class Recorder(ReduceScatter):
 
 
 def sharded(**options) -> nn.Module:
-    """Three FSDP modules; sizes that the ranks do not divide."""
+    """Returns three FSDP modules with sizes that are not multiples of the number of ranks."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 31), nn.ReLU(), nn.Linear(31, 7))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -63,7 +65,7 @@ def run(
     model: nn.Module,
     divide: str | None = None,
 ) -> None:
-    """Every module's gradients are this rank's slice of the virtual ranks' sum."""
+    """Asserts that every module's gradients are this rank's slice of the virtual ranks' sum."""
     made = fsdp_hook(model, spec, divide=divide, seed=3)
     assert list(made) == ["", "0", "2"]
     for one in made.values():
@@ -157,7 +159,7 @@ def refused() -> None:
 
 
 def traffic() -> None:
-    """A byte for each value that another rank keeps."""
+    """A rank sends one byte for each value that another rank stores."""
     model = sharded()
     made = fsdp_hook(model, cpd.Reduce("e4m3"))
     assert all(one.traffic is None for one in made.values())
@@ -175,9 +177,11 @@ def traffic() -> None:
 
 
 def converted_layers_in_mixed_precision() -> None:
-    """A converted layer casts the weight that FSDP2 gives it, in bfloat16: three training steps
-    have the bits of a model that is cast by hand. All ranks have one batch, so that the mean of
-    their gradients, formed in float32, is each of them."""
+    """Steps of converted layers under FSDP2 in bfloat16 have the bits of a model cast by hand.
+
+    A layer casts the bfloat16 weight that FSDP2 passes to it. All ranks have one batch, so the mean
+    of their gradients, computed in float32, equals each gradient.
+    """
     for recipe in ("te-current", "mxfp8"):
         torch.manual_seed(0)
         master = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32))
@@ -218,7 +222,7 @@ CASES = [
 
 
 def run_all(comm: Communicator) -> dict[str, str]:
-    """Returns the failures of each case on this rank; empty if there are none."""
+    """Returns the failure of each case on this rank; the text is empty for a case that passed."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what ranks do that share a GPU (test_comm_gpu.py)."""
+"""Runs the ranks of tests in which ranks share a GPU (test_comm_gpu.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def on_cpu(layers: list[Any]) -> list[Any]:
 
 
 def reduce(comm: Any) -> list[str]:
-    """The specs whose sums have not the virtual ranks' bits."""
+    """Returns the specs whose sums do not have the bits of virtual ranks."""
     wrong = []
     for index in range(0, 24, 3):
         spec, step = comm_cases.spec_at(comm.size, index)

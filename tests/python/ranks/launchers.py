@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts two processes of a command as a user does, with the settings that mpirun needs here."""
+"""Starts two processes of a command as a user does, with the options that mpirun needs here."""
 
 import sys
 
-# Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
+# These are not the options in spawn.py, because in recovery mode mpirun's exit status is always 0.
 MPI_SETTINGS = {
     "TERM": "dumb",  # mpirun gives its ranks a terminal
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are lost before a communicator exists: what each survivor says, and when.
+"""Tests ranks that are lost before a communicator exists: which error each survivor gets, and when.
 
-    python tests/python/ranks/lost_before.py [TRIALS]
-
-prints a table of so many trials (20) over MPI and over gloo. `trial` is one, for the tests."""
+`python tests/python/ranks/lost_before.py [TRIALS]` prints a table of TRIALS trials (default 20)
+over MPI and over gloo. Tests call `trial`.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +24,38 @@ from spawn import spawn_ranks
 
 WORLD = 4
 TIMEOUT = 4.0
-"""An idle machine's seconds until a rank is lost."""
+"""The seconds until a rank is lost, on an idle machine."""
 PATIENCE = 3
-"""How many times a trial runs at most, each with three times the timeout of the one before."""
+"""The most attempts of a trial. Each attempt has three times the timeout of the previous one."""
 ROOM = 60.0
-"""An idle machine's seconds past the timeout after which a survivor counts as hanging."""
+"""Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
     "mpi": ("at once", "in MPI", "subgroup"),
     "gloo": ("at once", "connecting", "subgroup"),
 }
-"""The place at which the victim is lost. It has done nothing yet; or MPI, which the program itself
-has started, has all ranks; or it connects, and other ranks know of it; or it is about to make a
-subgroup of the ranks that another loss has left."""
+"""The moments at which the victim is lost.
+
+Either it has done nothing yet. Or the program has started MPI, and all ranks are in MPI. Or it is
+connecting, and other ranks know it. Or it is about to make a subgroup of the ranks that remain
+after another loss.
+"""
 KINDS = ("kill", "stop", "exit")
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The lowest and the highest port that the kernel gives to outgoing connections."""
+"""The file with the lowest and the highest port that the kernel gives to outgoing connections."""
 
 
 def end(kind: str) -> None:
-    """How a rank is lost."""
+    """Ends or stops this process: by exit, SIGKILL or SIGSTOP."""
     if kind == "exit":
         os._exit(0)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
 def free_port() -> int:
-    """Returns a port on which nobody listens, below the ports of outgoing connections: the kernel
-    may give one of those to another program before the rank that is to listen has begun."""
+    """Returns a free port below the ports of outgoing connections.
+
+    The kernel could give a port of outgoing connections to another program before the rank listens.
+    """
     lowest = int(OUTGOING.read_text().split()[0]) if OUTGOING.exists() else 32768
     for port in random.sample(range(10_000, lowest), 100):
         with contextlib.suppress(OSError), socket.socket() as one:
@@ -60,21 +65,21 @@ def free_port() -> int:
 
 
 def start_mpi() -> None:
-    """Starts MPI in the way of a program that uses MPI itself."""
+    """Starts MPI as a program does that uses MPI itself."""
     mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
     multiple = 3
     mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))
 
 
 def end_while_connecting(kind: str) -> None:
-    """Instead of connecting by gloo."""
+    """Makes this rank end at the moment when it would connect by gloo."""
     from torch.distributed import distributed_c10d as c10d
 
     c10d.ProcessGroupGloo = lambda *_: end(kind)
 
 
 def heard(make: Callable[[], Any]) -> dict[str, Any]:
-    """Returns the error that a survivor receives."""
+    """Returns the error that a call raises on a survivor, with its time."""
     begin = time.monotonic()
     try:
         make()
@@ -91,7 +96,7 @@ def heard(make: Callable[[], Any]) -> dict[str, Any]:
 def rank_of_trial(
     rank: int, connect: Callable[[], Any], way: str, kind: str, victims: list[int]
 ) -> dict[str, Any]:
-    """One rank's part; the last of `victims` is the one that the others are asked about."""
+    """Runs one rank. If there are two `victims`, the other ranks are asked about the last one."""
     if way == "subgroup":
         return rank_of_subgroup(rank, connect(), kind, victims)
     if way == "in MPI":
@@ -105,7 +110,10 @@ def rank_of_trial(
 
 
 def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dict[str, Any]:
-    """A second rank is lost before a subgroup without the first; a group without both works."""
+    """Loses a second rank before a subgroup without the first exists.
+
+    A group without both then works.
+    """
     comm.barrier()
     if rank == victims[0]:
         end(kind)
@@ -120,16 +128,16 @@ def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dic
 
 
 def victims_of(way: str, number: int) -> list[int]:
-    """Returns the victims from all places, rank 0 included."""
+    """Returns the victims of trial `number`; the numbers cover all ranks, rank 0 included."""
     first = number % WORLD
     return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
 
 
 def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, dict[str, Any]]:
-    """Returns what each survivor said, and under "limit" the seconds within which it had to.
+    """Returns each survivor's error, and as "limit" the seconds within which it had to occur.
 
-    Runs again where the victim outlived the timeout: on a busy machine it may not have got so far
-    as to be lost.
+    Runs again if the victim outlived the timeout, because a busy machine may not have reached the
+    moment of the loss.
     """
     for attempt in range(PATIENCE):
         timeout = scaled(TIMEOUT) * 3**attempt
@@ -153,13 +161,12 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Returns whether a survivor heard of every rank, the victim too, that it had given up
-    waiting."""
+    """Returns True if a survivor reports that every rank, the victim included, gave up waiting."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 
 def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
-    """(way, kind, victims) of so many trials."""
+    """Returns (way, kind, victims) for each of `count` trials."""
     ways = WAYS[transport]
     return [
         (way, KINDS[n // len(ways) % len(KINDS)], victims_of(way, n))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what ranks of DistributedDataParallel do, which spawn.py starts (test_virtual_nodes.py)."""
+"""Runs ranks of DistributedDataParallel for test_virtual_nodes.py; spawn.py starts them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from node_cases import (
 
 
 def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
-    """This rank's weights, and rank 0's buffers, after some steps."""
+    """Returns the hash of this rank's weights and of rank 0's buffers after some steps."""
     torch.manual_seed(0)
     unused = case.get("unused", False)
     model = model_of(case)
@@ -60,7 +60,7 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
 
 
 def traffic_of(comm: Communicator) -> str:
-    """The hook's traffic after each of two backward passes, but for the seconds."""
+    """Returns the hook's traffic after each of two backward passes, without the seconds."""
     ddp = DistributedDataParallel(classifier())
     state, hook = cpd.ddp_hook(cpd.Reduce("e4m3"), comm, model=ddp)
     ddp.register_comm_hook(state, hook)
@@ -75,7 +75,7 @@ def traffic_of(comm: Communicator) -> str:
 
 
 def run_ranks(comm: Communicator) -> dict[str, str]:
-    """The hash of each case on this rank, or what went wrong."""
+    """Returns the hash of each case on this rank, or its error."""
     torch.set_num_threads(1)
     told = {"traffic": traffic_of(comm)}
     for name, case in DDP_CASES.items():

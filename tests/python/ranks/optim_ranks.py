@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of optimizers of sharded parameters (test_optim.py)."""
+"""Runs each rank of the tests of optimizers with sharded parameters (test_optim.py)."""
 
 import copy
 import traceback
@@ -88,7 +88,7 @@ def _check(make) -> None:
 
 
 def _saved_and_loaded(make, model: nn.Module, optimizer):
-    """A new optimizer, by way of torch's distributed checkpoints."""
+    """Returns a new optimizer that loads the old one's state as a distributed checkpoint."""
     held = states.get_optimizer_state_dict(model, optimizer)
     weights = [p.detach().clone() for p in model.parameters()]
     made = make(model.parameters())
@@ -99,7 +99,7 @@ def _saved_and_loaded(make, model: nn.Module, optimizer):
 
 
 def _check_columns() -> None:
-    """Random bits of parts that do not lie together."""
+    """Shards that are not contiguous in the tensor get the random bits of their own values."""
     x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
     spec = cpd.Cast("e5m2", rounding="stochastic")
     wanted = cpd.cast(x, "e5m2 stochastic", seed=3, stream=4)
@@ -121,7 +121,7 @@ def _check_lars() -> None:
 
 
 def _check_scaler() -> None:
-    """All ranks leave out a step for one rank's infinity."""
+    """If one rank has an infinite gradient, all ranks skip the step."""
     whole, sharded = _models()
     scaler, sgd = LossScaler(4.0), torch.optim.SGD(sharded.parameters(), lr=1.0)
     _give_gradients(whole, sharded, 0)

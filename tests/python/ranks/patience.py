@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of time for tests: an idle machine's seconds times this machine's slowness.
+"""Time limits for tests: seconds on an idle machine, multiplied by this machine's slowness.
 
-The slowness is how many times longer than on an idle machine a program takes to start. It is
-measured again whenever a limit is asked for and the last measurement is old: other work may have
-begun since."""
+The slowness is the time that a program takes to start, relative to an idle machine. It is measured
+again when a limit is requested and the last measurement is old, because other work may have begun.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import sys
 import time
 
 NAME = "CPD_TEST_SLOWNESS"
-"""The environment variable that holds the last measurement, and when it was made: child processes
-read it."""
+"""The environment variable with the last measurement and its time; child processes read it."""
 IDLE = 0.25
-"""Seconds in which an interpreter starts, imports the package and ends, on an idle machine."""
+"""The seconds in which an interpreter starts, imports the package and ends, on an idle machine."""
 FRESH = 20.0
-"""Seconds for which a measurement holds."""
+"""The seconds for which a measurement is valid."""
 
 
 def slowness() -> float:
-    """Returns 1 on an idle machine, 3 where a program takes three times as long to start."""
+    """Returns 1 on an idle machine, 3 if a program takes three times as long to start."""
     value, _, when = os.environ.get(NAME, "").partition("@")
     if not when or not 0 <= time.time() - float(when) < FRESH:
         value = str(max(1.0, _start() / IDLE))
@@ -31,12 +30,12 @@ def slowness() -> float:
 
 
 def scaled(seconds: float) -> float:
-    """Returns the limit that this machine keeps where an idle one keeps `seconds`."""
+    """Returns this machine's limit for work that takes at most `seconds` on an idle machine."""
     return seconds * slowness()
 
 
 def _start() -> float:
-    """Returns the seconds of the second of two starts: the first may wait for a disk."""
+    """Returns the seconds of the second of two starts; the first may wait for a disk."""
     command = [sys.executable, "-c", "import cpd"]
     subprocess.run(command, check=True)
     begin = time.perf_counter()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers dot products as `cpd.hardware.probe.Command` asks for them: an accumulator's sums. Needs
-tf32 operands and an addend. `probe_server.py ACC [IN OUT]`."""
+"""Answers requests of `cpd.hardware.probe.Command` for dot products, with an accumulator's sums.
+
+The accumulator must support tf32 operands and an addend. Usage: `probe_server.py ACC [IN OUT]`.
+"""
 
 import sys
 from pathlib import Path

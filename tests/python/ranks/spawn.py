@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as processes, for tests: `spawn_ranks` starts them under mpirun, or forks them around
-a gloo group, and gives back what each returned."""
+"""Runs ranks as processes, for tests.
+
+`spawn_ranks` starts the ranks under mpirun, or forks them around a gloo group, and returns each
+rank's result.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,14 @@ _MPI_SETTINGS = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers forbid it, loudly
 }
 _START = 60.0
-"""An idle machine's seconds until MPI has started, however short the communicators' timeout."""
+"""The seconds until MPI has started, on an idle machine.
+
+Communicators' timeouts do not include it.
+"""
 
 
 _RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1"}
-"""The death of one rank does not end the others; mpirun's exit status is 0 whatever they do."""
+"""mpirun's options with which a dead rank does not end other ranks. The exit status is always 0."""
 
 
 @dataclass
@@ -48,12 +54,12 @@ class Spawned:
     result: Any
     """The function's result; None if it did not return."""
     ended: bool
-    """True if its process came to an end by itself."""
+    """True if the rank's process ended by itself."""
 
 
 @functools.cache
 def _missing(transport: str) -> str:
-    """Why a transport cannot be used here; empty where it can."""
+    """Returns the reason why a transport is not available here; empty if it is available."""
     if transport == "gloo":
         try:
             import torch.distributed as dist
@@ -99,13 +105,24 @@ def spawn_ranks(
     victims: tuple[int, ...] = (),
     connects: bool = True,
 ) -> list[Spawned]:
-    """Runs `module:function`(comm, *arguments) on `world` ranks; arguments and result go through
-    json. With connects=False the function gets (rank, connect, *arguments): connect() makes the
-    communicator; all processes are there by then, torch's group too, but MPI has not been started.
-    `timeout` and `chunk`: the communicators'; None: 30 s of an idle machine. `victims` may die or
-    stop: they are killed when all others have ended. Skips the test where there is no such
-    transport, fails it where another rank raises, or does not end within `limit` seconds, or ends
-    badly (under MPI that is not seen where there are victims)."""
+    """Runs `module:function`(comm, *arguments) on `world` ranks and returns each rank's outcome.
+
+    Skips the test if the transport is not available. Fails the test if a rank that is not a victim
+    raises, does not end within `limit`, or ends with an error. Under MPI with victims, an error
+    status is not detected.
+
+    Args:
+        transport: "mpi" or "gloo".
+        world: the number of ranks.
+        function: the function, as `module:function`.
+        arguments: further arguments, which are passed as JSON, as is the result.
+        timeout: the timeout of the communicators in seconds; None: 30 s on an idle machine.
+        chunk: the chunk size of the communicators in bytes.
+        limit: the seconds within which all ranks must end, on an idle machine.
+        victims: ranks that may die or stop. They are killed after all other ranks have ended.
+        connects: if False, the function gets (rank, connect, *arguments), and connect() makes the
+            communicator. All processes and torch's group exist then, but MPI has not been started.
+    """
     skip_without(transport)
     with tempfile.TemporaryDirectory(prefix="cpd-ranks-") as folder:
         job = {
@@ -156,8 +173,10 @@ def _wait(
     victims: tuple[int, ...],
     limit: float,
 ) -> set[int]:
-    """Waits for the job, and kills what is left of it; the ranks whose processes ended by
-    themselves."""
+    """Waits for the job, and kills the processes that remain.
+
+    Returns the ranks whose processes ended by themselves.
+    """
     deadline = time.monotonic() + limit
     others = set(range(world)) - set(victims)
     ended: set[int] = set()
@@ -179,7 +198,7 @@ def _wait(
 
 
 def _pid(folder: Path, rank: int) -> tuple[int, str] | None:
-    """A rank's process and when that began; None before it has said so."""
+    """Returns a rank's process number and start time; None before the rank has written them."""
     try:
         number, begun = (folder / f"{rank}.pid").read_text().split()
     except (OSError, ValueError):
@@ -188,8 +207,7 @@ def _pid(folder: Path, rank: int) -> tuple[int, str] | None:
 
 
 def _begun(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty where it is no more, or waits to be
-    reaped."""
+    """Returns the start time of a process in the kernel's ticks; empty if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -234,7 +252,7 @@ def _run_rank(job: dict[str, Any], rank: int, connect: Callable[[], Any]) -> Non
 
 
 def _await_all(job: dict[str, Any], rank: int) -> None:
-    """Until every rank has come so far."""
+    """Waits until every rank has called this function."""
     folder = Path(job["folder"])
     (folder / f"{rank}.there").touch()
     while len(list(folder.glob("*.there"))) < job["world"]:
@@ -265,9 +283,11 @@ def _mpi_rank(job: dict[str, Any]) -> None:
 
 
 def _gloo_ranks(job: dict[str, Any]) -> None:
-    """Forks the ranks: torch is imported once. The store is in this process, as torchrun's agent
-    has it, so that it outlives any rank; it is made after the forks, which its threads would not
-    survive."""
+    """Forks the ranks, so that torch is imported once.
+
+    This process has the store, as torchrun's agent does, because the store must outlive every rank.
+    The store is made after the forks, because its threads would not survive a fork.
+    """
     import torch.distributed as dist
 
     importlib.import_module(job["function"].partition(":")[0])

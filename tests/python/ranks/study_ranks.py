@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group-size study on a rank of its own, for every transport (spawn.py)."""
+"""Runs the group-size study on each rank, for every transport (spawn.py starts the ranks)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group_sizes(world: int) -> list[int]:
 
 
 def as_json(table: dict[int, Any]) -> list[Any]:
-    """Exactly: Python's floats survive json."""
+    """Returns a table as JSON, without loss: Python's floats survive JSON exactly."""
     return [
         [size, [dataclasses.asdict(one) for one in (row if isinstance(row, list) else [row])]]
         for size, row in table.items()
@@ -41,7 +41,7 @@ def as_json(table: dict[int, Any]) -> list[Any]:
 
 
 def tables(comm: Communicator) -> list[Any]:
-    """Returns what each rank finds, with its own layers alone."""
+    """Returns the tables that a rank computes with its own layers alone."""
     layers = layers_of(comm.rank)
     sizes = group_sizes(comm.size)
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what each rank does in the tests of training over processes (test_train_ranks.py)."""
+"""Runs each rank of the tests of training over processes (test_train_ranks.py)."""
 
 import json
 
@@ -12,7 +12,7 @@ def options_of(run: dict) -> TrainOptions:
 
 
 def told(result: TrainResult) -> dict:
-    """All that a run tells, as JSON gives it back."""
+    """Returns all results of a training as JSON reads them back."""
     layers = [vars(layer) for layer in result.layers]
     gradients = [[layer.flatten().tolist() for layer in node] for node in result.last_gradients]
     summary = {

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.study.cost` against what really moves, over random all-reduces: every kind of format and
-codec, accumulator, order and exchange, sizes that nothing divides, small chunks, NaN."""
+"""Tests that `cpd.study.cost` predicts the bytes that random all-reduces really move.
+
+The all-reduces have every kind of format, codec, accumulator, order and exchange, odd sizes, small
+chunks, and NaN.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ ACCUMULATORS = [
 
 
 def random_spec(rng: random.Random, world: int) -> cpd.Reduce:
-    """An all-reduce of which nothing excludes another."""
+    """Returns a random all-reduce of `world` ranks whose options are compatible."""
     while True:
         compressed = rng.random() < 0.5
         given: dict[str, Any] = {
@@ -70,7 +73,7 @@ def random_shape(rng: random.Random) -> tuple[int, ...]:
 def random_layers(
     rng: random.Random, world: int, shapes: list[tuple[int, ...]]
 ) -> list[list[np.ndarray]]:
-    """Returns what each rank gives."""
+    """Returns the random layers that each rank contributes."""
     draw = np.random.default_rng(rng.randrange(2**32))
     scale = 2.0 ** rng.choice([-20, -3, 0, 1, 2, 4, 10, 40, 94])
     most = 2.0**95
@@ -85,20 +88,22 @@ def random_layers(
 
 
 def largest_of(ranks: list[list[np.ndarray]]) -> list[float]:
-    """Of each layer, all ranks together; NaN where one is."""
+    """Returns the largest magnitude of each layer over all ranks; NaN if a value is NaN."""
     return [float(np.abs(np.stack(same)).max(initial=0)) for same in zip(*ranks, strict=True)]
 
 
 def moved_by(comm: cpd.comm.Communicator, layers: list[np.ndarray], spec: cpd.Reduce) -> Any:
-    """Returns what this rank moved."""
+    """Returns the traffic that an all-reduce reported for this rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return comm.all_reduce(layers, spec, step=0, report=True)[1].traffic
 
 
 def differences(seed: int, count: int) -> tuple[list[Any], int]:
-    """Of so many random all-reduces those whose bytes are not as `cost` says, and how many of them
-    are said to be exact."""
+    """Makes `count` random all-reduces and returns the ones whose bytes differ from `cost`.
+
+    Also returns how many of the predictions claim to be exact.
+    """
     rng = random.Random(seed)
     world, chunk = rng.choice([1, 2, 3, 4, 5, 7]), rng.choice([256, 512, 1 << 20])
     wrong: list[Any] = []
@@ -186,7 +191,7 @@ def test_ranks_are_a_sequence(per_rank) -> None:
 
 
 def test_sums_that_overflow_a_result_without_nan() -> None:
-    """top_k's sums travel in `result`; in binary32 where that has no code for NaN."""
+    """Sums of top_k have the format `result`, or binary32 if that format has no code for NaN."""
     layers = [[np.full(9, 2.0**40 * sign, np.float32)] for sign in (1, -1, 1)]
     spec = cpd.Reduce("top_k 0.5 e4m3", result="e3m0")
     with cpd.comm.local(3) as group:
@@ -210,7 +215,10 @@ def test_nonsense(sizes: Any, largest: Any, error: type[Exception], told: str) -
 
 
 def test_owners_of_small_layers_take_turns():
-    """A thousand layers of one bucket each: no rank owns more than 16 of them, of 64 ranks."""
+    """Ranks take turns as owners of small layers.
+
+    Each of 1,000 layers is one bucket, so each of 64 ranks owns at most 16 layers.
+    """
     spec = cpd.Reduce("qsgd bits=4 bucket=512")
     sent = [cpd.study.cost(spec, 64, [257] * 1000, rank=rank).bytes_sent for rank in range(64)]
     bucket = 4 + math.ceil(257 * 4 / 8)  # a norm and codes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients from files: every supported kind, and the errors of hostile and broken files."""
+"""Tests that gradients load from every supported kind of file, and errors of broken files."""
 
 import io
 import json
@@ -25,7 +25,7 @@ X = np.arange(24, dtype=np.float32).reshape(4, 3, 2) / 8
 
 
 def check(path: Path, names, arrays) -> None:
-    """The file gives these layers, [rank] first."""
+    """Asserts that the file gives these layers; the first dimension of an array counts ranks."""
     loaded = load_gradients(path)
     assert loaded.names == names
     for index, array in enumerate(arrays):
@@ -52,7 +52,7 @@ def test_compressed_npz(tmp_path):
     ("dtype", "way_out"), [("V2", "view(ml_dtypes.bfloat16)"), ("V1", "any 8-bit type")]
 )
 def test_types_that_numpy_cannot_name(tmp_path, capsys, dtype, way_out):
-    """np.savez stores bfloat16 and 8-bit floats without their type."""
+    """A file in which np.savez stored bfloat16 or 8-bit floats, without a type, is refused."""
     path = tmp_path / "g.npz"
     np.savez(path, w=np.zeros((4, 8), dtype))
     with pytest.raises(ValueError, match="ml_dtypes") as caught:
@@ -140,7 +140,7 @@ def test_binary64_keeps_subnormals_where_the_program_flushes_them(tmp_path):
 
 
 class Marks:
-    """Unpickled as code would be: leaves a file behind."""
+    """An object that creates a file if a program unpickles the object."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +156,7 @@ def npy(array) -> bytes:
 
 
 def header(text: str, version: bytes = b"\x01\x00") -> bytes:
-    """A .npy file of that header alone."""
+    """Returns the bytes of a .npy file with this header and no values."""
     text += "\n"
     length = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text))
     return b"\x93NUMPY" + version + length + text.encode("latin1")
@@ -179,7 +179,7 @@ def twice() -> bytes:
 
 
 def patched(content: bytes, what: bytes, offset: int, value: bytes) -> bytes:
-    """`content` with `value` at `offset` after each `what`."""
+    """Returns `content` with `value` written `offset` bytes after the start of each `what`."""
     changed = bytearray(content)
     at = changed.find(what)
     while at >= 0:
@@ -280,7 +280,7 @@ def itself() -> bytes:
 
 
 def doubling() -> bytes:
-    """2^40 names for one tensor."""
+    """Returns a file in which one tensor has 2^21 names, through nested dictionaries."""
     level: dict = {"x": A}
     for _ in range(20):
         level = {"a": level, "b": level}
@@ -353,7 +353,7 @@ TEXTS = {
     (".pt", "terabytes that are one value"): "'a' repeats its values, (2, 1099511627776) of them",
     (".pt", "itself"): "'a' in it occurs in another place too",
 }
-"""The errors of wrong files, by ending and name."""
+"""The error for each wrong file, by the file's ending and name."""
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ TEXTS = {
     ],
 )
 def test_a_bad_file_gives_one_line(tmp_path, capsys, suffix, name, content):
-    """The line says what is wrong with the file."""
+    """The command prints one line, which says what is wrong with the file."""
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"bad\.") as error:
@@ -386,7 +386,7 @@ def test_a_bad_file_gives_one_line(tmp_path, capsys, suffix, name, content):
 
 
 def nested(depth):
-    """A tensor within so many dictionaries of long names."""
+    """Returns a tensor inside `depth` nested dictionaries with long names."""
     return torch.ones(2, 3) if depth == 0 else {"x" * 100: nested(depth - 1)}
 
 
@@ -415,7 +415,7 @@ def test_sizes_that_no_machine_holds(tmp_path, monkeypatch):
 
 
 def test_other_things_that_gradients_cannot_be(tmp_path):
-    """Ranks with other layers, values of binary64, a file that cannot be written, layers."""
+    """Different layers by rank, binary64 values and unwritable files raise errors."""
     path = tmp_path / "bad.npz"
     np.savez(path, **{"rank0/x": X[0], "rank1/y": X[0]})
     with pytest.raises(ValueError, match="rank 1 does not hold the same layers as rank 0"):
@@ -452,7 +452,7 @@ def test_nothing_in_a_file_is_executed(tmp_path, capsys, suffix):
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
 def test_every_cut_and_many_flips(tmp_path, suffix):
-    """Any other content either gives gradients or a ValueError that names the file."""
+    """A cut or changed file gives gradients or raises a ValueError that names the file."""
     path = tmp_path / f"g{suffix}"
     if suffix == ".npy":
         np.save(path, X)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells here, over processes, as a cluster's jobs: the same results from all."""
+"""Tests that measurements in this process, in processes and in cluster jobs have equal results."""
 
 import functools
 import os
@@ -64,7 +64,7 @@ def test_wrong_choices(jobs, cluster, folder, what):
     ],
 )
 def test_lokys_thread_ends_by_a_key_error(monkeypatch, name, error, is_reported):
-    """Only this error is harmless and not reported."""
+    """A KeyError that ends loky's thread is not reported; all other errors are reported."""
     reported = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines and networks as data: names, files, texts, and what is wrong with them."""
+"""Tests machines and networks given as names, files and texts, and the errors of invalid ones."""
 
 import math
 import pickle
@@ -192,7 +192,7 @@ def test_machines_are_values():
 
 
 def test_levels_of_files_of_older_versions(tmp_path):
-    """A port within a host counts where no table `between` replaces the link."""
+    """In files of older versions, `port` within a host applies only without a table `between`."""
     path = tmp_path / "old.toml"
     path.write_text("within = { alpha = 0, bandwidth = 8, port = 2 }\n")
     assert Machine(path).port == 2.0

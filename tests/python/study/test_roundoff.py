@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients in files, and `cpd roundoff`."""
+"""Tests gradients in files, and the command `cpd roundoff`."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ from patience import scaled  # noqa: E402
 
 RANKS = 12
 DEFAULT = Machine(alpha=10 / 1e6, beta=10 * 1e9 / 8)
-"""The machine of `--recommend`, unless it is given."""
+"""The machine that `--recommend` assumes without `--machine`."""
 
 
 @pytest.fixture
@@ -129,8 +129,7 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, text):
 
 
 def test_error_is_equation_5(tmp_path, per_rank):
-    """The error equals a direct computation for one node, for which values are only rounded, not
-    summed."""
+    """For one node, whose values are only rounded, the error equals Eq. 5 computed directly."""
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     x = per_rank[0][0].clone()
     x[0, 0] = 0
@@ -398,7 +397,7 @@ def test_plot(tmp_path, saved, suffix):
 
 
 def test_plot_without_error(tmp_path):
-    """Sums that are exact have no place on a logarithmic axis."""
+    """Exact sums, whose error 0 has no place on a logarithmic axis, still give a plot."""
     pytest.importorskip("matplotlib")
     save_gradients(tmp_path / "g.npz", ["a"], [[torch.ones(100)]] * 2)
     words = ["--gradients", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "p.svg")]
@@ -458,8 +457,10 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
 
 
 def in_a_process(*words, terminal=False):
-    """Runs `cpd roundoff WORDS` and returns its standard output and error. In a terminal the first
-    text holds both."""
+    """Runs `cpd roundoff WORDS` in a process and returns its standard output and error.
+
+    In a terminal, the first text holds both.
+    """
     command = [sys.executable, "-m", "cpd", "roundoff", *words]
     if terminal:
         command = ["script", "-qec", shlex.join(command), "/dev/null"]

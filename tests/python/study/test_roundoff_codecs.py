@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd roundoff` of codecs and scaled formats, and recommendations in any order of the ranks."""
+"""Tests `cpd roundoff` and its recommendations for codecs and scaled formats."""
 
 import json
 
@@ -25,7 +25,10 @@ def normal_file(tmp_path):
 
 @pytest.mark.parametrize("wire", ["qsgd", "one_bit bucket=64", "int8_rows", "terngrad", "e4m3"])
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
-    """They cannot hop, so exchange owner is modeled; bytes and times are columns."""
+    """For codecs, which cannot encode partial sums, the exchange `owner` is modeled.
+
+    The table has columns for bytes and times.
+    """
     out = tmp_path / "table.json"
     arguments = [
         "--gradients",
@@ -49,7 +52,7 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
 
 
 def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
-    """A codec's sums cannot hop: every group size has the error, steps and time of `owner`."""
+    """For a codec, every group size has the error, steps and time of the exchange `owner`."""
     arguments = ["roundoff", "--gradients", str(normal_file), "--recommend", "--no-baselines"]
     assert main([*arguments, "--reduce", "int4", "--group-sizes", "2,4,8"]) == 0
     printed = capsys.readouterr().out
@@ -98,7 +101,7 @@ def test_what_is_fed_back_is_measured_over_steps(wire):
 
 
 def test_rows_count_over_real_ranks():
-    """Layers keep their shapes between processes."""
+    """Layers keep their two dimensions when processes exchange them."""
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=(16, 8)).astype(np.float32) * 2.0**rank] for rank in range(3)]
     spec = cpd.Reduce("int8_rows")
@@ -120,7 +123,7 @@ def test_everything_lost_is_a_warning(tmp_path, capsys):
 
 
 def heavy_ranks(seed, world=64):
-    """Few large values among many small ones: sums in other orders lose other values."""
+    """Returns layers with few large and many small values, whose sums depend on the order."""
     draw = np.random.default_rng(seed)
     return [[draw.standard_t(2.5, 600).astype(np.float32)] for _ in range(world)]
 
@@ -156,7 +159,7 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """The choice that is always least always wins; choices that differ by chance are a tie."""
+    """The choice with the least error in every resample wins; a difference by chance is a tie."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
@@ -170,7 +173,10 @@ def test_resamples():
 
 
 def test_a_tie_is_printed(tmp_path, capsys):
-    """Sums in fp32 of values that e4m3 has lost already: group sizes differ by chance alone."""
+    """A recommendation prints a tie if group sizes differ only by chance.
+
+    Here e5m6 sums values that e4m3 has already rounded coarsely.
+    """
     draw = np.random.default_rng(0)
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     np.savez(path, a=draw.normal(size=(8, 4000)).astype("f4"))
@@ -188,7 +194,7 @@ def test_a_tie_is_printed(tmp_path, capsys):
 
 @pytest.fixture
 def huge_file(tmp_path):
-    """Gradients beyond the range of e4m3."""
+    """Writes a file of gradients beyond the range of e4m3."""
     path = tmp_path / "huge.npy"
     np.save(path, np.random.default_rng(0).normal(size=(8, 40)).astype("f4") * np.float32(1e30))
     return path
@@ -196,7 +202,7 @@ def huge_file(tmp_path):
 
 @pytest.mark.parametrize("values", [1, 100])
 def test_a_sum_without_finite_values_has_an_infinite_roundoff(values):
-    """Inf is as far from each reference as can be, and NaN inputs have no reference."""
+    """A sum without finite values has an infinite round-off; so has the sum of NaN inputs."""
     for value in (1e30, np.nan):
         ranks = [[np.full(values, value, np.float32)] for _ in range(4)]
         row = cpd.study.roundoff(ranks, "e4m3", [2])[2]
@@ -228,7 +234,7 @@ def test_a_lost_sum_is_a_dash_and_no_advice(huge_file, tmp_path, capsys):
 
 
 def test_a_lost_sum_is_not_on_the_front_of_costs(huge_file, capsys):
-    """e4m3 without APS is the fastest, and of no use."""
+    """e4m3 without APS is the fastest choice, but its sums are lost, so it is not on the front."""
     words = ["cost", "--gradients", str(huge_file), "--compute", "0.1", "--ranks", "8"]
     assert main([*words, "--reduce", "e4m3,e4m3 aps,fp32", "--json", "-"]) == 0
     printed = capsys.readouterr()
@@ -267,7 +273,10 @@ def test_inputs_that_are_not_finite_are_not_the_formats_fault(tmp_path, capsys):
 @pytest.mark.parametrize("wire", ["qsgd", "top_k 0.1", "terngrad exchange=gather", "mxfp8", "e4m3"])
 @pytest.mark.parametrize("size", [2, 8])
 def test_steps_of_a_row_are_those_of_an_exchange_that_runs(normal_file, tmp_path, wire, size):
-    """`cpd.study.cost` counts them: of the hierarchical exchange, or of a codec's own."""
+    """The steps of a row are those that `cpd.study.cost` counts for an exchange that can run.
+
+    A format uses the hierarchical exchange or one ring, a codec its own exchange.
+    """
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", wire, "--group-sizes", str(size)]
     assert main(["roundoff", *words, "--json", str(out)]) == 0
@@ -290,7 +299,10 @@ def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
 
 
 def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
-    """1,044 values of a byte over 8 ranks: 2 · 7 messages of 131 bytes, the longest slice."""
+    """The predicted time is the slowest link's: 2 · 7 messages of 131 bytes, the longest slice.
+
+    Eight ranks sum 1,044 values of one byte.
+    """
     out = tmp_path / "table.json"
     words = ["roundoff", "--gradients", str(normal_file), "--reduce", "e4m3", "--group-sizes", "8"]
     for machine, bandwidth in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of cells: whole or missing, never another cell's."""
+"""Tests that a stored result is complete or absent, and never the result of another cell."""
 
 import json
 

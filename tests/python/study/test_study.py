@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.study`: the group-size study over real ranks, the cost model, and what they recommend."""
+"""Tests `cpd.study`: the group-size study over real ranks, the cost model, recommendations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
 
 
 def test_ranks_that_are_threads_recommend_alike() -> None:
-    """Ranks reduce in step, although a value is requested only once."""
+    """Ranks that are threads all get the same recommendation.
+
+    They reduce in step, although a value is requested only once.
+    """
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", order="ring")
@@ -74,7 +77,7 @@ def test_roundoff_refuses_group_sizes(size: int) -> None:
 
 
 def test_the_seed_of_a_call() -> None:
-    """The seed of the call is the seed of the all-reduce, over virtual and real ranks."""
+    """The `seed` of `roundoff` is the seed of the all-reduce, over virtual and real ranks."""
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(200).astype(np.float32)] for _ in range(3)]
     text = "e4m3 rounding=stochastic order=ring"
@@ -100,7 +103,7 @@ def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.Reduce:
 
 
 def test_published_steps() -> None:
-    """4 (k - 1) + 2 (p / k - 1), and 2 (p - 1) around one ring."""
+    """The steps are 4 (k - 1) + 2 (p / k - 1) in groups of k, and 2 (p - 1) in one ring."""
     assert cpd.study.cost(hierarchical(16), 128, [10_000]).steps == 74
     assert cpd.study.cost(hierarchical(16), 256, [10_000]).steps == 90
     assert cpd.study.cost(hierarchical(None), 256, [10_000]).steps == 510
@@ -154,7 +157,7 @@ def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> 
 
 
 def positive_ranks(world: int) -> list[Any]:
-    """Terms that stall long sums: groups near the root of the world lose least."""
+    """Returns positive gradients: long sums of them stall, so groups near √`world` lose least."""
     rng = np.random.default_rng(1)
     return [[rng.random(300, np.float32), rng.random((2, 40), np.float32)] for _ in range(world)]
 
@@ -185,8 +188,10 @@ def test_recommend() -> None:
 
 
 def test_recommend_by_what_counts() -> None:
-    """Dear steps want groups near the square root, of those that take as many the one that loses
-    less; dear bytes want one ring."""
+    """If steps are expensive, a group near √ranks is fastest; if bytes are expensive, one ring is.
+
+    Of group sizes with equally many steps, the more exact one is recommended.
+    """
     ranks = positive_ranks(16)
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], "alpha=1 beta=1e30")
@@ -202,7 +207,10 @@ def test_recommend_by_what_counts() -> None:
 
 
 def test_recommend_avoids_what_overflows() -> None:
-    """Sums of 200 and 200 are infinite in (4,3): which order of the ranks has fewest of them."""
+    """The recommendation is the group size with the fewest infinite sums.
+
+    A sum of 200 and 200 is infinite in (4,3), so the order of the ranks decides the number.
+    """
     ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
     spec = cpd.Reduce("e4m3", order="ring")
     best = cpd.study.recommend(ranks, spec, [2, 3, 6], MACHINE)
@@ -214,8 +222,7 @@ def test_recommend_avoids_what_overflows() -> None:
 
 
 def test_recommend_counts_owner_in() -> None:
-    """If a step costs nothing, the exchange `owner` moves the fewest bytes, and any group size is
-    possible."""
+    """If steps cost nothing, the exchange `owner` is fastest, with any group size."""
     ranks = positive_ranks(64)
     spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(ranks, spec, [2, 8, 32], "alpha=0 beta=1e9")
@@ -231,8 +238,10 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
-    """By Eq. 5, gradients of the same kind lead to different recommendations, because a few tiny
-    references decide."""
+    """Gradients of one distribution give one recommendation; Eq. 5 would give several.
+
+    In Eq. 5, a few tiny references decide.
+    """
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
     named, by_equation_5 = set(), set()
@@ -248,7 +257,10 @@ def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
 
 
 def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
-    """Sums of one value: the order does not matter but for chance, so the fastest is named."""
+    """If group sizes differ only by chance, the fastest one is recommended.
+
+    In this sum only the rounding of contributions loses bits, whatever the order.
+    """
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", accumulator="fp32", order="ring", result="fp32")
@@ -259,7 +271,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
 
 
 def test_the_spread_is_how_far_draws_differ() -> None:
-    """The standard error of one draw is compared with the spread of 40 draws of the same kind."""
+    """The estimated standard error equals the deviation over 40 random gradients, within 35 %."""
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     found = [Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)]
     spreads = [one.spread for one in found]
@@ -276,7 +288,7 @@ def test_no_spread_of_few_values() -> None:
 
 
 def test_small_layers_fill_all_blocks() -> None:
-    """40 layers of two values each: every block gets five."""
+    """Forty layers of two values each spread over all 16 blocks, five values in each."""
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
     one = Contributions(ranks).measure(cpd.Reduce("e4m3"), 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of studies: which of several numbers is taken, signs, and what files must not hold."""
+"""Tests edge cases of studies: choices among equals, signs, and invalid values in files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from cpd.study.step_rows import step_rows
 
 
 def test_measured_costs_are_the_ranks():
-    """Rank 0 owns 2 of 5 values, the other three ranks 1 each. Rank 0 receives 3 · 2 values
-    and sends 3, then sends its 2 sums to 3 ranks and receives 3; another one receives 3 · 1, sends
-    4, and sends its sum to 3 and receives 4. In e4m3 with fp32 results sent in 4 bytes."""
+    """The predicted cost of each rank equals the traffic that the rank reports.
+
+    Rank 0 owns 2 of 5 values; the other three ranks own 1 value each. Rank 0 receives 3 · 2 values
+    and sends 3. Then it sends its 2 sums to 3 ranks and receives 3 sums. Another rank receives 3 ·
+    1 values and sends 4. Then it sends its sum to 3 ranks and receives 4 sums. Values are in e4m3,
+    sums in fp32 (4 bytes).
+    """
     per_rank = [[np.ones(5, np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", result="fp32")
     costs = [cpd.study.cost(spec, 4, [5], rank, ranks=per_rank) for rank in range(4)]
@@ -61,8 +65,7 @@ def test_ties_by_error_and_of_the_compromise_are_told_apart():
 
 
 def test_figures_of_a_codec_by_hand(monkeypatch):
-    """Errors and variances of its decoded values, by NumPy; times by a clock that stands still but
-    for the calls."""
+    """A codec's figures equal errors and variances by NumPy, and times by a fake clock."""
     x = np.float32([[0.3, -0.7, 0.2], [1.0, 0.45, -0.11]])
     wire, seeds = "qsgd bits=4 bucket=3", range(5, 9)
     figures, data = compression.measured(wire, seeds, x)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps measure the same as plain loops, however the work is divided and whichever process
-measures it. Cells are stored, reported where damaged, and continued."""
+"""Tests that sweeps give the results of plain loops, for any division of the work.
+
+Results are stored. A damaged result is reported, and an interrupted sweep continues.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +117,11 @@ def test_a_cells_recipe():
 
 
 def pairs(x, length):
-    """The dot products of a matrix, by the documented rule: its vectors in groups, each with the
-    first of the next group."""
+    """Yields the pairs of vectors whose dot products a sweep measures, by the documented rule.
+
+    The rows are cut into vectors, the vectors into groups. Each vector of a group is paired with
+    the first vector of the next group.
+    """
     terms = x.shape[1] // math.ceil(x.shape[1] / length)
     vectors = [row[i : i + terms] for row in x for i in range(0, len(row) - terms + 1, terms)]
     size = min(64, max(1, len(vectors) // 2))
@@ -129,7 +134,7 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """The losses of a matrix, in plain NumPy."""
+    """Returns the losses of a matrix in one cell, computed in plain NumPy."""
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
         error = np.float64(y) - np.float64(x)
@@ -190,7 +195,7 @@ def overflowing(x, cell):
 )
 @pytest.mark.parametrize("piece", [64, 1000, 100_000])
 def test_pieces_change_nothing_of_the_values(monkeypatch, operand, piece):
-    """However a matrix is cut: also within a row, where blocks end or where they do not."""
+    """The losses do not depend on how a matrix is cut, even within a row or a block."""
     monkeypatch.setattr(measure, "PIECE", piece)
     monkeypatch.setattr(measure, "GROUP", 4)
     for x in (normal(40, 96), normal(1, 5000), normal(7, 700)):
@@ -515,8 +520,7 @@ def test_groups_share_a_cast():
 
 
 def test_pages_of_sweeps_without_a_front(tmp_path):
-    """There is no front if every cell overflows, if nothing is lost, or if an accuracy is not a
-    number."""
+    """A page has no front if all values overflow, nothing is lost, or an accuracy is NaN."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     beyond = np.full((2, 4), 1e30, np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.study.capture`: the tensors of a model's layers, as they enter its products."""
+"""Tests `cpd.study.capture`, which stores the operands of the products in a model's layers."""
 
 from __future__ import annotations
 

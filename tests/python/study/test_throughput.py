@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a training step: by hand, and over hosts."""
+"""Tests the predicted time of a training step against times computed by hand."""
 
 import math
 
@@ -26,7 +26,10 @@ def messages(wire, ranks, text, net=EIGHT, **options):
 
 
 def test_two_ranks_by_hand():
-    """Each sends half of the layer to its owner, then its half of the sums: 16 bytes each time."""
+    """Two ranks: each sends half of the layer to its owner, then its half of the sums.
+
+    Each message has 16 bytes in fp32.
+    """
     found = messages("fp32", 2, "alpha=3 beta=8")
     assert (found.messages, found.steps, found.bytes_sent) == (2 * (3 + 16 / 8), 2, 32)
     assert messages("e4m3", 2, "alpha=3 beta=8").messages == 2 * (3 + 4 / 8)
@@ -66,8 +69,10 @@ AGREED = [
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (4, 2), (5, 3), (8, 3)])
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
-    """In step k each rank sends the agreed bytes to the rank 2^k places on. There are
-    ceil(log2(ranks)) steps."""
+    """The bytes that ranks agree on first take ceil(log2(ranks)) steps.
+
+    In step k, each rank sends the agreed bytes to the rank that is 2^k places further.
+    """
     two = Network(shapes=((8, 5), (3,)), batch=1)
     spec = cpd.Reduce(wire)
     plain = transfer_seconds(spec, Machine("alpha=3 beta=8"), ranks, two.shapes)
@@ -80,8 +85,11 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 
 
 def test_what_ranks_agree_on_first_goes_between_hosts():
-    """Six ranks are in hosts of two. One message a host leaves it for the next rank; both leave it
-    for ranks two and four places on."""
+    """The agreement of six ranks in hosts of two sends the predicted messages between hosts.
+
+    To the next rank, one message leaves each host. To ranks two and four places further, both
+    messages leave it.
+    """
     found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
@@ -91,10 +99,10 @@ def test_what_ranks_agree_on_first_goes_between_hosts():
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
-    """Real ranks' bytes besides encoded values grow by 4 a layer and step."""
+    """Real ranks send as many bytes for the agreement as predicted, 4 a layer and step."""
 
     def others(layers):
-        """The bytes of all ranks, less those of a sum that needs no scale."""
+        """Returns the bytes that all ranks send in addition to a sum without a scale."""
         x = [np.ones(3, np.float32) for _ in range(layers)]
         with cpd.comm.local(ranks) as group:
             reports = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce(wire), report=True))
@@ -119,7 +127,10 @@ def test_what_overlaps():
 
 
 def test_codec_seconds():
-    """A value is encoded 1.5 times (a contribution, a sum by half of the ranks), decoded once."""
+    """In exchange `owner` of two ranks, a value is encoded 1.5 times and decoded once.
+
+    Each contribution is encoded, and each sum by half of the ranks.
+    """
     rate = (1e-9, 2e-9)  # one, two bytes a second
     found = step_time(EIGHT, Machine("alpha=0 beta=1"), 2, "e4m3", compute=0, codec_gbps=rate)
     assert found.codec == pytest.approx(8 * 4 * (1.5 + 1 / 2))
@@ -138,7 +149,7 @@ def test_the_computation():
 
 
 def test_mean_code_lengths():
-    """A codec of variable sizes counts at its most, unless its mean is given."""
+    """A codec of variable code lengths counts with the greatest, unless its mean is given."""
     net, text = Network(shapes=((64, 512),)), "alpha=0 beta=1"
     wire = "qsgd bits=4 bucket=512 coding=elias-sparse"
     most = messages(wire, 2, text, net)
@@ -150,7 +161,7 @@ def test_mean_code_lengths():
 
 
 def test_rows_of_shapes_count():
-    """A scale of 4 bytes for each of 64 rows of 8 values, not one for all 512."""
+    """The bytes depend on a layer's shape: 64 rows have 64 scales, 512 values in a row have one."""
     text = "alpha=0 beta=1"
     by_shape = messages("int8_rows", 2, text, Network(shapes=((64, 8),)))
     assert by_shape.bytes_sent == by_shape.messages == 64 * (8 + 4)
@@ -193,8 +204,11 @@ def test_a_codec_is_timed_when_asked(monkeypatch):
 
 
 def test_a_gpu_sends_through_its_own_port():
-    """Llama-3 8B in bf16 over 512 ranks: in every step of a ring one GPU of each host sends 1/512
-    of it through 50 GB/s. Only eight GPUs at once fill the host's 400 GB/s."""
+    """A GPU sends to other hosts only through its own port, even if other ports are idle.
+
+    Llama-3 8B has bf16 gradients on 512 ranks. In every step of a ring, one GPU of each host sends
+    1/512 of them at 50 GB/s. Only eight GPUs at once use the host's 400 GB/s.
+    """
     on = Machine("nvlink-like")
     assert seconds(on, [Round(1, 1e9, across=1, within=0)]) == pytest.approx(0.02, rel=1e-3)
     assert seconds(on, [Round(1, 1e9, across=8, within=0)]) == pytest.approx(0.02, rel=1e-3)
@@ -240,7 +254,10 @@ def test_one_level_is_the_time_of_transfers(text, ranks):
 @pytest.mark.parametrize("ranks", range(2, 14))
 @pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5, 13])
 def test_where_messages_of_owner_go(ranks, per_host):
-    """Step d has all ranks send to that d places on: counted one by one."""
+    """The messages between hosts in exchange `owner` equal a count over all pairs of ranks.
+
+    In step d, every rank sends to the rank that is d places further.
+    """
     found = rounds(cpd.Reduce("fp32"), ranks, [ranks * 4], per_host=per_host)
     wanted: dict[tuple[int, int], int] = {}
     for step in range(1, ranks):
@@ -254,7 +271,7 @@ def test_where_messages_of_owner_go(ranks, per_host):
 
 
 def test_groups_of_hosts_cross_once():
-    """Groups that are hosts: only masters' messages cross, one of each host at a time."""
+    """If groups are hosts, only the groups' masters send between hosts, one message at a time."""
     spec = cpd.Reduce(HIERARCHICAL.format("fp32", 4))
     found = rounds(spec, 16, [1600], per_host=4)
     assert sum(one.steps for one in found if one.across) == 2 * (4 - 1)
@@ -267,7 +284,10 @@ def test_groups_of_hosts_cross_once():
 
 
 def test_a_hosts_link_is_shared():
-    """Four ranks on two hosts: in two of six steps both GPUs of a host send to the other host."""
+    """The GPUs of a host share its link.
+
+    Four ranks are on two hosts. In two of six steps, both GPUs of a host send to the other host.
+    """
     on = Machine(alpha=0, beta=1e30, beta_between=4, gpus=2)
     found = step_time(Network(shapes=((16,),)), on, 4, compute=0.0)
     assert found.messages == 4 * (16 / 4) + 2 * (2 * 16 / 4)
@@ -350,8 +370,11 @@ def test_more_wrong_steps():
 
 
 def test_largest_magnitudes_decide_whether_values_are_packed():
-    """e3m0 has no code for NaN: sums that may overflow travel in binary32. The ranks find out by 4
-    bytes of the layer and 4 more."""
+    """The largest magnitudes decide whether sums travel in the format or in binary32.
+
+    e3m0 has no code for NaN, so sums that may overflow travel in binary32. The ranks agree on this
+    in 8 bytes: 4 of the layer and 4 more.
+    """
     small = messages("e3m0", 2, "alpha=0 beta=1", largest=1.0)
     assert small.messages == 8 + messages("fp32", 2, "alpha=0 beta=1").messages / 8
     assert messages("e3m0", 2, "alpha=0 beta=1").messages > small.messages

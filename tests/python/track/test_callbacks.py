@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of Hugging Face's and Lightning's trainers: a training writes what a tracker measures,
-leaves the model as it was, and imports nothing that is not used."""
+"""Tests the callbacks for Hugging Face's and Lightning's trainers.
+
+A training writes what a tracker measures, leaves the model unchanged, and imports nothing unused.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def data() -> list[dict[str, torch.Tensor]]:
 
 
 class Classifier(nn.Module):
-    """A model with the interface of transformers' models: keywords give a loss and logits."""
+    """A model with the interface of transformers: takes keywords, returns a loss and logits."""
 
     def __init__(self) -> None:
         super().__init__()

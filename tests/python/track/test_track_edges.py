@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of trackers: numbers of steps, sums over reducers, and what is written once."""
+"""Tests edge cases of trackers: step numbers, sums over reducers, values that are written once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_module_is_named_where_there_are_several():
 
 
 def test_a_model_in_ddp_is_the_model_itself():
-    """The names of a model in DDP have no `module.` in front, and its coverage is found."""
+    """A model in DDP is tracked with its own names, without `module.`, and with its coverage."""
     model = nn.Sequential(nn.Linear(4, 4))
     cpd.convert(model, "mxfp8")
     wrapped = object.__new__(nn.parallel.DistributedDataParallel)

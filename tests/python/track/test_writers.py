@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the objects that become a writer, and the numbers that each receives."""
+"""Tests which objects are accepted as a writer, and which numbers each kind receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCALARS = {"reduce/bytes": 1516.0, "0/weight/amax": 0.5}
 
 
 class Calls:
-    """Records the calls of some methods."""
+    """Records the calls of the methods with these names."""
 
     def __init__(self, *methods: str) -> None:
         self.calls: list[tuple] = []
@@ -41,7 +41,7 @@ def test_what_each_kind_is_given(methods, calls):
 
 
 def test_a_run_of_wandb():
-    """The writer's steps have their own axis. So the user may log at other steps."""
+    """A wandb run gets the steps as its own axis, so the user may log at other steps."""
     given = Calls("define_metric", "log")
     writer_of(given).write(SCALARS, 7)
     *defined, logged = given.calls
@@ -71,7 +71,7 @@ def test_several_and_ones_own():
     "given", [3, "tensorboard", object(), [object()], Calls("log"), Calls("define_metric")]
 )
 def test_anything_else(given):
-    """Also an object with half the methods of a run of wandb."""
+    """Other objects raise TypeError, even an object with half of the methods of a wandb run."""
     with pytest.raises(TypeError, match=r"a writer must have write\(scalars, step\), or be a Summ"):
         writer_of(given)
 

@@ -1,1 +1,4 @@
-"""The studies of the papers: each module has the cells, tables and findings of one paper."""
+"""The studies of the papers.
+
+Each module has the measurements (cells), the tables and the judged claims of one paper.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of Han, Demmel, You: Auto-Precision Scaling for Distributed Deep Learning."""
+"""Studies of Han, Demmel, You: Auto-Precision Scaling (APS) for Distributed Deep Learning."""
 
 from __future__ import annotations
 
@@ -57,9 +57,12 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "resnet18": ({"model": "resnet18", "divide": "after"}, _RESNET),
     "resnet18 loss/N": ({"model": "resnet18", "divide": "before"}, _RESNET),
 }
-"""Options of the small and, in addition, of the full size. 'loss/N': each node's loss is divided by
-the number of nodes before the backward pass, as the authors' code does: gradients are 8 times
-smaller, and (4,3) loses more of them."""
+"""The trainings of the small size, and those that the full size adds.
+
+In a label, 'loss/N' says that each node's loss is divided by the number of nodes before the
+backward pass, as the authors' code does. With N = 8 nodes, gradients are then 8 times smaller, and
+(4,3) turns more of them into zero.
+"""
 
 
 def _cells4(size: Size, seeds: int) -> list[Cell]:
@@ -88,9 +91,10 @@ def _judge4(measured: Measured) -> list[Finding]:
 
 
 def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
-    """Judges table 4: 8 bits with APS keep fp32's accuracy, 4 bits train with APS alone.
+    """Judges table 4's claims: 8 bits with APS keep fp32's accuracy; 4 bits train with APS alone.
 
-    Without APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits.
+    Two further claims are on sums without APS: DavidNet diverges in (4,3), and ResNet-18 loses
+    accuracy in both 8-bit formats.
     """
     quote = name.split()[0]
     with_aps = [
@@ -147,7 +151,7 @@ def _judge5(measured: Measured) -> list[Finding]:
 def _with_aps(
     measured: Measured, row: str, prefix: str, metric: str, wires: tuple[str, ...]
 ) -> list[Finding]:
-    """8 bits with APS keep fp32's metric in these formats; APS improves both formats."""
+    """Judges two claims: `wires` with APS keep fp32's metric, and APS improves both formats."""
     keep = [
         keeps(measured, row, f"{prefix}{wire} with APS keeps fp32's {metric}",
               f"{{{wire} aps}} for {{fp32}}", f"{wire} aps", "fp32")
@@ -189,7 +193,12 @@ _NODES = (
         "schedule": "warmup 5 from 0.0625 steps 30 60 80",
     },
 )
-"""DavidNet, with a mean loss and without augmentation, learns in 32 steps; ResNet-18 does not."""
+"""The settings of the small size and of the full size.
+
+DavidNet learns in the 32 steps of the small size, but ResNet-18 does not.
+
+DavidNet is trained with a mean loss and without augmentation.
+"""
 _GROUPED = "order=ring group_size=16"
 _HYBRID = "hybrid: fp32, then (4,3) + APS, last layer fp32"
 _ROWS6: dict[str, dict[str, Any]] = {
@@ -204,7 +213,10 @@ _ROWS6: dict[str, dict[str, Any]] = {
     },
     _HYBRID: {"reduce": f"e4m3 aps {_GROUPED}", "last_layer_fp32": True},
 }
-"""As in the paper, the last layer is in fp32 in table 6, and in half of table 7's rows."""
+"""Table 6's rows.
+
+The last layer is summed in fp32, as in the paper; in table 7 half the rows do so.
+"""
 _GROUPS = (4, 16, 32, 64, 256)
 _ROWS8 = {
     f"({wire[1]},{wire[3]}) + APS, groups of {size}": {
@@ -355,7 +367,7 @@ def _grouped(label: str, size: int) -> str:
 
 
 def _judge9(measured: Measured) -> list[Finding]:
-    """Results of the paper's layer, the first convolution."""
+    """Judges table 9's claim by the paper's layer, the first convolution."""
     seeds = measured.seeds.get(_FIRST, 0)
     n256, n16 = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
     column = "seeds with least error"
@@ -455,7 +467,7 @@ _MOST_DRAWN = 8
 
 
 def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
-    """At most 8 of the weights, the first and the last among them, evenly through the model."""
+    """Returns at most 8 of the weights, evenly spread from the first to the last layer."""
     names = [name for name in by_layer if name.endswith("weight")]
     last, most = len(names) - 1, min(len(names), _MOST_DRAWN)
     chosen = [names[round(n * last / max(most - 1, 1))] for n in range(most)]
@@ -471,7 +483,7 @@ def _summed(layers: Any) -> dict[int, int]:
 
 
 def _quantile(of: dict[int, int], share: float) -> int:
-    """Returns the least exponent below or at which so large a share lies."""
+    """Returns the least exponent e such that a `share` of the values has exponents up to e."""
     left = share * sum(of.values())
     for exponent in sorted(of):
         left -= of[exponent]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that studies share: cells over seeds, rows of trainings."""
+"""Functions that several studies share: they list measurements and make tables of trainings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from cpd_lab.papers.study import Cell, Found, Results, Spread, Table
 def over_seeds(
     kind: str, rows: Mapping[str, Mapping[str, Any]], seeds: int, minutes: float, **shared: Any
 ) -> list[Cell]:
-    """Returns a cell for each row, by its label, and seed: `shared` options, with the row's own."""
+    """Returns a cell (one measurement) for each row and each seed 0 … seeds - 1.
+
+    `rows` maps a label to the options of one row. Those options take precedence over `shared`.
+    """
     return [
         Cell(kind, {**shared, **own, "seed": seed}, label, minutes)
         for label, own in rows.items()
@@ -22,17 +25,17 @@ def over_seeds(
 
 
 def final(result: dict[str, Any]) -> float:
-    """Returns the metric that counts, at the end."""
+    """Returns the training's main metric after the last epoch."""
     return float(result["final"])
 
 
 def lost(result: dict[str, Any]) -> float:
-    """Returns the share of nonzero gradients that became zero on the wire."""
+    """Returns the share of nonzero gradients that the all-reduce's cast turned into zero."""
     return float(result["lost"])
 
 
 def accuracy(results: Results, label: str) -> Spread | None:
-    """Returns the accuracy of a training over seeds, or None if it is not measured."""
+    """Returns the main metric of a training over seeds, or None if the training is not measured."""
     return results.spread(label, final)
 
 
@@ -46,16 +49,16 @@ def training_table(
 ) -> Table:
     """Returns a table with a row for each training.
 
-    A row has the metric in percent over seeds, the paper's value, the share lost to zero, and the
-    number of runs that diverged.
+    A row has the metric in percent over seeds, the paper's value, the share of gradients that
+    became zero, and the number of runs that diverged.
 
     Args:
         title: the table's title.
         results: the measured results.
-        labels: the rows.
-        row: of papers.toml; its quotations are the paper's values; empty: none.
+        labels: the labels of the table's rows.
+        row: the row of papers.toml that quotes the paper's values; empty if the paper states none.
         what: the head of the metric's column.
-        names: the quotation of each label, if it has another name; default None.
+        names: maps a label to the quotation's label if the two differ; default None.
 
     Returns:
         The table.
@@ -84,6 +87,6 @@ def training_table(
 
 
 def diverged(found: Sequence[Found]) -> str:
-    """'2 of 3' runs; empty where none did."""
+    """Returns how many runs diverged, such as '2 of 3'; empty if no run did."""
     count = sum(measurement.result["diverged_at"] is not None for measurement in found)
     return f"{count} of {len(found)}" if count else ""

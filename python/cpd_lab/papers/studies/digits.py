@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs where fp32 trains and where it hardly does: the demo's digits in three networks."""
+"""Compares codecs on networks that fp32 trains well and on a network that fp32 hardly trains.
+
+The networks classify the demo's images of digits.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     "6 hidden layers": {"model": "mlp", "depth": 6, "epochs": 40},
     "LeNet": {"model": "lenet", "lr": 0.02, "epochs": 20},
 }
-"""The demo's network is the second, made so deep that (4,3) loses its gradients."""
+"""The networks.
+
+The second is the demo's: it is so deep that (4,3) turns its gradients into zeros.
+"""
 _WIRES = ("fp32", *CODECS)
 _SEEDS_MINUTES = {"smoke": 0.02, "small": 0.06, "full": 0.06}
 

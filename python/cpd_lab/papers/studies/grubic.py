@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of Grubic, Tam, Alistarh, Zhang (EDBT 2018) and of QSGD (NeurIPS 2017)."""
+"""Studies of the papers of Grubic, Tam, Alistarh, Zhang (EDBT 2018) and of QSGD (NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIRES = {
     "1bitSGD": "one_bit",
     "1bitSGD* (64)": "one_bit bucket=64",
 }
-"""Section 4's settings: bits and buckets."""
+"""The bits and bucket sizes of section 4 of Grubic et al."""
 _LOW = {
     "4 bits, 2-norm": "qsgd bits=4 bucket=512 norm=2",
     "2 bits, 2-norm": "qsgd bits=2 bucket=128 norm=2",
@@ -42,7 +42,10 @@ _LOW = {
 
 
 def _wired(prefix: str, wires: Mapping[str, str], **options: Any) -> dict[str, dict[str, Any]]:
-    """Rows by wire: 99 % of the parameters stay quantized, as section 3.2.2 has it."""
+    """Returns a row for each codec of `wires`, with 99 % of the parameters quantized.
+
+    Section 3.2.2 of Grubic et al. sets this share.
+    """
     return {
         f"{prefix}{label}": {**options, "wire": wire, "quantized_share": 0.99}
         for label, wire in wires.items()
@@ -171,9 +174,9 @@ def _draw_buckets(results: Results) -> Shown:
 
 
 def _judge_buckets(measured: Measured) -> list[Finding]:
-    """Judges the paper's comparisons of buckets of QSGD with fp32.
+    """Judges the paper's comparisons of QSGD, by bucket size, with fp32.
 
-    Also of 1bitSGD* in buckets of 512 with 1bitSGD by columns.
+    It also compares 1bitSGD* in buckets of 512 with 1bitSGD by columns.
     """
     return present([
         below(measured, "grubic.bucket", "4 bits with buckets of 8192 lose more than 0.6 points",
@@ -257,7 +260,7 @@ _SENT = "MB sent by a node"
 
 
 def _draw_by_bytes(results: Results, name: str, metric: str, what: str) -> Shown:
-    """Draws a metric by the bytes that a node has sent, and their time on a link of 1 Gb/s."""
+    """Draws a metric by the bytes that a node has sent; tables the time on a link of 1 Gb/s too."""
     rows, series = [], {}
     for label in results.labels:
         first = results.of(label)[0].result
@@ -304,7 +307,7 @@ def _judge_lstm(measured: Measured) -> list[Finding]:
 
 
 def _reached(measured: Measured, bits: str) -> Finding | None:
-    """Figure 3b draws 2 bits among the losses that fall as fp32's."""
+    """Judges whether an LSTM reaches fp32's loss in these bits, as figure 3b of the paper shows."""
     a, b = measured.range(bits), measured.range("fp32")
     if a is None or b is None:
         return None
@@ -319,9 +322,10 @@ def _negative(loss: Range) -> Range:
 
 
 def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
-    """Returns whether steps can be so much faster: not if messages shrink by less.
+    """Judges whether a step can be `times` faster with these bits.
 
-    Bytes alone do not tell that they are.
+    The verdict is False if messages shrink by `times` or less. Otherwise it is None, because
+    bytes alone do not determine a step's time.
     """
     fp32, few = measured.text("fp32", _SENT), measured.text(bits, _SENT)
     if fp32 is None or few is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of Øland, Raj: Reducing Communication Overhead in Distributed Learning."""
+"""The study of Øland and Raj: Reducing Communication Overhead in Distributed Learning."""
 
 from __future__ import annotations
 
@@ -112,18 +112,21 @@ def _last(result: dict[str, Any]) -> float:
 
 
 def _epochs_to_peak(result: dict[str, Any]) -> float:
-    """Returns the first epoch whose accuracy is within half a percent of the best."""
+    """Returns the first epoch with an accuracy at most half a percentage point below the best."""
     near = _peak(result) - 0.005
     return 1.0 + next(n for n, value in enumerate(result["accuracy"]) if value >= near)
 
 
 def _mean_bits(result: dict[str, Any]) -> float:
-    """Bits a weight of the largest layer as sent, over epochs."""
+    """Returns the mean number of bits sent for each weight of the largest layer, over epochs."""
     return float(np.mean(result["bits_a_value"][_LAYERS[0]]))
 
 
 def _mean_chosen(result: dict[str, Any]) -> float | None:
-    """Bits of the bins of the largest layer, over epochs; None of a format."""
+    """Returns the mean number of bits that the codec chose for the largest layer, over epochs.
+
+    Returns None for a format, which chooses no bits.
+    """
     chosen = [bits for bits in result["bits"][_LAYERS[0]] if bits is not None]
     return float(np.mean(chosen)) if chosen else None
 
@@ -133,7 +136,7 @@ def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def _best_split(measured: Measured) -> Finding | None:
-    """Judges whether, for c + M = 10, M = 4 is above every other M."""
+    """Judges whether M = 4 gives the best accuracy of all settings with c + M = 10."""
     splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
     ranges = {m: best for m, best in splits.items() if best is not None}
     if 4 not in ranges or len(ranges) < 2:
@@ -173,7 +176,10 @@ def _bits(measured: Measured) -> Finding | None:
 
 
 def _correlation(measured: Measured) -> Finding | None:
-    """Judges the correlation of log(G + 1) and H over epochs, by layer; means over seeds."""
+    """Judges the correlation over epochs of log(G + 1) and the entropy H, for each layer.
+
+    The correlations are means over seeds.
+    """
     texts = {name: measured.text(name, _CORRELATION) for name in _LAYERS}
     correlations = {name: float(text) for name, text in texts.items() if text is not None}
     if not correlations:

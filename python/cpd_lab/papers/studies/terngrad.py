@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of Wen et al.: TernGrad (NeurIPS 2017)."""
+"""Studies of the TernGrad paper (Wen et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ pictures = Later("cpd_lab.papers.pictures")
 
 _WORKERS = (2, 4, 8, 16, 32, 64)
 _TOTAL = 64
-"""Images of a step, of all workers."""
+"""The number of images in a training step, of all workers together."""
 _ITERATIONS = 10_000
-"""Steps of a training in the paper."""
+"""The number of steps of a training in the paper."""
 
 
 # ---- figure 3: the number of workers -------------------------------------------------------------
@@ -89,10 +89,16 @@ _TABLE1: dict[str, Any] = {
     "dropout": 0.0,
     "last_layer_fp32": False,
 }
-"""Table 1's rate and epochs: 300,000 steps of 128 images, or 18,750 of 2048. Weight decay and
-dropout are not stated, and layers in floating point belong to the larger networks."""
+"""The settings of table 1: its rate, and its epochs for 300,000 steps of 128 images.
+
+They are as many images as 18,750 steps of 2048. The paper states no weight decay and no dropout.
+Only its larger networks keep layers in floating point.
+"""
 _BATCHES = {2: 64, 8: 128, 16: 128}
-"""Images of a worker: table 1's for 2 and 16 workers, table 2's for 8."""
+"""Maps the number of workers to the images of one worker in a step.
+
+Table 1 gives the values for 2 and 16 workers, table 2 the value for 8 workers.
+"""
 _WIRES = {"float": "fp32", "TernGrad": "terngrad", "TernGrad, no clip": "terngrad clip=none"}
 
 
@@ -200,7 +206,7 @@ def _bound(measured: Measured) -> Finding | None:
 
 
 _FULLY_CONNECTED = "fc3.weight"
-"""CifarNet's first fully connected layer. In the paper, fc6 is the first of AlexNet."""
+"""CifarNet's first fully connected layer; it corresponds to AlexNet's fc6 in the paper."""
 
 
 def _zeros(measured: Measured) -> Finding | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Designs formats and units, as a type checker sees it; also runs."""
+"""A program that designs formats and units. A type checker checks it, and it also runs."""
 
 from __future__ import annotations
 

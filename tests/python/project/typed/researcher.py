@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model by a recipe, as a type checker sees it; also runs."""
+"""A program that trains a small model by a recipe. A type checker checks it, and it also runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces gradients over ranks, as a type checker sees it; also runs."""
+"""A program that reduces gradients over ranks. A type checker checks it, and it also runs."""
 
 from __future__ import annotations
 
