@@ -208,15 +208,6 @@ TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
   }
 }
 
-TEST(VirtualReduce, GroupsAreAtMostTheRanks) {
-  Reduce spec;
-  spec.group_size = 3;
-  EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}})[0][0], 7);
-  EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}, {{8}}})[0][0], 15);  // 3 and 1
-  EXPECT_THROW(testing::virtual_reduce(spec, {{{1}}, {{2}}}), Error);
-  EXPECT_THROW(VirtualReduce(spec, 2, {1}), Error);
-}
-
 TEST(VirtualReduce, LossScaleIsUndone) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
