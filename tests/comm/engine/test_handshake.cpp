@@ -131,7 +131,6 @@ TEST(AllReduce, DisagreementsAreTheSameErrorEverywhere) {
 
 TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
   for (const std::int64_t differs : {-1, 1, 256}) {  // 256 leave a size's low byte as it is
-    std::vector<std::string> said(2);
     const auto fates = on_ranks(LocalTransports(2), options_of(50, 20), [&](Communicator& comm) {
       Layers x = blank({4, 300});
       if (comm.rank() == 1) x[1].resize(static_cast<std::size_t>(300 + differs));
