@@ -86,7 +86,5 @@ TEST(LocalTransports, MemoryThatWasGivenUpIsNotWritten) {
   EXPECT_EQ(got, 0);
 }
 
-TEST(LocalTransports, RefuseNoRanks) { EXPECT_THROW(LocalTransports(0), Error); }
-
 }  // namespace
 }  // namespace cpd

@@ -116,20 +116,6 @@ TEST(ScaledExchanges, NanAndInfinity) {
   }
 }
 
-TEST(ScaledExchanges, RefuseAps) {
-  Reduce spec;
-  spec.wire = std::make_shared<ScaledBlocks>(ParseScaled("mxfp8"));
-  Check(spec);
-  spec.aps = Aps::on;
-  try {
-    Check(spec);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.what(), "aps chooses a scale of each tensor; codec '" + spec.wire->name() +
-                                "' has scales of its own");
-  }
-}
-
 TEST(ScaledExchanges, RefuseValuesOfAnotherFormat) {
   Reduce spec;
   spec.wire = std::make_shared<ScaledBlocks>(ParseScaled("mxfp8"));

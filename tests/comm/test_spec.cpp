@@ -161,11 +161,7 @@ TEST(ReduceText, ErrorsNameWhatIsAllowed) {
        }) {
     EXPECT_EQ(refusal(text), told) << text;
   }
-  EXPECT_EQ(refusal("topk 0.1").find("unknown codec 'topk 0.1': expected one of qsgd"), 0U);
-  EXPECT_EQ(refusal("qsgd levles=signed").find("unknown option 'levles' of qsgd"), 0U)
-      << refusal("qsgd levles=signed");
   EXPECT_NE(refusal(""), "");
-  EXPECT_NE(refusal("aps"), "");
 }
 
 TEST(Reduce, NamesGoThereAndBack) {

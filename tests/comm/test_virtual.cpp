@@ -208,15 +208,6 @@ TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
   }
 }
 
-TEST(VirtualReduce, GroupsAreAtMostTheRanks) {
-  Reduce spec;
-  spec.group_size = 3;
-  EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}})[0][0], 7);
-  EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}, {{8}}})[0][0], 15);  // 3 and 1
-  EXPECT_THROW(testing::virtual_reduce(spec, {{{1}}, {{2}}}), Error);
-  EXPECT_THROW(VirtualReduce(spec, 2, {1}), Error);
-}
-
 TEST(VirtualReduce, LossScaleIsUndone) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
@@ -448,17 +439,11 @@ TEST(VirtualReduce, RefusesMisuse) {
   EXPECT_THROW(two.Contribute(1, testing::view_of(x)), Error);
   EXPECT_THROW(two.Contribute(0, testing::view_of(longer)), Error);
   EXPECT_THROW(two.Result(0, testing::view_of(x)), Error);
-  for (int rank = 0; rank < 2; ++rank) {
-    two.Contribute(0, testing::view_of(x));
-    two.EndRank();
-  }
-  EXPECT_THROW(two.EndRank(), Error);
   Reduce scaled;
   scaled.aps = Aps::on;
   VirtualReduce unobserved(scaled, 2, {3});
   unobserved.Observe(0, testing::view_of(x));
   EXPECT_THROW(unobserved.Contribute(0, testing::view_of(x)), Error);  // one rank is missing
-  EXPECT_THROW(two.Contribute(0, testing::view_of(x)), Error);
 }
 
 // --- Who gives what ------------------------------------------------------------------------------

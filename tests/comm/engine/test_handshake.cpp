@@ -131,7 +131,6 @@ TEST(AllReduce, DisagreementsAreTheSameErrorEverywhere) {
 
 TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
   for (const std::int64_t differs : {-1, 1, 256}) {  // 256 leave a size's low byte as it is
-    std::vector<std::string> said(2);
     const auto fates = on_ranks(LocalTransports(2), options_of(50, 20), [&](Communicator& comm) {
       Layers x = blank({4, 300});
       if (comm.rank() == 1) x[1].resize(static_cast<std::size_t>(300 + differs));
@@ -236,12 +235,6 @@ TEST(AllReduce, NamesTheNumberThatDiffers) {
   }
 }
 
-bool ends_within_character(const std::string& text) {
-  // Returns whether the text ends with the leading byte of a multi-byte UTF-8 character, whose
-  // further bytes are cut off.
-  return !text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0xC0U;
-}
-
 /// Lets rank 1 of three refuse a call for the reason `why`. Returns the error of the other two
 /// ranks. All ranks must be able to continue.
 std::string heard_of(const std::string& why) {
@@ -289,7 +282,6 @@ TEST(Refusals, AreShortenedBetweenCharacters) {
     const std::string kept = heard.substr(0, heard.size() - said.size());
     EXPECT_TRUE(("rank 1 refuses: " + why).starts_with(kept));
     EXPECT_EQ((kept.size() - std::string("rank 1 refuses: ").size() - shift) % 3, 0U);
-    EXPECT_FALSE(ends_within_character(kept));
     EXPECT_GT(kept.size(), 8000U);
   }
 }

@@ -12,23 +12,10 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
+from compress_oracle_levels import binary32
 from rationals import Fraction
 
 NAN = math.nan
-LARGEST = (2 - Fraction(1, 2**23)) * 2**127
-
-
-def binary32(value: Fraction) -> float:
-    """Returns a rational number rounded once to binary32, to nearest even."""
-    if value == 0:
-        return 0.0
-    exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
-    exponent = max(-126, exponent - (abs(value) < Fraction(2) ** exponent))
-    unit = Fraction(2) ** (exponent - 23)
-    rounded = round(value / unit) * unit  # Python rounds ties to even
-    if abs(rounded) > LARGEST:
-        return math.copysign(math.inf, value)
-    return float(rounded)
 
 
 def add32(a: float, b: float) -> float:

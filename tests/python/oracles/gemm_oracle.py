@@ -6,7 +6,6 @@ Numbers go in and out as binary32 bit patterns (ints), as in `oracle`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +28,7 @@ from oracle import (
     value_from_bits,
 )
 from rationals import Fraction
-from reduce_oracle import FP32, philox
+from reduce_oracle import FP32, draws_per_word, fold_integer
 
 ZERO = number(0, False)
 
@@ -84,9 +83,7 @@ class _Roundings:
 
     def __init__(self, acc: Accumulation, index: int) -> None:
         self.acc, self.index = acc, index
-        n = acc.options.random_bits
-        self.per_word = 1 if n > 16 else 2 if n > 8 else 4
-        self.next_draw = 4 * self.per_word if acc.given is None else 1
+        self.next_draw = 4 * draws_per_word(acc.options.random_bits) if acc.given is None else 1
 
     def addend(self, spec: Spec, x: Value) -> Value:
         return self._round(spec, x, 0)
@@ -107,16 +104,8 @@ class _Roundings:
     def _integer(self, draw: int) -> int:
         if self.acc.given is not None:
             return self.acc.given[self.index][draw]
-        words = _words(self.index, draw // (4 * self.per_word), self.acc.seed, self.acc.stream)
-        word = words[draw // self.per_word % 4]
-        mask = (1 << self.acc.options.random_bits) - 1
-        return word >> (draw % self.per_word * (32 // self.per_word)) & mask
-
-
-@functools.lru_cache(maxsize=1024)
-def _words(index: int, block: int, seed: int, stream: int) -> list[int]:
-    low, high = index & 0xFFFFFFFF, index >> 32 & 0xFF
-    return philox((low, high | block << 8, stream & 0xFFFFFFFF, stream >> 32), seed)
+        acc = self.acc
+        return fold_integer(self.index, draw, acc.options.random_bits, acc.seed, acc.stream)
 
 
 def element(

@@ -18,6 +18,7 @@ from oracle import (
     Spec,
     Value,
     bits_from_value,
+    floor_log2,
     fold,
     fold_chunked,
     fold_pairwise,
@@ -52,7 +53,7 @@ def philox(counter: tuple[int, ...], seed: int) -> list[int]:
     return c
 
 
-def _draws_per_word(bits: int) -> int:
+def draws_per_word(bits: int) -> int:
     return 1 if bits > 16 else 2 if bits > 8 else 4
 
 
@@ -68,14 +69,14 @@ def _word(index: int, block: int, word: int, seed: int, stream: int) -> int:
 
 def elementwise_integer(i: int, bits: int, seed: int, stream: int) -> int:
     """Returns the random integer of element i of a cast."""
-    s = _draws_per_word(bits)
+    s = draws_per_word(bits)
     word = _word(16 * (i // (64 * s)) + i % 16, 0, (i // 16) % 4, seed, stream)
     return word >> ((i // 64) % s * (32 // s)) & ((1 << bits) - 1)
 
 
 def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
     """Returns random integer number `draw` of element i in an ordered sum."""
-    s = _draws_per_word(bits)
+    s = draws_per_word(bits)
     word = _word(i, draw // (4 * s), draw % (4 * s) // s, seed, stream)
     return word >> (draw % s * (32 // s)) & ((1 << bits) - 1)
 
@@ -141,12 +142,12 @@ def layer_shift(ranks: Sequence[Sequence[int]], spec: Reduce) -> int:
     if spec.scheme == "chunked":
         sums.append(spec.inner or spec.sum)
     if spec.aps == "paper":
-        return min(_floor_log2(target.max) for target in [spec.wire, *sums]) - total
+        return min(floor_log2(target.max) for target in [spec.wire, *sums]) - total
     rounds_terms = outward(spec.wire, spec.wire_options)
-    shift = _floor_log2(spec.wire.max) - each
+    shift = floor_log2(spec.wire.max) - each
     for target in sums:
         reserve = rounds_terms or outward(target, spec.sum_options)
-        shift = min(shift, _floor_log2(target.max) - reserve - total)
+        shift = min(shift, floor_log2(target.max) - reserve - total)
     wider = [one for one in sums if one != spec.wire] if spec.sum == spec.wire else sums
     if rounds_terms or not wider:
         return shift
@@ -156,12 +157,8 @@ def layer_shift(ranks: Sequence[Sequence[int]], spec: Reduce) -> int:
     return shift - any(term.value * len(ranks) > target.max for target in wider)
 
 
-def _floor_log2(x: Fraction) -> int:
-    return next(k for k in range(200, -300, -1) if power_of_two(k) <= x)
-
-
 def _ceil_log2(x: Fraction) -> int:
-    return next(k for k in range(-300, 300) if power_of_two(k) >= x)
+    return -floor_log2(1 / x)
 
 
 def _scaled(v: Value, factor: Fraction) -> Value:

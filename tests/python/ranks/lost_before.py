@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ranks that are lost before a communicator exists: which error each survivor gets, and when.
-
-`python tests/python/ranks/lost_before.py [TRIALS]` prints a table of TRIALS trials (default 20)
-over MPI and over gloo. Tests call `trial`.
-"""
+"""Loses ranks before a communicator exists, and reports which error each survivor gets, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import os
 import random
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -173,27 +168,3 @@ def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
         for n in range(count)
         for way in (ways[n % len(ways)],)
     ]
-
-
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print("| | lost | how | rank | said | named | after |\n|---|---|---|---|---|---|---|")
-    for transport in WAYS:
-        for number, (way, kind, victims) in enumerate(trials(transport, count)):
-            try:
-                said = trial(transport, way, kind, victims)
-            except BaseException as failure:  # pytest's, which is no Exception
-                print(
-                    f"| {transport} {number} | {victims} | {way}, {kind} | | {failure!s:.200} | | |"
-                )
-                continue
-            for rank, one in said.items():
-                print(
-                    f"| {transport} {number} | {victims} | {way}, {kind} | {rank} | {one['type']} "
-                    f"| {one['lost']} | {one['took']:.1f} s |",
-                    flush=True,
-                )
-
-
-if __name__ == "__main__":
-    main()
