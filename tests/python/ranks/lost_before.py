@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loses ranks before a communicator exists, and reports which error each survivor gets, and when."""
+"""Loses ranks before a communicator exists; reports which error each survivor gets, and when."""
 
 from __future__ import annotations
 
