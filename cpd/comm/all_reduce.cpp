@@ -566,14 +566,7 @@ void Communicator::Refuse(const std::string& why) {
 }
 
 Communicator Communicator::Subgroup(std::span<const int> ranks) const {
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] >= 0 && ranks[i] < size() && (i == 0 || ranks[i - 1] < ranks[i])) continue;
-    throw Error("a subgroup's ranks must be ascending in 0…" + std::to_string(size() - 1) +
-                ", got " + std::to_string(ranks[i]) + " at place " + std::to_string(i));
-  }
-  if (std::ranges::find(ranks, rank()) == ranks.end()) {
-    throw Error("a subgroup must hold the rank that makes it: " + std::to_string(rank()));
-  }
+  CheckSubgroup(*impl_->transport, ranks);
   return {impl_->transport->Subgroup(ranks, impl_->options.timeout), impl_->options};
 }
 
