@@ -374,7 +374,8 @@ CPD_BODY void end_tile(const Tile* tile) {
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Calls run.operator()<mode>() with the rounding mode of a fixed-point accumulator.
+/// Passes the rounding mode of a fixed-point accumulator to `run` as a template argument:
+/// run.operator()<mode>(). The compiler then makes a loop for each mode.
 template <class Run>
 CPD_FN void with_point_rounding(Rounding mode, Run run) {
   switch (mode) {

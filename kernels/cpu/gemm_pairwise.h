@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of pairwise sums by the steps of a fast path: builds trees of eight products in
-// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file
-// (gemm_general.h says why).
+// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file:
+// its functions, compiled for one ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of stochastic sums of every scheme by FastPath::stochastic. Only gemm.cpp may
-// include this file (gemm_general.h says why).
+// include this file: its functions, compiled for one ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>

@@ -71,10 +71,11 @@ Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
           .k_stride = x.stride[k]};
 }
 
-/// Packs the words of lines begin … end - 1. If `along` is set, the words of a line are neighbors,
-/// and lines begin `stride` words apart. Otherwise the words of all lines for one pair are
-/// neighbors, and pairs begin `stride` words apart. Returns the least magnitude as Bf16Table::pair
-/// does.
+/// Packs lines begin … end - 1 of an operand into words. A word holds a pair of neighboring values
+/// along k. If `along` is set, the words of a line are neighbors, and lines begin `stride` words
+/// apart. Otherwise the words of all lines for one pair are neighbors, and pairs begin `stride`
+/// words apart. Returns the least magnitude's pattern minus 1, or the largest word if all values
+/// are 0.
 Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
           std::int64_t stride) {
   if (x.along() == along) {
