@@ -200,7 +200,8 @@ class CPD_API Codec {
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
 
-  // These functions do the same as the functions above, on the CPU.
+  // Measure, Largest, Encode, Decode and Round call MeasureOn, LargestOn, EncodeOn, DecodeOn and
+  // RoundOn on the CPU.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
   [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
