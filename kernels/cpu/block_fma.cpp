@@ -400,7 +400,8 @@ CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) 
   return least(count, left);
 }
 
-/// Computes the sums of one panel of a and one panel of b.
+/// Computes the sums of one panel of a and one panel of b. (A panel is a group of rows of a or of
+/// columns of b that is packed together.)
 CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                             int64_t column, Range b_range) {
   alignas(64) int32_t exponent[kMostK * kRows];

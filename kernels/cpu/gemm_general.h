@@ -15,7 +15,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Reports to a test the path that computes a tile.
+/// Reports to a test the code path (the method of computation) that is used for a tile.
 #if defined(CPD_TRACE_PATHS)
 void took_path(FastPath path);
 #define CPD_TOOK(path) took_path(path)

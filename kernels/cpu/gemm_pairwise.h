@@ -62,8 +62,8 @@ class PairwiseTile {
     F of[kSome];
   };
 
-  /// Returns whether the block starts at a multiple of kRangeGroup and, unless the path takes any
-  /// values, no sum of the tile is -0.
+  /// Returns whether the block starts at a multiple of kRangeGroup and no sum of the tile is -0. A
+  /// path that is exact for all values has no condition on sums of -0.
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
     if constexpr (Path::kAnyValues) return true;

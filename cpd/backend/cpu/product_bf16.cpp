@@ -24,7 +24,8 @@ using Word = std::uint32_t;
 /// The number of lines, and of pairs of values of k, in a square that is transposed within the
 /// cache.
 constexpr std::int64_t kSquare = 64;
-/// The number of pairs of values of k for which a packed panel of b stays in the L2 cache.
+/// The number of pairs of values of k for which a panel (a group of columns of b that is packed
+/// together) stays in the L2 cache.
 constexpr std::int64_t kPairs = 1024;
 /// The number of rows of one task.
 constexpr std::int64_t kRows = 192;

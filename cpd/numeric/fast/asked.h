@@ -24,8 +24,8 @@ enum class NoPath : std::uint8_t {
   exact_products,  ///< exact products, which only a sequential sum adds in a fast path
   special_values,  ///< a format without sign, zero or subnormals, or beyond binary32's range
   grid,            ///< the products' least spacing is below the sums'
-  /// The format has so many significant bits that binary32 can neither hold the sums exactly nor
-  /// round them twice without an error.
+  /// The format has too many significant bits: binary32 can neither hold the sums exactly nor round
+  /// them twice without an error.
   precision,
   powers,        ///< a pairwise sum in a format of powers of two
   switched_off,  ///< the path is switched off by CPD_FAST
