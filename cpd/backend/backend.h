@@ -43,8 +43,9 @@ struct Allocator {
   bool (*release)(void* memory);
 };
 
-/// The sizes of Launch and of the operations' calls, in the order of the list of operations. A
-/// library of another build has other sizes.
+/// The sizes in bytes of Launch and of each operation's call struct, in the order of
+/// operations.def. A library of another build has other sizes, and the registry refuses such a
+/// library.
 inline constexpr std::array kCallSizes = {
     std::uint32_t{sizeof(Launch)},
 #define CPD_OP(name, Call) std::uint32_t{sizeof(Call)},
@@ -63,8 +64,8 @@ struct Backend {
   /// call.
   const char* (*describe)(int status);
 
-  /// Sets the address `place` of a pointer to an allocator. While that pointer is not null,
-  /// `allocate` gets queued memory from the allocator.
+  /// Sets where `allocate` finds a framework's allocator: `place` refers to a pointer to the
+  /// allocator. While that pointer is not null, `allocate` gets queued memory from the allocator.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
   /// Allocates memory. If none is left, releases the pool's memory and tries once more (except
   /// while a CUDA graph is captured), before returning kNoMemoryLeft.
@@ -84,8 +85,9 @@ struct Backend {
   int (*order)(const Launch& launch, void* after);
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
-  /// Returns the path by which the device computes products with this accumulator. Computes
-  /// nothing. `given`: true if the caller passes the random integers.
+  /// Returns the code path (the method of computation) that the device uses for matrix products
+  /// with this accumulator. Computes no product. `given`: true if the caller passes the random
+  /// integers.
   ProductPath (*product_path)(const AccumulatorPlan& plan, bool given);
 
 #define CPD_OP(name, Call) int (*name)(const Launch& launch, const Call& call) = nullptr;

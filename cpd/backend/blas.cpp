@@ -53,8 +53,8 @@ void Copy(const Matrix& from, const Matrix& to) {
   }
 }
 
-/// Returns x itself if the library can read it, and otherwise a row-major matrix in new memory,
-/// with x's values if `filled`.
+/// Returns x itself if the BLAS can read x's strides. Otherwise returns a row-major matrix of x's
+/// shape in new memory, with x's values if `filled` is true.
 class Readable {
  public:
   Readable(const Matrix& x, bool filled) : matrix_(x) {
@@ -117,7 +117,8 @@ class Threads {
   int before_ = 0;
 };
 
-/// Returns the part of a text such as `OpenBLAS 0.3.21 NO_LAPACKE …` up to the version.
+/// Returns the name and version of OpenBLAS, the first two words of a description such as
+/// `OpenBLAS 0.3.21 NO_LAPACKE …`. Returns `file` for any other library.
 std::string NameOf(void* library, const std::string& file) {
   const auto config = As<decltype(openblas_get_config)>(dlsym(library, "openblas_get_config"));
   if (config == nullptr) return file;

@@ -26,8 +26,8 @@ class Library {
   /// fails.
   CPD_API explicit Library(const std::string& file);
 
-  /// Returns the name and version of OpenBLAS, e.g. `OpenBLAS 0.3.21`, and for other libraries the
-  /// file.
+  /// Returns the name and version of OpenBLAS, e.g. `OpenBLAS 0.3.21`. For any other library,
+  /// returns the name of its file.
   [[nodiscard]] const std::string& name() const { return name_; }
 
   /// Computes out = a * b, or out += a * b if `adds` is set. Copies operands, and `out`, that have

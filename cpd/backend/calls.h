@@ -95,17 +95,19 @@ struct GemmCall {
   const ProductImages* images = nullptr;  ///< on CPUs only
 };
 
-/// A product of scaled operands. The sum over the first block of k starts from product.c.
+/// The arguments of a matrix product of scaled operands. If there is a `product.c`, it is the
+/// initial value of the sum over the first block of k.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales = {};
 };
 
 /// A cast: out[i] = round(x[i] * 2^shift). out may be x. `random` may have no data.
 ///
-/// CPU kernels take x and out of one element type, either contiguous or as rows of x, random and
-/// out. Rows need `random`, except rows of bf16, which take none. Kernels round bf16 values only
-/// into formats whose values bf16 holds, by plans that are not wide. Only CPU kernels have `first`,
-/// `shift` (fp32 only; |shift| <= 600) and `streaming`.
+/// CPU kernels require that x and out have one element type. The tensors are contiguous, or consist
+/// of rows of contiguous elements. Rows require `random`, except rows of bf16, which do not accept
+/// `random`. Kernels round bf16 values only if bf16 holds all values of the format and
+/// RoundPlan::wide is false. Only CPU kernels use `first`, `shift` (fp32 only; |shift| <= 600) and
+/// `streaming`.
 struct CastCall {
   std::int64_t n = 0;
   std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
@@ -165,8 +167,8 @@ struct FirstOutsideCall {
   unsigned long long* first = nullptr;
 };
 
-/// The path of a product, the number of values that its kernels compute at once, and the name of
-/// its kernel.
+/// The method by which a device computes a matrix product: the code path, the number of values that
+/// its kernels compute at once, and the name of the kernel.
 struct ProductPath {
   GemmPath path;
   int lanes;
@@ -181,8 +183,8 @@ struct BlasCall {
 };
 
 /// An elementwise operation: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
-/// Operands of a quotient or a square root are not fp64. CPU kernels take contiguous elements of
-/// one type, fp32 or fp64. `first` is as in CastCall.
+/// Division and square root do not accept fp64 operands. CPU kernels take contiguous elements of
+/// one type, fp32 or fp64. `first` is the row-major index of element 0, a multiple of kBlock.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
@@ -277,10 +279,10 @@ struct ScaledCall {
 /// The maximum number of values in a block for which a cast compares candidates for the scale.
 constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 
-/// A call of a scaled format, with the members from which its tables are formed. Some kernels
-/// compute without tables. `given`: a caller's scales of blocks, scales of cells, and largest
-/// magnitudes of the outermost level, all in device memory. For a null pointer, the table is formed
-/// from x.
+/// A call of a scaled format's operation, and the inputs from which kernels form the tables of
+/// scales. Some kernels compute without tables. `given` has the caller's scales of blocks, scales
+/// of cells, and largest magnitudes of the outermost level, all in device memory. If one of these
+/// pointers is null, the values are formed from x.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
@@ -300,7 +302,7 @@ struct ScalesCall {
   /// For an encoding: lowered, unless null, to the lowest index of a NaN that has no code, in a
   /// block whose scale is not NaN.
   unsigned long long* first_nan = nullptr;
-  /// Only casts on a CPU use the next three members.
+  /// Only casts on a CPU use `indices`, `apart` and `holds`.
   const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides
   bool apart = false;                   ///< out is not multiplied by the outermost scales
   bool* holds = nullptr;  ///< set to whether out, contiguous bf16 or fp32, holds all values

@@ -20,7 +20,8 @@ struct Noted {
   std::map<std::tuple<const Backend*, int, std::string, std::string>, unsigned long long*> places;
 };
 
-/// Never destroyed, because a kernel may still record a fault while the process ends.
+/// Returns the table of all faults. The table is never destroyed, because a kernel may still record
+/// a fault while the process ends.
 Noted& All() {
   static auto* all = new Noted;
   return *all;
@@ -84,8 +85,9 @@ void RaiseFaults(const Backend& backend, int device) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (!HasAny(all, backend, device)) return;
-  // Waits first: the kernel that recorded the fault may still run, and its later writes would raise
-  // the error a second time.
+  // Waits for all of the device's work before the faults are read and cleared. Otherwise the kernel
+  // that recorded a fault might still run, and its later writes would raise the error a second
+  // time.
   static_cast<void>(backend.release_unused(device));
   std::string text;
   for (const auto& [key, place] : all.places) {

@@ -14,7 +14,8 @@ namespace cpd {
 struct KernelTable {
   const char* name;
   int lanes;
-  /// The number of rows of a, and of columns of b, in a packed panel (GemmBlock).
+  /// The number of rows of a, and of columns of b, that are packed together as one panel
+  /// (GemmBlock).
   int gemm_rows, gemm_columns;
   /// Returns the number of kernel calls since the program started.
   std::uint64_t (*calls)();

@@ -109,8 +109,9 @@ struct VirtualCall {
   std::int64_t size = 0;
   /// The range of values that the ranks contribute. Only a CPU may take less than the whole layer.
   std::int64_t begin = 0, end = 0;
-  /// Value `begin` of each of the next ranks (of one rank in a ring): terms. If `casts` is set, x /
-  /// divisor * 2^shift is cast to terms.
+  /// x[r] points to value `begin` of rank number r of this call; a ring has one rank in a call. The
+  /// values are terms. If `casts` is set, the values are first cast to terms: x / divisor *
+  /// 2^shift.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -121,8 +122,8 @@ struct VirtualCall {
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
   /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
-  /// is not negative, it is instead the first rank's position in the order of contributions, from
-  /// which the number of each slice's term follows (Rounds).
+  /// is not negative, the term's number depends on the slice instead: Rounds computes the number
+  /// from `visit`, the first rank's position in the order of contributions.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;

@@ -200,7 +200,8 @@ class CPD_API Codec {
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
 
-  // These functions do the same as the functions above, on the CPU.
+  // Measure, Largest, Encode, Decode and Round call MeasureOn, LargestOn, EncodeOn, DecodeOn and
+  // RoundOn on the CPU.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
   [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -242,7 +243,8 @@ CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecSta
 /// Returns a block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
 CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 
-/// Writes y[i] = (x[i] * 2^shift) / divisor, rounded as Decode does. y may be x.
+/// Writes y[i] = (x[i] * 2^shift) / divisor. The product and the quotient are each rounded once to
+/// binary32. NaN gives 0x7FC00000. y may be x.
 CPD_API void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
 /// Returns whether all values are finite.

@@ -190,11 +190,12 @@ int64_t SparseBits(std::span<const Level> levels) {
 
 constexpr int kWindow = 11;
 constexpr int kWindows = BitReader::kSeen / kWindow;
-/// The largest level in the tables. Codes of larger levels seldom end within a window.
+/// The largest level in the decoding tables. A table is indexed by a window, the next kWindow bits
+/// of the stream. Codes of larger levels seldom end within a window.
 constexpr int32_t kShort = 15;
 
-/// The number whose code begins a window. `length` is 0 if the code does not end within the bits of
-/// the window, or if the number is at least 2^32.
+/// The number whose Elias code begins a window (the next bits of a stream). `length` is 0 if the
+/// code does not end within the bits of the window, or if the number is at least 2^32.
 struct Number {
   uint32_t k = 0;
   int length = 0;
@@ -212,8 +213,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// The position of the number k in its Elias code. A table of entries is indexed by the first bits
-/// of the code. Valid for numbers below 2^16.
+/// The position of the number k in its Elias code, for numbers below 2^16. A table has one entry
+/// for each possible value of the code's first bits.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
@@ -245,8 +246,9 @@ constexpr auto kNumbers = [] {
   throw DamagedBytes("a number is above " + std::to_string(most));
 }
 
-/// Returns the number whose code begins a window. The window must have at least as many valid bits
-/// as the code of `most`. Throws DamagedBytes for a number above `most`.
+/// Returns the number whose code begins a window (the next bits of a stream). The window must have
+/// at least as many valid bits as the code of `most`. Throws DamagedBytes for a number above
+/// `most`.
 [[gnu::always_inline]] inline Number NextNumber(uint64_t window, uint32_t most) {
   const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
@@ -257,8 +259,8 @@ constexpr auto kNumbers = [] {
   return number;
 }
 
-/// Up to six levels whose codes are in a window. `count` is 0 if the first code does not end in the
-/// window.
+/// Up to six levels whose codes begin in a window (the next kWindow bits of a stream) and end
+/// there. `count` is 0 if the first code does not end in the window.
 struct DenseEntry {
   std::array<std::int8_t, 6> levels{};
   std::uint8_t count = 0, bits = 0;
@@ -278,8 +280,9 @@ constexpr DenseEntry DenseEntryOf(uint64_t window) {
   return entry;
 }
 
-/// Up to three nonzero levels in a window, each with its distance from the last nonzero level
-/// before the window. If there are fewer levels, the last level is repeated.
+/// Up to three nonzero levels in a window (the next kWindow bits of a stream), each with its
+/// distance from the last nonzero level before the window. If there are fewer levels, the last
+/// level is repeated.
 struct SparseEntry {
   std::array<std::uint8_t, 3> distances{};
   std::array<std::int8_t, 3> levels{};
@@ -342,8 +345,8 @@ template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
   const uint32_t largest = static_cast<uint32_t>(most) + 1;
-  // The number of codes, of any levels, that a window certainly holds. A longer code belongs to a
-  // number above `most`, which throws.
+  // The number of codes, of any levels up to `most`, that the bits of one Peek certainly hold. A
+  // longer code belongs to a number above `most`, which throws.
   const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
   Level* to = levels.data();
   Level* const end = to + levels.size();

@@ -36,7 +36,8 @@ int Unfolded(uint32_t folded) {
   return folded % 2 == 1 ? -half : half;
 }
 
-/// Calls run with every number that the table of the code is written as.
+/// Calls run(number) for each number of the table that PutHuffmanCode writes, in the order in which
+/// the numbers are written.
 template <class Run>
 void ForNumbers(const HuffmanCode& code, Run run) {
   run(static_cast<uint32_t>(code.symbols.size()) + 1);

@@ -18,8 +18,8 @@ enum class LevelCoding : std::uint8_t {
   fixed,   ///< codes of the plan's bits, packed
   dense,   ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
   sparse,  ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
-  /// Each block has the shortest of the three encodings above, and the first one among equal
-  /// lengths. A byte has the number of the encoding.
+  /// Each block has the shortest of the encodings fixed, dense and sparse, and the first one among
+  /// equal lengths. A byte has the number of the encoding.
   smallest,
   /// For levels -1, 0 and 1 only: five levels in a byte, as the sum of d[i] * 3^i, where d is 0 for
   /// level 0, 1 for level 1, and 2 for level -1. In a block's last byte, levels beyond the end are
@@ -98,7 +98,8 @@ class LevelBlocks {
   void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeTrits(const LevelCall& call, const std::uint8_t* from) const;
   std::int64_t DecodeLevels(const LevelCall& call, std::span<const std::uint8_t> bytes) const;
-  /// These functions do the same with Elias codes of levels of type Level.
+  /// Encode and decode the levels of one block in Elias codes on the host. Level is the integer
+  /// type of a level.
   template <class Level>
   std::int64_t EncodeElias(const LevelCall& call, std::uint8_t* to) const;
   template <class Level>

@@ -39,8 +39,8 @@ class CPD_API Quantized final : public Codec {
   static SharedCodec MakeScaled(CodecWords& words, const RoundingOptions& rounding);
   /// `int8_rows [row=N] [stochastic]`.
   static SharedCodec MakeInt8Rows(CodecWords& words, const RoundingOptions& rounding);
-  /// Reads `int4 [bucket=32] [stochastic]`. With other words, makes ScaledBlocks of the text as a
-  /// scaled format.
+  /// Makes the codec of the text `int4 [bucket=32] [stochastic]`. If `int4` is followed by other
+  /// words, the text is the name of a scaled format, and ScaledBlocks is made for that format.
   static SharedCodec MakeInt4(CodecWords& words, const RoundingOptions& rounding);
   /// `fp8_rows [row=N]`.
   static SharedCodec MakeFp8Rows(CodecWords& words, const RoundingOptions& rounding);

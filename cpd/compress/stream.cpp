@@ -44,7 +44,7 @@ struct Blocks {
   [[nodiscard]] std::int64_t ValuesOf(std::int64_t k) const {
     return std::min(block, count - k * block);
   }
-  /// Calls body(k) for each block k, in parallel.
+  /// Calls body(k) for the index k of each block of a stream, in parallel.
   template <class Body>
   void ForEach(const Body& body) const {
     parallel_for(count, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

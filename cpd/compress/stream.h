@@ -26,7 +26,7 @@
 
 namespace cpd {
 
-/// The arguments of EncodeStream in addition to the values, as in Piece.
+/// The options with which EncodeStream encodes the values of a layer.
 struct StreamOptions {
   RandomKey key{};
   int shift = 0;                            ///< at most ±kMostStreamShift

@@ -147,8 +147,8 @@ void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
 
 /// A package's bins.
 struct Bins {
-  /// The bin of each value. If `by_place`, each entry is instead an index in `symbols`, which lists
-  /// the bins.
+  /// The bin of each value of a package (the unit of a message, up to 65,536 values). If `by_place`
+  /// is true, each entry is instead an index in `symbols`, which lists the bins.
   std::vector<uint32_t> bins;
   std::vector<uint32_t> symbols;  ///< the bins that are used, ascending
   std::vector<uint32_t> counts;
@@ -243,14 +243,14 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  // The bits that a package with a Huffman code needs in addition: the size field, and the last
-  // bytes of two streams, which may not be full.
+  // The bits that a package (the encoding of up to 65,536 values) needs besides the Huffman table
+  // and the codes: the size field, and the last bytes of two streams, which may not be full.
   constexpr int64_t kBeside = 8 * (kFirstSize + 2);
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }
 
-/// Writes a package. Returns the number of its bytes.
+/// Writes a package, the encoding of up to 65,536 values. Returns the number of its bytes.
 int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman, const float* x,
                    std::span<uint8_t> to) {
   Bins all;
@@ -338,7 +338,7 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
   return reader.End();
 }
 
-/// Decodes a package. Returns the number of its bytes.
+/// Decodes a package, the encoding of up to 65,536 values. Returns the number of its bytes.
 int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y) {
   const PieceHead head = ReadHead(bytes, n);
   const UniformBins bins(head.least, head.greatest, head.bits);

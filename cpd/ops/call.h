@@ -26,9 +26,9 @@ namespace cpd {
 /// rounding mode does not use them. They are also null on the CPU, whose plans hold the values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// If this thread only explains a call (records what the call would run, base/explaining.h),
-/// records a kernel on x's device and returns true. Returns false on the CPU, whose backend records
-/// its own kernels.
+/// If this thread records what calls would run and computes nothing (cpd.explain), and x is not on
+/// the CPU, records a kernel on x's device and returns true. Otherwise returns false. The CPU's
+/// backend records its own kernels.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 
 /// Returns the queue of x's device and stream. Throws Error if an earlier call on the device had a

@@ -13,9 +13,9 @@
 namespace cpd {
 
 /// Writes to flags[i] the exceptions that Cast, Add, Mul, Fma, Div or Sqrt raises for element i, as
-/// a sum of the constants of operation.h. Operands, `key` and `random`: as in Add. flags: u8, of
-/// the operands' shape. Throws Error before anything is written; also throws for tensors that are
-/// not on the CPU.
+/// a sum of the constants of operation.h. Operands, `key` and `random` have the same meaning as the
+/// arguments of Add (ops/arithmetic.h). flags: u8, of the operands' shape. Throws Error before
+/// anything is written; also throws for tensors that are not on the CPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
                    const RandomKey& key = {}, const TensorView* random = nullptr);

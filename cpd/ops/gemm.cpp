@@ -45,8 +45,9 @@ void CheckFp32(const TensorView& x, const char* name) {
   }
 }
 
-/// Throws Error unless the accumulator is fp32's own arithmetic, which the library has: sums are
-/// rounded to fp32, nearest-even, and products are rounded so, too, or (fma) not at all.
+/// Throws Error unless the accumulator is the arithmetic of a BLAS: products are exact (fma) or
+/// rounded to fp32, and sums are sequential and rounded to fp32. All roundings are to nearest-even,
+/// and an overflow gives infinity.
 void CheckIsFp32(const Accumulator& accumulator) {
   const bool rounds_so = accumulator.rounding.mode == Rounding::nearest_even &&
                          accumulator.rounding.overflow == Overflow::ieee;
@@ -92,8 +93,8 @@ std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_
   return finer == 0 ? std::max<std::int64_t>(1, depth) : finer;
 }
 
-/// Selects an operand of a product, a or b, and so which of its last two dimensions is k. The other
-/// one has the lines: the rows of a or the columns of b.
+/// One of the two operands of a product a * b. The value determines which of the operand's last two
+/// dimensions is k. The other dimension counts the operand's lines: rows of a or columns of b.
 enum class Side : std::uint8_t { a, b };
 
 const char* NameOf(Side side) { return side == Side::a ? "a" : "b"; }
@@ -210,8 +211,9 @@ void Give(const GivenIntegers& integers, GemmCall& call) {
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
 }
 
-/// If this thread only explains a call (records what the call would run, base/explaining.h),
-/// records the product with the kernel that the device's backend names, and returns true.
+/// If this thread records what calls would run and computes nothing (cpd.explain), records the
+/// product with the kernel that the device's backend names, and returns true. Otherwise returns
+/// false.
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;

@@ -10,9 +10,8 @@
 
 namespace cpd {
 
-/// If this thread only explains a call (records what the call would run, base/explaining.h), begins
-/// the record of a product of `depth` values of k. `given`: whether the caller gives the random
-/// integers.
+/// Begins the record of a product of `depth` values of k, if this thread records what calls would
+/// run and computes nothing (cpd.explain). `given`: whether the caller gives the random integers.
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out);
 

@@ -312,9 +312,9 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// If this thread only explains a call (records what the call would run, base/explaining.h) and the
-/// device is not the CPU, records a kernel and returns true. Operations on the CPU record their own
-/// kernels.
+/// If this thread records what calls would run and computes nothing (cpd.explain), and the device
+/// is not the CPU, records a kernel and returns true. Otherwise returns false. Operations on the
+/// CPU record their own kernels.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {
   if (!Explains() || like.on_host()) return false;

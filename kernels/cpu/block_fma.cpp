@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products by the arithmetic of a matrix unit (numeric/units/block_fma.h), over packed
-// panels. A tile is one panel of a times one vector of columns of b. Each block of k is read twice:
-// to find the greatest exponent E, and to add the products, which are cut to multiples of 2^(E -
-// F). Blocks are computed in binary32 lanes if that is exact (block_fits_binary32, end_block32),
-// else in binary64 lanes.
+// Matrix products by the arithmetic of a matrix unit (numeric/units/block_fma.h). Operands are
+// packed in panels: groups of rows of a or of columns of b. A tile is one panel of a times one
+// vector of columns of b. Each block of k is read twice: to find the greatest exponent E, and to
+// add the products, which are cut to multiples of 2^(E - F). Blocks are computed in binary32 lanes
+// if that is exact (block_fits_binary32, end_block32), else in binary64 lanes.
 //
-// Vector operations for one multiply-accumulate of a row and a vector of columns: 2 + 6 / rows for
-// E, 4 for the product, and for the block's end about 25 / block in binary32 or 2 * 35 / block in
-// binary64. With 8 rows that makes about 7 + 25 / block; an fp32 GEMM needs 1.
+// Number of vector operations for one multiply-accumulate of a row and a vector of columns: 2 + 6 /
+// rows for E, 4 for the product, and for the block's end about 25 / block in binary32 or 2 * 35 /
+// block in binary64. With 8 rows that makes about 7 + 25 / block; an fp32 GEMM needs 1.
 
 #include "cpd/numeric/units/block_fma.h"
 
@@ -276,7 +276,8 @@ CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
 
 // --- promotion and the result --------------------------------------------------------------------
 
-/// Calls run.operator()<Rule<…>>() with the rule that rounds into the accumulator's format.
+/// Selects the rule that rounds into the accumulator's format, and passes it to `run` as a template
+/// argument: run.operator()<Rule<…>>(). The compiler then makes a loop for each rule.
 template <class Run>
 CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   with_mode(plan.promoted.mode, [&]<Rounding mode>() {
@@ -399,7 +400,8 @@ CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) 
   return least(count, left);
 }
 
-/// Computes the sums of one panel of a and one panel of b.
+/// Computes the sums of one panel of a and one panel of b. (A panel is a group of rows of a or of
+/// columns of b that is packed together.)
 CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                             int64_t column, Range b_range) {
   alignas(64) int32_t exponent[kMostK * kRows];

@@ -120,8 +120,8 @@ CPD_FN void round_rows(const CastCall& call) {
   const auto* const x = static_cast<const float*>(call.x.data);
   auto* const y = static_cast<float*>(call.out.data);
   if (plan.wide) return for_rows(x, y, in_binary64);
-  // Shorter rows do not use non-temporal stores, because too many of their cache lines would be
-  // written in two parts.
+  // Rows shorter than kBlock values do not use non-temporal stores, because too many of their cache
+  // lines would be written in two parts.
   const bool streams = call.streaming && holds_floats(y) && n >= kBlock;
   const int64_t x_stride = call.x.stride[0];
   with_rule<F>(plan, [&]<class R>() {

@@ -184,8 +184,9 @@ CPD_FN bool is_power_of_two(float x) {
          bits < (254U << 23);
 }
 
-/// Calls run.operator()<V>(map). map(x) returns x * 2^shift in lanes V, exactly or such that
-/// rounding map(x) gives the same result as rounding the exact product.
+/// Chooses the lane type V and the function `map` that multiplies by 2^shift, and calls
+/// run.operator()<V>(map). map(x) is exact, or rounding map(x) gives the same result as rounding
+/// the exact product.
 template <class Run>
 CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
   if (shift == 0) {

@@ -119,8 +119,9 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
     return point.width < 64 ? Route::saturating : Route::general;
   }
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
-  // Binary32 represents all integers below 2^24. The route whole32 sums unscaled products,
-  // multiples of 2^-fraction, so 2^-fraction must be well within binary32's range.
+  // Binary32 represents all integers below 2^24. The route (method of computation) whole32 sums
+  // unscaled products, multiples of 2^-fraction, so 2^-fraction must be well within binary32's
+  // range.
   const bool narrow = point.fraction >= -100 && point.fraction <= 126;
   return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
 }
@@ -174,8 +175,8 @@ CPD_FN V add_product(V a, V b, V sum) {
   }
 }
 
-/// The values of one packed panel of a, divided by the value of the integer's last bit, as binary64
-/// numbers.
+/// The values of one panel of a (a group of packed rows), divided by the value of the integer's
+/// last bit, as binary64 numbers.
 struct Scaled {
   alignas(64) double value[kMostK * kRows];
 
@@ -374,7 +375,8 @@ CPD_BODY void end_tile(const Tile* tile) {
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Calls run.operator()<mode>() with the rounding mode of a fixed-point accumulator.
+/// Passes the rounding mode of a fixed-point accumulator to `run` as a template argument:
+/// run.operator()<mode>(). The compiler then makes a loop for each mode.
 template <class Run>
 CPD_FN void with_point_rounding(Rounding mode, Run run) {
   switch (mode) {

@@ -258,7 +258,7 @@ CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
   }
 }
 
-// --- by stochastic roundings in few operations ---------------------------------------------------
+// --- the fast path of stochastic rounding --------------------------------------------------------
 
 /// The largest number of steps that one block of random words serves.
 constexpr int64_t kStochasticSteps = 16;

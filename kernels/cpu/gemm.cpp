@@ -58,8 +58,8 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   return bounded.least_bit() >= 0x1p-149F;
 }
 
-/// Returns the path for a plan's tiles. `given`: the caller gives the random integers, which
-/// excludes fast paths.
+/// Returns the code path (the method of computation) for the tiles of a plan. `given`: the caller
+/// gives the random integers, which excludes fast paths.
 CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   GemmPath path;
   if (Lanes<F>::count == 1 || given) return path;
@@ -68,7 +68,8 @@ CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   return path;
 }
 
-/// Returns the path for a tile, without regard to the bounds of the tile's values.
+/// Returns the code path (the method of computation) for a tile, without regard to the bounds of
+/// the tile's values.
 CPD_FN FastPath path_of_tile(const BoundedTile& bounded) {
   const GemmPath path = path_of(*bounded.plan, bounded.block->given.random != nullptr);
   return path.wants_binary32 && !products_are_exact(bounded) ? FastPath::none : path.path;

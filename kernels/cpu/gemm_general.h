@@ -15,7 +15,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Reports to a test the path that computes a tile.
+/// Reports to a test the code path (the method of computation) that is used for a tile.
 #if defined(CPD_TRACE_PATHS)
 void took_path(FastPath path);
 #define CPD_TOOK(path) took_path(path)
@@ -62,7 +62,8 @@ CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
   }
 }
 
-/// The part of a block of the result that one panel of rows and one panel of columns give.
+/// One tile of a block of the result: the sums of one panel of a's rows and one panel of b's
+/// columns. (Operands are packed in panels.)
 struct Tile {
   std::int64_t rows, columns;
   Place at;
@@ -124,7 +125,8 @@ CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile*
   }
 }
 
-/// Calls run.operator()<Rule<…>>() with the rule for products and sums in binary32 lanes.
+/// Selects the rounding rule for products and sums in binary32 lanes, and passes it to `run` as a
+/// template argument: run.operator()<Rule<…>>().
 template <Rounding mode, class Run>
 CPD_FN void with_sum_form(const GemmPlan& plan, Run run) {
   if constexpr (mode == Rounding::nearest_even && Lanes<F>::count > 1) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of pairwise sums by the steps of a fast path: builds trees of eight products in
-// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file
-// (gemm_general.h says why).
+// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file:
+// its functions, compiled for one ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ class PairwiseTile {
     F of[kSome];
   };
 
-  /// Returns whether the block starts at a multiple of kRangeGroup and, unless the path takes any
-  /// values, no sum of the tile is -0.
+  /// Returns whether the block starts at a multiple of kRangeGroup and no sum of the tile is -0. A
+  /// path that is exact for all values has no condition on sums of -0.
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
     if constexpr (Path::kAnyValues) return true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of sequential or Kahan sums in registers, by the steps of a fast path
-// (numeric/fast), while no sum can overflow. Only gemm.cpp may include this file (gemm_general.h
-// says why).
+// (numeric/fast), while no sum can overflow. Only gemm.cpp may include this file: its functions,
+// compiled for one ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct BoundedTile {
   const PanelRange *a, *b;  ///< one for each group of k
   bool binary32;            ///< fits_binary32 for the whole block
 
-  /// Returns bound_products for `count` rounded products that start at k. The products must lie
-  /// within one group of kRangeGroup values of k.
+  /// Returns a bound of the sum of the magnitudes of `count` rounded products from value k on
+  /// (bound_products). The products must lie within one group of kRangeGroup values of k.
   [[nodiscard]] CPD_FN float products(std::int64_t k, std::int64_t count) const {
     const PanelRange& of_a = a[k / kRangeGroup];
     const PanelRange& of_b = b[k / kRangeGroup];
@@ -171,9 +171,9 @@ class RegisterTile {
   /// True if a sum is first tried in binary32, which is right if the sum is exact there.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
-  /// If sums in binary32 are not exact, sums in two parts are tried next. On CPUs without
-  /// instructions that round in a given direction, a sum in two parts takes half the operations of
-  /// rounding to odd.
+  /// True if sums that binary32 does not hold exactly are next computed by split_fma_in_parts
+  /// (veltkamp_rounding.h). On CPUs without instructions that round in a given direction, that
+  /// function takes half the operations of rounding to odd.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
   /// Adds the next few values of k if no sum can overflow. Returns the number of values added, or

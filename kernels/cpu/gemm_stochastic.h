@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of stochastic sums of every scheme by FastPath::stochastic. Only gemm.cpp may
-// include this file (gemm_general.h says why).
+// include this file: its functions, compiled for one ISA, must stay within that object.
 #pragma once
 
 #include <cstdint>
@@ -114,8 +114,9 @@ enum class Range : std::uint8_t {
   any,      ///< anything may overflow
 };
 
-/// The sums of a few rows of a tile and a panel's columns. SumWalk calls this class to run the
-/// steps of the scheme. kOnGrid: all terms are multiples of the least spacing of the sum's format.
+/// The sums of a few rows and all columns of a tile. SumWalk (the loop over terms) calls this class
+/// to run the steps of the scheme. kOnGrid: all terms are multiples of the least spacing of the
+/// sum's format.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:

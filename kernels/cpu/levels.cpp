@@ -213,8 +213,8 @@ CPD_FN void decode_all(const LevelPlan& shared, int64_t before, int64_t n, const
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// The partial sums of Moments. add() takes sixteen values; kChecks: ignores values that are NaN or
-/// infinite.
+/// The partial sums from which Moments (sums of differences from a mean, and of their squares) are
+/// formed. add() takes sixteen values; kChecks: ignores values that are NaN or infinite.
 struct PartialMoments {
   static constexpr int kLanes = Lanes<D>::count;
   static constexpr int kVectors = kPartialSums / kLanes;

@@ -39,7 +39,8 @@ CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float*
   return __builtin_shufflevector(four(b), four(b + 4), 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/// Does the work of the function gather for four values of each bucket.
+/// Stores x + residual of four values of each bucket, transposed: values[i][b] belongs to value i
+/// of bucket b, and is 0 for b >= buckets.
 CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                         float (*values)[kEight]) {
   F32x8 rows[4];
@@ -62,7 +63,8 @@ CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const f
 }
 #endif
 
-/// Does the work of the function gather for eight values of each bucket.
+/// Stores x + residual of eight values of each bucket, transposed: values[i][b] belongs to value i
+/// of bucket b, and is 0 for b >= buckets.
 CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                          float (*values)[kEight]) {
 #if defined(__AVX2__)

@@ -43,8 +43,8 @@ CPD_FN float least_bit_of(int64_t n, const float* x) {
   return bits_as<float>(min(of_rest, -largest_lane(-least)));
 }
 
-/// Copies some rows of a or columns of b into one panel. Lines beyond the operand's last row or
-/// column become +0.
+/// Copies some rows of a or columns of b ("lines") into one panel of packed values. Lines beyond
+/// the operand's last row or column become +0.
 template <int kWidth>
 CPD_FN void pack_values(int64_t lines, int64_t count, const float* x, int64_t line_stride,
                         int64_t k_stride, float* packed) {

@@ -196,8 +196,8 @@ class PageIntegers {
   alignas(64) std::uint32_t run_[2][kPages][kFresh ? kBlock : 1];
 };
 
-/// Does the same as for_lines for one block, and passes the random integers of each cache line:
-/// calls visit(page, i, random).
+/// Calls visit(page, i, random) for each cache line of one block in each of the four pages of a
+/// group. i is the line's offset in the page, and `random` points to the line's random integers.
 template <class R, class Visit>
 CPD_FN void for_lines(PageIntegers<R>& integers, std::int64_t block, Visit visit) {
   constexpr std::int64_t kPart = kBlock / kPages;

@@ -29,7 +29,8 @@ CPD_FN uint32_t half_of(uint32_t x) { return x >> 16; }
 CPD_FN uint32_t below(uint32_t half) { return (half & 0x7FFF) - 1; }
 CPD_FN uint32_t lesser(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/// Implements Bf16Table::pair for operands in which the values of a line are contiguous.
+/// Packs pairs of neighboring values along k into words (Bf16Table::pair), for operands in which
+/// the values of a line (a row of a or a column of b) are contiguous.
 template <class T>
 CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t line_stride,
                            uint32_t* words, int64_t stride) {
@@ -50,8 +51,8 @@ CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t lin
   return least;
 }
 
-/// Implements Bf16Table::pair for operands in which neighboring values belong to different lines
-/// (rows of a or columns of b).
+/// Packs pairs of neighboring values along k into words (Bf16Table::pair), for operands in which
+/// neighboring values belong to different lines (rows of a or columns of b).
 template <class T>
 CPD_FN uint32_t pair_across(int64_t lines, int64_t count, const T* x, int64_t k_stride,
                             uint32_t* words, int64_t stride) {

@@ -75,8 +75,8 @@ CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts
   return inverts ? with_inverse(at) : at;
 }
 
-/// Calls one(x, scales, random, to) once for the last `rest` elements, from i on, which are fewer
-/// than V's lanes.
+/// Processes the last `rest` elements of a row, from i on, which are fewer than V's lanes. Copies
+/// them to a buffer and calls one(x, scales, random, to) once for the buffer.
 template <class R, class V, class T, class One>
 CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, bool inverts,
                           One one) {
@@ -98,8 +98,8 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
   copy(to + i, out, rest);
 }
 
-/// Calls one(x, scales, random, to) for each group of V's lanes. `to` receives one T for each lane.
-/// `inverts`: the scales include inverses (with_inverse).
+/// Processes a row's elements: calls one(x, scales, random, to) for each group of V's lanes, where
+/// `to` receives one T for each lane. `inverts`: the scales include inverses (with_inverse).
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -119,8 +119,9 @@ CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, inverts, one);
 }
 
-/// Calls body.operator()<R, route, V>() with the plan's rounding rule R, the route (the method of
-/// division by scales) and the lane type V in which the route computes.
+/// Passes three properties of a plan to `body` as template arguments, body.operator()<R, route,
+/// V>(): the rounding rule R, the route (the method of division by scales) and the lane type V in
+/// which the route computes.
 template <class Body>
 CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   if (route == ElementRoute::wide) {

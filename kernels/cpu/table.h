@@ -62,8 +62,9 @@ struct Entry<kKernel> {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Calls `run` with the rule for a plan whose mode is known only at run time (kOtherMode). Directed
-/// additions have a rule for each mode, so that no loop branches on the mode.
+/// Selects the rule for a plan whose mode is known only at run time (kOtherMode), and passes it to
+/// `run` as a template argument. Directed additions have a rule for each mode, so that no loop
+/// branches on the mode.
 template <class Run>
 CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
   constexpr Form kForm = Form::addition;
@@ -73,8 +74,8 @@ CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<Rounding::toward_zero, kForm>>();
 }
 
-/// Calls run.operator()<Rule<…>>() with the plan's rule for lanes V. Binary64 lanes have no form
-/// that is shorter than Form::simple.
+/// Selects the plan's rounding rule for lanes V, and passes it to `run` as a template argument:
+/// run.operator()<Rule<…>>(). In binary64 lanes the rule has the form `simple` or `general`.
 template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   with_mode(plan.mode, [&]<Rounding mode>() {

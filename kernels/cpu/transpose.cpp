@@ -32,7 +32,7 @@ CPD_FN void transpose_square(Unsigned<V>* rows) {
   }
 }
 
-/// Does the work of transpose, word by word.
+/// Transposes a matrix of 32-bit words word by word.
 CPD_FN void transpose_words(int64_t rows, int64_t columns, const uint32_t* from,
                             int64_t from_stride, uint32_t* to, int64_t to_stride) {
   for (int64_t c = 0; c < columns; ++c) {

@@ -175,8 +175,8 @@ std::int64_t ElementWords(DType type, std::int64_t n) {
   return (n * static_cast<std::int64_t>(SizeOf(type)) + 7) / 8;
 }
 
-/// RaiseSignalling for contiguous bit patterns. `infinity` is the pattern of infinity. The bit
-/// below the lowest set bit of `infinity` marks a quiet NaN.
+/// Adds kInvalid to raised[i] if patterns[i] is a signaling NaN. `infinity` is the type's pattern
+/// of infinity. The bit below the lowest set bit of `infinity` marks a quiet NaN.
 template <class U>
 void RaiseSignalling(const U* patterns, U infinity, std::int64_t n, std::uint8_t* raised) {
   const U magnitude = static_cast<U>(~U{0}) >> 1;

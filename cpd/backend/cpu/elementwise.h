@@ -158,7 +158,8 @@ struct BoxRows {
   std::int64_t stride;
 };
 
-/// Reads boxes of one tensor as rows of values of T, as Reader reads ranges.
+/// Reads boxes (two-dimensional ranges) of one tensor as rows of values of T. Reader does this for
+/// ranges of neighboring elements.
 template <class T>
 class BoxReader {
  public:
@@ -173,7 +174,8 @@ class BoxReader {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Writes rows of values to boxes of one tensor, as Writer writes ranges.
+/// Writes rows of values to boxes (two-dimensional ranges) of one tensor. Writer does this for
+/// ranges of neighboring elements.
 template <class T>
 class BoxWriter {
  public:

@@ -25,8 +25,9 @@ constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values t
 
 std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
-/// Finds a digit of the limit from n patterns at(i) that agree with the limit in all higher digits.
-/// Returns how many patterns agree in this digit, too.
+/// Finds one digit of the limit (the bit pattern from which on values are selected). Reads n
+/// patterns at(i) that agree with the limit in all higher digits. Returns the number of patterns
+/// that also agree in this digit.
 template <class At>
 std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   const int shift = digit_shift(place);
@@ -43,8 +44,8 @@ template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
   std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
-  // Keeps the patterns that agree with the limit's known digits. The element behind the last kept
-  // pattern may be overwritten.
+  // Stores in `same` only the patterns that agree with the limit's known digits. The element behind
+  // the last stored pattern may be overwritten.
   const auto narrow = [&](int place, auto from) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -62,8 +63,8 @@ LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   return limit;
 }
 
-/// Returns a pattern, 1 … kInfinity. According to a sample, somewhat more than k values reach this
-/// pattern.
+/// Returns a pattern (the bits of a magnitude), 1 … kInfinity, to start the search with. The
+/// pattern is chosen from a sample such that somewhat more than k values are expected to reach it.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
   std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
@@ -100,9 +101,9 @@ void Append(const Selection& part, Selection& to) {
   to.values.insert(to.values.end(), part.values.begin(), part.values.end());
 }
 
-/// Counts the values whose magnitude reaches `least`, and returns the count. If the count is at
-/// most `most`, appends these values to `to`. Writes the sums of all values if `of` has two
-/// summands.
+/// Returns the number of values whose magnitude pattern is at least `least`. If that number is at
+/// most `most`, appends these values to `to`. If each value is the sum of two summands, also writes
+/// all sums to of.sum.
 std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
   std::map<std::int64_t, Selection> parts;  // by the index at which they begin
   std::mutex mutex;

@@ -66,8 +66,8 @@ int level_norms(const Launch& /*launch*/, const NormCall& call) {
   return Guarded([&] {
     const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
     if (call.norm == LevelNorm::largest) {
-      // Only the largest magnitude is multiplied by 2^shift, because rounding preserves the order
-      // of magnitudes.
+      // Multiplies only each bucket's largest magnitude by 2^shift, not all values. The result is
+      // the same, because the multiplication and its rounding preserve the order of magnitudes.
       Kernels().block_max(true, call.bucket, call.n, call.x, call.norms);
       if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.norms, call.norms);
       std::transform(call.norms, call.norms + buckets, call.norms, FiniteOrNan);

@@ -60,7 +60,8 @@ thread_local Buffers g_buffers;
 constexpr std::size_t kMostKept = std::size_t{4}
                                   << 20;  ///< maximum floats of a buffer that is kept
 
-/// An operand in packed panels (GemmBlock), and the bounds of each panel's values.
+/// An operand in packed panels (groups of rows of a or columns of b, GemmBlock), and the bounds of
+/// each panel's values.
 class Panels {
  public:
   Panels(std::int64_t lines, std::int64_t depth, int width, std::vector<float>& packed,
@@ -126,7 +127,8 @@ class Panels {
 };
 
 /// Adds term number k to each of n sums. `index` is the element number of the first sum; `given`
-/// has the caller's random integers. Numbers in one kernel call agree in bits 32 and above.
+/// has the caller's random integers. Calls the kernel once for each range of element numbers that
+/// agree in bits 32 and above, as the kernel requires.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {

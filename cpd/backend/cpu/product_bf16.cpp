@@ -24,7 +24,8 @@ using Word = std::uint32_t;
 /// The number of lines, and of pairs of values of k, in a square that is transposed within the
 /// cache.
 constexpr std::int64_t kSquare = 64;
-/// The number of pairs of values of k for which a packed panel of b stays in the L2 cache.
+/// The number of pairs of values of k for which a panel (a group of columns of b that is packed
+/// together) stays in the L2 cache.
 constexpr std::int64_t kPairs = 1024;
 /// The number of rows of one task.
 constexpr std::int64_t kRows = 192;
@@ -71,10 +72,11 @@ Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
           .k_stride = x.stride[k]};
 }
 
-/// Packs the words of lines begin … end - 1. If `along` is set, the words of a line are neighbors,
-/// and lines begin `stride` words apart. Otherwise the words of all lines for one pair are
-/// neighbors, and pairs begin `stride` words apart. Returns the least magnitude as Bf16Table::pair
-/// does.
+/// Packs lines begin … end - 1 of an operand into words. A word holds a pair of neighboring values
+/// along k. If `along` is set, the words of a line are neighbors, and lines begin `stride` words
+/// apart. Otherwise the words of all lines for one pair are neighbors, and pairs begin `stride`
+/// words apart. Returns the least magnitude's pattern minus 1, or the largest word if all values
+/// are 0.
 Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
           std::int64_t stride) {
   if (x.along() == along) {

@@ -18,7 +18,7 @@
 namespace cpd {
 namespace {
 
-/// The assumed number of products in a sum. Some paths depend on it.
+/// The assumed number of products in a sum. The choice of some code paths depends on this number.
 constexpr std::int64_t kUsualDepth = 128;
 
 /// The general path in binary32 (gemm_general.h): the time of one rounding to nearest-even by an

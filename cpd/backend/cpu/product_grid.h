@@ -8,8 +8,8 @@
 
 namespace cpd {
 
-/// The rows or columns of a matrix of sums (`lines`), divided evenly into `blocks` blocks. A block
-/// has whole panels of `width` lines, as operands are packed.
+/// The rows or columns of a matrix of sums (`lines`), divided into `blocks` blocks of nearly equal
+/// size. Operands are packed in panels of `width` lines, and no block divides a panel.
 struct GridLines {
   std::int64_t lines = 0, width = 1, blocks = 1;
 

@@ -22,7 +22,8 @@ namespace {
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
 constexpr std::int64_t kLong = 256;   // the least values of buckets that kernels take singly
 
-/// Returns whether a kernel's run of 512 values (ScaledRun) consists of whole buckets.
+/// Returns whether 512 neighboring values consist of whole buckets of at least 16 values. A kernel
+/// can then process the values of several buckets in one call (ScaledRun).
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
 
 constexpr std::array<float, kStep + 1> kOnes = [] {
@@ -107,7 +108,8 @@ struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
 
-/// Computes the scales of buckets from their largest magnitudes. Returns how elements are computed.
+/// Computes the scales of buckets from their largest magnitudes. Returns the method by which
+/// elements are divided by the scales.
 ElementRoute FindScales(const QuantizedCall& call, std::int64_t buckets, const float* largest,
                         PartScales& scales) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -231,7 +233,8 @@ void DecodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart&
   }
 }
 
-/// Calls run(begin, part) for each block of the call's values.
+/// Divides the call's values into the blocks of a message. Calls run(begin, part) for each block,
+/// where `begin` is the index of the block's first value and `part` is the block's byte layout.
 template <class Run>
 void ForScaledParts(const QuantizedCall& call, Run run) {
   for (std::int64_t i = 0; i < call.n; i += call.block) {
@@ -248,8 +251,8 @@ int bucket_scales(const Launch& /*launch*/, const QuantizedCall& call) {
   if (first > 0) Kernels().block_max(with_nan, call.bucket, first, call.x, call.scale);
   float* const rest = call.scale + (first > 0 ? 1 : 0);
   Kernels().block_max(with_nan, call.bucket, call.n - first, call.x + first, rest);
-  // Only the largest magnitude is multiplied by 2^shift, because rounding preserves the order of
-  // magnitudes.
+  // Multiplies only each bucket's largest magnitude by 2^shift, not all values. The result is the
+  // same, because the multiplication and its rounding preserve the order of magnitudes.
   const std::int64_t buckets = (ahead + call.n + call.bucket - 1) / call.bucket;
   if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.scale, call.scale);
   return 0;

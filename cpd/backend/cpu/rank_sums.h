@@ -31,9 +31,9 @@ class RankSums {
                 !in_place(call) || call.group_size > 0, n),
         group_(Members(), planes_of_sum(call.group.order.scheme, Members()), !in_place(call), n) {}
 
-  /// Returns the sums over ranks of values begin … begin + n - 1 of the segment's layer. The
-  /// returned memory is valid until the next call. load(r, row) must return n values of from[r];
-  /// load may use `row` as memory for the values.
+  /// Returns the sums over ranks of values begin … begin + n - 1 of the layer to which the segment
+  /// (a range of values) belongs. The returned memory is valid until the next call. load(r, row)
+  /// must return n values of message from[r], and may store them in `row`.
   template <class Load>
   const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
                     const Load& load) {

@@ -31,7 +31,7 @@ class PowerCaster {
   /// Returns whether the call may have blocks whose scales are usual powers of two.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the blocks of a tile whose scales are usual powers of two. Calls other(part) for each
-  /// remaining part of the tile.
+  /// range of the tile that contains other blocks and must be cast by another method.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);
@@ -63,8 +63,8 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread only explains a call (records what the call would run, base/explaining.h),
-/// records a pass over a call's tiles and returns true.
+/// If this thread records what calls would run and computes nothing (cpd.explain), records a pass
+/// over a call's tiles and returns true. Otherwise returns false.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));
@@ -125,7 +125,8 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
 /// element has code 0.
 class NanFinder {
  public:
-  /// Lowers *first when Look finds a NaN; searches nothing if `first` is null.
+  /// `first`: the index that Look lowers when it finds a NaN without a code. If `first` is null,
+  /// Look does nothing.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
   /// Searches the first row of a range for a NaN without a code. The row's first element has index
   /// `first`. `places`: memory for run.n indices.
@@ -194,7 +195,8 @@ void EncodeTiles(const ScaledPass& pass) {
   });
 }
 
-/// Decodes all tiles. The tensor of the pass is the result.
+/// Decodes the codes of all tiles, and writes the values to the result, which is the tensor
+/// `pass.x`.
 void DecodeTiles(const ScaledPass& pass) {
   const Tiles tiles = pass.tiles();
   const std::int64_t bits = pass.plan().element.bits;

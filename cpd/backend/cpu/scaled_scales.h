@@ -82,8 +82,8 @@ class TileScaler {
       take(run, scales_.route, c);
     });
   }
-  /// Does the same as ForElements, but calls take(run, begin) with runs that have scales and no
-  /// elements. All scales must be known.
+  /// Calls take(run, begin) for each range of up to kStage columns of the tile, where `begin` is
+  /// the first column. `run` has the scales of the range but no elements. All scales must be known.
   template <class Take>
   void ForScales(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;

@@ -133,7 +133,7 @@ class FoldSpans {
   FoldStateOf<T> state_;
 };
 
-/// The plans of a SumPlan, in the form that FoldSpans takes.
+/// Gives FoldSpans the plans of a SumPlan: terms() for adding terms, and sums() for adding sums.
 struct PlansOfSum {
   const SumPlan& plan;
   [[nodiscard]] const FoldPlan& terms() const { return plan.terms; }

@@ -14,8 +14,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Reads the terms of several sums, many terms at a time. Terms that are not contiguous from sum to
-/// sum are copied. Few enough are copied at once to stay in cache.
+/// Reads the terms of several sums, many terms at a time. If terms are not contiguous from sum to
+/// sum, copies them to a buffer that is small enough to stay in cache.
 template <class T>
 class Terms {
  public:

@@ -103,7 +103,9 @@ class RankBlocks {
   SegmentCounts lost_;
 };
 
-/// Calls run(blocks, begin, n) for blocks of the call's values, on threads.
+/// Divides the call's values into blocks among threads, and calls run(blocks, begin, n) for each
+/// block of n values from value `begin` on. `blocks` has the thread's memory. Afterwards adds the
+/// thread's counts of lost values to the call's counts.
 template <class Run>
 void ForBlocks(const VirtualCall& call, Run run) {
   SumPlan plan = call.plan;

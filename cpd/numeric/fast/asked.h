@@ -24,7 +24,8 @@ enum class NoPath : std::uint8_t {
   exact_products,  ///< exact products, which only a sequential sum adds in a fast path
   special_values,  ///< a format without sign, zero or subnormals, or beyond binary32's range
   grid,            ///< the products' least spacing is below the sums'
-  /// The format has more significant bits than binary32 additions can round twice, or exactly.
+  /// The format has too many significant bits: binary32 can neither hold the sums exactly nor round
+  /// them twice without an error.
   precision,
   powers,        ///< a pairwise sum in a format of powers of two
   switched_off,  ///< the path is switched off by CPD_FAST
@@ -60,7 +61,8 @@ constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }
 
-/// Answers for a path that takes only sums of terms, not sums of products.
+/// The base class of fast paths for sums of terms. For sums of products, `applies` answers that the
+/// path is for other sums.
 struct OfTermsAlone {
   static constexpr bool kTakesProducts = false;
   static constexpr bool kStochastic = false;

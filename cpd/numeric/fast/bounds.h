@@ -26,8 +26,8 @@ constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Bounds on the values of one packed panel of a matrix operand, for one group of kRangeGroup
-/// successive values of k. A NaN counts as the largest value.
+/// Bounds on the values of one panel (rows of a or columns of b that are packed together), for one
+/// group of kRangeGroup successive values of k. A NaN counts as the largest value.
 struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k

@@ -17,8 +17,8 @@
 
 namespace cpd {
 
-/// Calls run.operator()<Path>() with the class of the fast path. Returns false if `path` is not a
-/// path of sums.
+/// Passes the class of a fast path to `run` as a template argument: run.operator()<Path>(). Returns
+/// false, without a call, if `path` is not a fast path of sums.
 template <class Run>
 CPD_FN constexpr bool with_path(FastPath path, Run run) {
   switch (path) {

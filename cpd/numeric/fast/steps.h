@@ -29,7 +29,8 @@ struct LogOperands {
   V a, b;
   Signed<V> log_a, log_b;
 };
-/// The operands a and b of a step; factor_b is b times the format's factor.
+/// The operands a and b of a step; factor_b is b * K, where K is the factor of Veltkamp's splitting
+/// (veltkamp_rounding.h).
 template <class V>
 struct FactorOperands {
   V a, b, factor_b;

@@ -270,17 +270,20 @@ CPD_FN Signed<V> exponent_pattern(V t) {
   return bits_as<Signed<V>>(t) & splat<Signed<V>>(Pattern<V>::infinity);
 }
 
-/// Rounds t as `split` does, with a check for overflow (a guarded rounding).
+/// Returns t rounded to nearest into the format. t must be zero or a multiple of the format's least
+/// spacing. Checks for overflow: `largest` records the largest result, or, with kSaturates, the
+/// result is limited to the format's largest value.
 template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// Returns a * b rounded as by split_product, with a check for overflow (a guarded rounding). log_b
-/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of the magnet M. M is 1.5
-/// * 2^j, so that M - a * b stays in the binade of M. It must stay in that binade, because an odd
-/// magnet is not a multiple of twice its last place.
+/// Returns a * b rounded once into the format, and checks for overflow: `largest` records the
+/// largest result, or, with kSaturates, the result is limited to the format's largest value. log_b
+/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of the magnet M (the
+/// number whose addition rounds). M is 1.5 * 2^j, so that M - a * b stays in the binade of M. It
+/// must stay in that binade, because an odd magnet is not a multiple of twice its last place.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -291,8 +294,9 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// Rounds t as split_any does, but with the magnet M (the number whose addition rounds) of a
-/// guarded rounding.
+/// Returns t rounded to nearest, for any t that has 24 bits or was rounded to odd. Adds and
+/// subtracts the magnet M (the number whose addition rounds) of a guarded rounding, but does not
+/// check for overflow. A zero result keeps t's sign if the format has -0.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;
@@ -300,7 +304,8 @@ CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   const V m = format(max((Signed<V>)pattern, format.least));
   return with_sign_of((t + m) - m, t, format.sign);
 }
-/// Returns s + a * b rounded as by split_fma, with a check for overflow (a guarded rounding).
+/// Returns s + a * b rounded once into the format, and checks for overflow: `largest` records the
+/// largest result, or, with kSaturates, the result is limited to the format's largest value.
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   return format.template guard<kSaturates>(with_magnet(fma_to_odd(a, b, s), format), largest);

@@ -14,8 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Does the same as toward_odd (exact.h) for scalars, without branches. Random signs would make the
-/// CPU mispredict branches.
+/// Returns s + error rounded to odd, for scalars. s must be that sum rounded to nearest. Works
+/// without branches, because random signs would make the CPU mispredict branches.
 CPD_FN double moved_to_odd(double s, double error) {
   const auto bits = bits_as<std::uint64_t>(s);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);

@@ -74,7 +74,7 @@ struct Rule {
   }
 };
 
-/// Calls run.operator()<mode>() with nearest_even, stochastic or, for any other mode, kOtherMode.
+/// Passes the mode to `run` as a template argument: nearest_even, stochastic or else kOtherMode.
 template <class Run>
 CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   if (mode == Rounding::nearest_even) {
@@ -92,7 +92,7 @@ CPD_FN constexpr bool may_clip(Rounding mode) {
          mode != Rounding::nearest_away;
 }
 
-/// Calls run.operator()<Rule<mode, form>>() with the rule of a form that the mode has.
+/// Passes the rule of a mode and a form to `run` as a template argument (default: Form::simple).
 template <Rounding mode, class Run>
 CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
@@ -114,7 +114,7 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   run.template operator()<Rule<mode, Form::simple>>();
 }
 
-/// Calls run.operator()<Rule<…>>() with the rule by which the plan's codes are decoded.
+/// Passes the rule by which the plan's codes are decoded to `run` as a template argument.
 template <class Run>
 CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
   constexpr Rounding kAny = Rounding::nearest_even;
@@ -169,7 +169,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   } else {
     const Rounding mode = plan.mode;
     const U one = splat<U>(1);
-    // A larger cut gives the same result. The limit keeps the sums below from overflowing.
+    // Limits `cut`, so that the sums below cannot overflow. Any larger cut gives the same result.
     const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
     const U ceiling = (one << cut) - one;
     if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
@@ -318,19 +318,19 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const Grid& grid = grid_of<V>(plan);
   const U u = bits_as<U>(x);
   const U a = u & splat<U>(P::magnitude);
-  // The exponents, not shifted out of the pattern. V's subnormals get the exponent of field 1.
+  // Exponents, at their position in x's bit pattern. Subnormal numbers get exponent field 1.
   const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
   const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
   const U sig = (a - (U)exponent) + splat<U>(P::implicit);
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // The code of significand 0 in this binade, if significand 0 existed.
+  // `base` is the code that significand 0 would have in this binade.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals, the grid below 2^emin is {0, 2^emin}: one bit, worth 2^man codes.
+      // Without subnormals, only 0 and 2^emin lie up to 2^emin: one bit, worth 2^man codes.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -358,7 +358,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // Exact: 2^emin and 2^emin + (the subnormal value) have equal exponents.
+  // The difference is exact: 2^emin and 2^emin + (the subnormal value) have equal exponents.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
@@ -581,8 +581,8 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   return bits_as<V>(result);
 }
 
-/// round, round_to_whole_code and value_of_code for callers that know only the mode, or nothing,
-/// about the plan at compile time.
+/// Overloads of round, round_to_whole_code and value_of_code without a Rule, for callers that know
+/// at compile time only the rounding mode, or nothing, about the plan.
 template <Rounding mode, class V>
 CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   return round<Rule<mode>>(x, random, plan);

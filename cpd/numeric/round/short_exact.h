@@ -30,8 +30,8 @@ constexpr bool sees_small(const RoundPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<Rule<…>>() with the rule of a plan for which rounds_from_odd holds: the
-/// rule of one of the shorter forms, or the general rule.
+/// Selects a shorter or the general rule of a plan, and passes it to `run` as a template argument:
+/// run.operator()<Rule<…>>(). rounds_from_odd must hold for the plan.
 template <class Run>
 CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   using enum Rounding;
@@ -49,8 +49,8 @@ CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<nearest_even, Form::general>>();
 }
 
-/// Calls run.operator()<op>(). With kAny, only the operations that binary64 operands have: add, mul
-/// and fma.
+/// Passes an operation to `run` as a template argument: run.operator()<op>(). kAny: operands are
+/// binary64 values, so the operation must be add, mul or fma.
 template <bool kAny = false, class Run>
 CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
   using soft::Operation;

@@ -41,7 +41,8 @@ T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::u
 
 template <class T>
 SignLimits<T> sign_limits(const Target& to, bool negative) {
-  // The greatest random integer rounds away from the smallest magnitude on.
+  // The greatest random integer, `most`, gives the least limits, because rounding away from zero
+  // then begins at the smallest magnitude. The integer 0 gives the greatest limits.
   const std::uint32_t most =
       to.plan.mode == Rounding::stochastic ? (1U << to.plan.random_bits) - 1 : 0;
   return {limit_of<T>(to, negative, kUnderflow, true, most),

@@ -22,7 +22,8 @@ namespace cpd {
 
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<size>() with the size of the plan's Hadamard transform as a constant.
+/// Passes the size of the plan's Hadamard transform to `run` as a template argument:
+/// run.operator()<size>(). The compiler can then unroll the transform's loops.
 template <class Run>
 CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   switch (plan.size) {

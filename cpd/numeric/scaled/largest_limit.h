@@ -19,8 +19,10 @@ struct LargestLimit {
   std::int64_t equals = 0;
 };
 
-/// A limit is a pattern that is found digit by digit, the highest digit first. These are the number
-/// of digits, the position of a digit's lowest bit, and the greatest value of a digit.
+/// The digits of a pattern (the bits of a magnitude). The search for a limit finds a pattern digit
+/// by digit, the highest digit first. kPatternDigits is the number of digits, and kMostDigit is the
+/// greatest value of any digit. digit_shift returns the position of a digit's lowest bit, and
+/// last_digit the digit's greatest value.
 constexpr int kPatternDigits = 3;
 constexpr std::uint32_t kMostDigit = 2047;
 constexpr int digit_shift(int digit) { return 20 - 10 * digit; }

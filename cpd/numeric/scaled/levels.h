@@ -238,8 +238,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // `more` is 1 above the number to add to `base`. So `more` is positive even if `base` is 1
-      // too large.
+      // `more` is 1 plus the number to add to `base`. The 1 keeps `more` positive even if `base` is
+      // 1 too large.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));

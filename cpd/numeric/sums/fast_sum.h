@@ -12,8 +12,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Calls run.operator()<Path>() for a path whose steps FastSums runs. Returns false for any other
-/// path.
+/// Passes the class of a fast path to `run` as a template argument, run.operator()<Path>(), if
+/// FastSums supports the path. Returns false, without a call, for any other path.
 template <class Run>
 CPD_FN bool with_fast_sums(FastPath path, Run run) {
   bool taken = false;
@@ -35,7 +35,8 @@ class FastSums {
 
   /// Adds a term to a sum.
   CPD_FN void add(V x, V& sum) { sum = sum_of_term(x, sum); }
-  /// Adds a term to a Kahan sum, as kahan_step does.
+  /// Adds the term x to a Kahan sum: y = x - compensation; t = sum + y; compensation = (t - sum) -
+  /// y; sum = t. Each operation is rounded.
   CPD_FN void add(V x, V& sum, V& compensation) {
     const V y = sum_of_term(x, -compensation);
     const V t = sum_of(sum, y);

@@ -123,9 +123,9 @@ CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t dra
   }
 }
 
-/// A backend that holds the last tree in a place of its own, for example in registers, and not in
-/// the state values (planes). SumWalk makes the backend store a finished tree of 2^level terms in
-/// plane `level`, and load a tree when the sum ends.
+/// A backend that holds the last tree of a pairwise sum outside the state values (planes), for
+/// example in registers. SumWalk makes the backend store a finished tree of 2^level terms in plane
+/// `level`, and load a tree when the sum ends.
 template <class Backend>
 concept HoldsTree = requires(Backend& to) {
   to.store_tree(1);

@@ -257,8 +257,9 @@ CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const Blo
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
 }
 
-/// Does the same as end_in_range32, for blocks with any E. Sets the mask `wide` in lanes whose
-/// result is invalid, including all lanes with an infinite sum or NaN.
+/// Returns the matrix unit's sum after a block, in binary32 lanes, for blocks with any greatest
+/// exponent E. Sets the mask `wide` in lanes whose result is invalid, including all lanes with an
+/// infinite sum or NaN.
 template <class V, class Mask>
 CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
                                Mask& wide) {
@@ -333,8 +334,8 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   return end_block<R>(units, sum, greatest, plan);
 }
 
-/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the matrix unit's running sum
-/// in binary64.
+/// Selects the rule that rounds the matrix unit's running sum in binary64, and passes it to `run`
+/// as a template argument: run.operator()<Rule<mode, form>>().
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
   const bool general = !is_simple(plan.sum.form);

@@ -156,7 +156,8 @@ class FlaggedSum {
     void load_tree(int level) { tree = trees.at(level); }
     void store_tree(int level) {
       if (level > 0) trees[level] = tree;
-      // A tree is a value of the format, so this rounding does not change it.
+      // `tree` is already a value of the format, so `round` only converts the number and changes
+      // nothing.
       if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
     }
   };
