@@ -74,7 +74,8 @@ def build_parser(command: str | None = None) -> Parser:
 
     `command` is the first word of a command line. If it is a command, the parser has only this
     command, and modules of other commands are not imported. If it is not a command, the parser has
-    only the names of all commands, for the error. None or an option: the parser has all commands.
+    only the names of all commands, for the error. If `command` is None or an option, the parser has
+    all commands.
     """
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."

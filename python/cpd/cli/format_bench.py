@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For `cpd show`: the neighbors of a number in formats, and the formats of a standard."""
+"""Finds the neighbors of a number in formats, and the formats of a standard, for `cpd show`."""
 
 from __future__ import annotations
 

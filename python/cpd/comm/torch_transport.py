@@ -46,7 +46,7 @@ from cpd import _core
 from cpd.comm.errors import RankLost, TransportError
 
 Message: TypeAlias = tuple[int, int, int]
-"""A message: the peer's rank, the address of the memory, the number of bytes."""
+"""A message as a tuple: the peer's rank, the address of the memory, and the number of bytes."""
 T = TypeVar("T")
 
 FOREVER = timedelta(days=3650)
