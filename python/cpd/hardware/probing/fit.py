@@ -67,11 +67,11 @@ class Regimes:
         """Precisions of sums, in significant bits, near which ties are provoked."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms in the first block."""
+        """Returns n dot products in which all nonzero products are in the first block."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms in the first block and an addend of 0."""
+        """Returns n dot products with an addend of 0 and nonzero products in the first block."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
@@ -88,7 +88,10 @@ class Regimes:
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
-        """Returns dot products in which units truncate terms, next to great or in tiny sums."""
+        """Returns dot products in which units may truncate terms.
+
+        In some, small terms are next to a great term; in others, the whole sum is tiny.
+        """
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
@@ -101,7 +104,7 @@ class Regimes:
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """Asks the function, and returns the sums that are not near the end of the range."""
+        """Asks the function for the sums of `dots`; drops sums near the end of the range."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -120,7 +123,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """Returns the largest number of bits from the first to the last 1 bit of a number."""
+    """Returns the number of bits from the first to the last 1 bit, the largest over all numbers."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -182,7 +185,10 @@ class Figures(NamedTuple):
 
     @property
     def hidden(self) -> list[Format]:
-        """The formats of a sum that is rounded to a narrower format at the end."""
+        """The standard formats with more fraction bits than the results.
+
+        A unit may sum in such a format and round the sum to a narrower format at the end.
+        """
         widest = max((f.man for f in self.of_all), default=23)
         return [f for f in map(as_format, STANDARD) if f.man > widest]
 
@@ -462,7 +468,7 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns one `Seen` with the dot products and sums of several, in random order."""
+    """Returns one `Seen` with the dot products and sums of all of `some`, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of each node: an equal part of one batch, or the next of a series of micro-batches."""
+"""Divides a batch into equal parts for the nodes, or takes a micro-batch for each node."""
 
 from __future__ import annotations
 
