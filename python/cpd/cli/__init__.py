@@ -23,7 +23,8 @@ _COMMANDS = (
 """The commands in the order of the help. Each is a module of this package or a command of the
 package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
-"""Maps a module to the package that has the module, if their names differ."""
+"""Maps the name of a module to the name of the package on PyPI that has the module, if the two
+names differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd show --compare A B`: compares two formats.
 
-Values are counted by binade: in [2^k, 2^(k+1)), the values of a format are the multiples of a power
-of two, up to the format's largest value. Formats of any width are therefore compared exactly.
+In each binade [2^k, 2^(k+1)), the values of a format are the multiples of a power of two, up to the
+format's largest value. So the values that two formats share can be counted without a list of all
+values, and the comparison is exact for formats of any width.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def flat(options: Any) -> argparse.Namespace:
 
 
 def changed(options: Any) -> dict[str, str]:
-    """Returns, by field, the flags of the options that differ from their defaults."""
+    """Returns a dict from the name of each option that differs from its default to its flag."""
     return {
         own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
         for own in fields(options)

@@ -587,7 +587,7 @@ class Communicator:
         return inputs, of, seed or self.seed, None if step is None else number("step", step)
 
     def _count(self, traffic: _core.Traffic) -> None:
-        """Adds a successful reduction to `traffic` and `step`; its caller holds the lock."""
+        """Adds a successful reduction to `traffic` and `step`; the caller holds the lock."""
         self._traffic += traffic_of(traffic)
         self.step += 1
 

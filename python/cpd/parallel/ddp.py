@@ -198,8 +198,8 @@ class HookState:
     def state_dict(self) -> dict[str, Any]:
         """Returns the step, the seed, the parameters' names and the codec's states.
 
-        The result is a new dict of numbers, texts and bytes. It differs between ranks, so each rank
-        must store its own in a checkpoint.
+        The result is a new dict of numbers, texts and bytes. The dicts of the ranks differ, so each
+        rank must store its own dict in a checkpoint.
         """
         names = None if self.names is None else list(self.names)
         numbers = {"step": self.step, "seed": self.seed}
@@ -453,7 +453,7 @@ class _Bucket(NamedTuple):
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Returns a bucket's gradient with the strides of its parameter, if these are dense."""
+    """Returns a bucket's gradient with the strides of its parameter, if the strides are dense."""
     if parameter.is_contiguous():
         return gradient
     strides = parameter.stride()

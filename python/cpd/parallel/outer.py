@@ -88,8 +88,8 @@ class _Workers(abc.ABC):
     def step(self) -> bool:
         """Counts a step of the inner optimizers; every `period` steps it combines the workers.
 
-        Call it after each step of the inner optimizer; with all workers in this process, after all
-        of them have made the step.
+        Call this method after each step of the inner optimizer. If this process has all workers,
+        call it once, after all workers have made the step.
 
         Returns:
             True if parameters were combined in this step. All models then have the same weights for

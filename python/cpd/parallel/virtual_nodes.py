@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step that sums gradients by `folds`, or if None stores them in `gathered`."""
+        """Prepares a step; without `folds` (in `no_sync`), gradients are stored in `gathered`."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -481,7 +481,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Passes gradients to the sums again if these need them again; returns the results."""
+        """Passes gradients to sums that need a further pass over the nodes; returns the results."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -521,7 +521,7 @@ class _Step:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Adds the time of its block to `seconds`."""
+        """A context that adds the time of its `with` block to `seconds`."""
         begin = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - begin

@@ -475,10 +475,10 @@ def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """Returns texts about the ambiguity of a probe: rules that give the same sums.
+    """Returns texts about the ambiguity of a probe: rules that give equal sums.
 
-    Each text names other values of a field of the first rule, or another rule, that give the same
-    sums on `pool`.
+    Each text names other values of a field of the first rule, or another rule, that give the sums
+    of the first rule on `pool`.
     """
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
@@ -491,7 +491,7 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns a text that is the same for rules that differ only in min_exponent."""
+    """Returns a text that rules have in common if they differ only in min_exponent."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 

@@ -97,7 +97,10 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Returns the corner cases of two's complement codes: 0 and, for results, the range's ends."""
+    """Returns a mask for each two's complement code: bit i is 1 for the case `CORNERS[i]`.
+
+    The cases are 0 and, for results (`side` is `out`), the ends of the range.
+    """
     zero, half = codes == 0, 1 << (bits - 1)
     if side == "in":
         return _bits_of({"zero_in": zero})

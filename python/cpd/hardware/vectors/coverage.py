@@ -23,9 +23,9 @@ from cpd.hardware.vectors.values import has_signalling
 from cpd.numeric.formats import Format
 
 MOST_ENUMERATED = 1 << 24
-"""If an element-wise operation has at most this many inputs, all of them are tried."""
+"""The largest number of inputs of an element-wise operation for which all inputs are tried."""
 _MOST_SUMS = 1 << 21
-"""If a sum has at most this many inputs, all of them are tried."""
+"""The largest number of inputs of a sum for which all inputs are tried."""
 
 
 def cannot_happen(

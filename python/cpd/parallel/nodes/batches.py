@@ -40,7 +40,7 @@ def split(batch: Any, world: int) -> list[Any]:
 
 
 def first(micro_batches: Iterable[Any], world: int) -> Iterator[Any]:
-    """Yields the next `world` micro-batches. Raises ValueError if there are fewer."""
+    """Yields the next `world` micro-batches. Raises ValueError if fewer micro-batches remain."""
     try:
         batches = iter(micro_batches)
     except TypeError:

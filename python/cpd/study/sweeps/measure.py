@@ -161,7 +161,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """Sums up the errors of a cast, tile by tile. All tiles use the same temporary arrays."""
+    """Sums up the errors of a cast, tile by tile. All tiles reuse one set of temporary arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
