@@ -141,8 +141,8 @@ def compare(console: Console, a: Format, b: Format) -> None:
 def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
     """Returns the comparison of two formats, for JSON.
 
-    `values` lists the values that only one format has. It is None if there are more than 2^16 such
-    values, or for formats of more than 20 bits.
+    `values` lists the values that only one format has. `values` is None if there are more than
+    2^16 such values, or if there are any and a format has more than 20 bits.
     """
     comparison = Comparison.of(a, b)
     return {

@@ -411,9 +411,9 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text, to which missing formats of the operands are added.
+    """Returns the accumulator's text, with the operands' formats from the command line.
 
-    The formats are from the command line. They are added only to the text of a matrix unit.
+    Adds formats only to the text of a matrix unit, and only formats that the text lacks.
     """
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:

@@ -496,10 +496,10 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Returns, for each of `count` fragments, the numbers of its layers.
+    """Returns, for each of `count` fragments, the numbers of the layers in the fragment.
 
-    All layers in a row are cut into `count` fragments of equal size. A layer belongs to the
-    fragment in which its middle lies.
+    The values of all layers, one layer after another, are cut into `count` fragments of equal size.
+    A layer belongs to the fragment in which the middle of the layer lies.
     """
     count = at_least(1, "fragments", count)
     if count > len(sizes):

@@ -98,7 +98,8 @@ class Network:
 
     @classmethod
     def _of(cls, **values: Any) -> Self:
-        """Returns a network with these attributes; `name` and descriptions are allowed, too."""
+        """Returns a network with the attributes `values`, which may include `name` and
+        descriptions."""
         network = object.__new__(cls)
         network._set(values)
         return network

@@ -169,8 +169,8 @@ def _either_rule(
 ) -> npt.NDArray[np.bool_]:
     """Returns a mask of the lines of fma(0, ∞, quiet NaN) with correct flags.
 
-    IEEE 754 allows to raise NV or not. Also counts the lines that raise NV and the lines that do
-    not.
+    The flag NV (invalid) may be raised or not, as IEEE 754 allows. Also counts the lines that raise
+    NV and the lines that do not.
     """
     lines = np.zeros(len(columns["line"]), bool)
     if isinstance(rule, SumRule) or rule.operation != "fma":

@@ -79,7 +79,7 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
 def corner_codes(f: Format) -> Codes:
     """Returns a format's corner codes, and the codes next to them.
 
-    Corner codes are those of zeros, least and largest numbers, 1, infinities and NaN.
+    Corner codes encode zeros, the least and largest numbers, 1, infinities and NaN.
     """
     size = 1 << f.bits
     half = size >> 1 if f.signed else size

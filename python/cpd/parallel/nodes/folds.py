@@ -63,7 +63,7 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """The number of passes over the nodes, in ascending order, that take all turns."""
+        """The number of passes over all nodes, in ascending order, that the all-reduce needs."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
