@@ -23,7 +23,8 @@ _COMMANDS = (
 """The commands in the order of the help. Each is a module of this package or a command of the
 package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
-"""Maps a module to the package that has the module, if their names differ."""
+"""Maps the name of a module to the name of the package on PyPI that has the module, if the two
+names differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +75,8 @@ def build_parser(command: str | None = None) -> Parser:
 
     `command` is the first word of a command line. If it is a command, the parser has only this
     command, and modules of other commands are not imported. If it is not a command, the parser has
-    only the names of all commands, for the error. None or an option: the parser has all commands.
+    only the names of all commands, for the error. If `command` is None or an option, the parser has
+    all commands.
     """
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads what other packages add to `cpd`: commands, and gradients of models that they train.
+"""Loads commands, and modules that train models for gradients, from other packages.
 
-The packages declare the additions as entry points, so that this package does not import their
-modules by name.
+The packages declare these additions to `cpd` as entry points, so that this package does not import
+their modules by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd show --compare A B`: compares two formats.
 
-Values are counted by binade: in [2^k, 2^(k+1)), the values of a format are the multiples of a power
-of two, up to the format's largest value. Formats of any width are therefore compared exactly.
+In each binade [2^k, 2^(k+1)), the values of a format are the multiples of a power of two, up to the
+format's largest value. So the values that two formats share can be counted without a list of all
+values, and the comparison is exact for formats of any width.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""The largest number of values of only one format that are printed. If there are more, half of this
-number is printed from each end."""
+"""The largest number of printed values that only one format has. If there are more such values,
+half of this number is printed from each end."""
 _LISTED_BITS = 20
-"""The largest number of bits of formats whose values are compared one by one."""
+"""The largest number of bits of a format whose values are listed. For a format with more bits,
+values are only counted."""
 _MOST_IN_JSON = 2**16
 
 
@@ -56,7 +58,7 @@ def binade(f: Format, k: int) -> Binade | None:
 
 
 def binades(*formats: Format) -> range:
-    """Returns the range of the exponents k of all positive values of the formats."""
+    """Returns the exponents k, from the least to the greatest, of the formats' positive values."""
     ends = [
         (math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1])
         for f in formats
@@ -89,9 +91,9 @@ class Comparison:
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
     def spacings(self) -> list[Spacing]:
-        """Returns the spacings in ascending binades.
+        """Returns the spacings of both formats' values in ascending binades.
 
-        Successive binades of equal relative spacings are one row.
+        Successive binades in which neither format's relative spacing changes are one row.
         """
         rows: list[Spacing] = []
         for k in binades(self.a, self.b):
@@ -137,9 +139,10 @@ def compare(console: Console, a: Format, b: Format) -> None:
 
 
 def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
-    """Returns the comparison for JSON.
+    """Returns the comparison of two formats, for JSON.
 
-    `values` is None for more than 2^16 values, and for formats of more than 20 bits.
+    `values` lists the values that only one format has. `values` is None if there are more than
+    2^16 such values, or if there are any and a format has more than 20 bits.
     """
     comparison = Comparison.of(a, b)
     return {
@@ -248,7 +251,10 @@ def _only(a: Format, b: Format, common: int) -> str:
 
 
 def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
-    """Returns the `count` values that only `a` has, ascending. None for formats of over 20 bits."""
+    """Returns the `count` values that only `a` has, ascending.
+
+    Returns None if `count` is above 0 and a format has more than 20 bits.
+    """
     if max(a.bits, b.bits) > _LISTED_BITS:
         return None if count else []
     values: list[float] = np.setdiff1d(a.values(), b.values()).tolist()

@@ -75,7 +75,7 @@ def print_formats(
 ) -> None:
     """Prints tables of the formats, and the additional data that the options select.
 
-    `whole_names` True: names of formats are not broken in a narrow window.
+    If `whole_names` is true, names of formats are not broken in a narrow window.
     """
     formats = [f for f in found if isinstance(f, Format)]
     scaled = [f for f in found if isinstance(f, Scaled)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For `cpd show`: the neighbors of a number in formats, and the formats of a standard."""
+"""Finds the neighbors of a number in formats, and the formats of a standard, for `cpd show`."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def number(text: str) -> float:
 
 
 class Neighbors(NamedTuple):
-    """The values of a format nearest to a number, below it and above it.
+    """The value of a format nearest to a number, the next value below, and the next above.
 
-    NaN if there is no such value.
+    A value below or above that the format does not have is NaN.
     """
 
     below: float
     nearest: float
     above: float
     ulp: float
-    """The distance from the neighbor below to the neighbor above. If the number is a value of the
-    format, the distance from the number to the neighbor above."""
+    """The distance from the neighbor below to the neighbor above. If the number itself is a value
+    of the format, the distance is from the number to the neighbor above."""
 
     @classmethod
     def of(cls, value: float, f: Format) -> Neighbors:

@@ -14,8 +14,8 @@ from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
 
 _WIDE = 64
-"""The number of binades above which a format does not determine the range of the axis, if another
-format has fewer binades."""
+"""A format that spans at least this number of binades is ignored when the range of the axis is
+computed, unless all formats do."""
 _TICKS = 8
 """The largest number of bits of a format for which each value is drawn as a tick. For wider
 formats, each range is drawn as a bar."""

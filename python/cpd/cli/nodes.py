@@ -22,9 +22,9 @@ T = TypeVar("T")
 def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that can be found before nodes connect.
 
-    Connecting imports torch, which takes seconds. For virtual nodes, the mistakes are the errors of
-    `check`. For transport torch, the mistake is a missing launcher. (With several processes,
-    `agreed` runs the checks after the nodes have connected.)
+    Connecting imports torch, which takes seconds. For virtual nodes, the function calls `check`,
+    which raises for wrong options. For transport torch, the mistake is a missing launcher. (With
+    several processes, `agreed` runs the checks after the nodes have connected.)
     """
     with users_mistakes():
         if options.transport == "virtual":
@@ -52,10 +52,10 @@ def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
 
 @contextmanager
 def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
-    """Enters the context `opened` without its RuntimeWarning.
+    """Enters the context `opened` without showing its RuntimeWarning.
 
-    The warning says that the launcher announced more ranks than there are. `_check_not_alone` makes
-    an error of it.
+    The warning says that the launcher announced more ranks than there are. `_check_not_alone`
+    raises an error in this case, so the warning is not needed.
     """
     with ExitStack() as stack:
         with warnings.catch_warnings():

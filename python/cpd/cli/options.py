@@ -71,7 +71,7 @@ class CommandParser(Parser):
     """The parser of a command. It reports unknown options itself, so the error names its help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Parses arguments. Refuses unknown ones, with the nearest option or the replacement."""
+        """Parses arguments. The error for an unknown option suggests the nearest known option."""
         gone = gone_flag(self.prog.partition(" ")[2], args or ())
         if gone:
             self.error(gone)
@@ -243,7 +243,7 @@ def flat(options: Any) -> argparse.Namespace:
 
 
 def changed(options: Any) -> dict[str, str]:
-    """Returns, by field, the flags of the options that differ from their defaults."""
+    """Returns a dict from the name of each option that differs from its default to its flag."""
     return {
         own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
         for own in fields(options)
@@ -362,9 +362,9 @@ def reduce(default: str, several: bool = True) -> Any:
 
 
 def reduce_of(text: str) -> "Reduce":
-    """Returns the all-reduce of a list's item.
+    """Returns the `Reduce` that a text, one item of a list of all-reduces, defines.
 
-    Raises UsageError for keys without a format or codec.
+    Raises UsageError for a text that has only keys, without a format or codec.
     """
     from cpd.comm.spec import Reduce, as_reduce
 
@@ -395,7 +395,10 @@ def overflow(default: str) -> Any:
 
 
 def timeout_of(default: int, until: str) -> Any:
-    """Returns an option for a timeout in seconds. `until` ends the help text "seconds …"."""
+    """Returns an option for a timeout in seconds, with the default `default`.
+
+    Its help is the text "seconds", followed by the text `until`.
+    """
     return option(f"seconds {until}", float(default), type=seconds, metavar="S")
 
 

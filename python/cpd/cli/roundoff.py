@@ -319,7 +319,7 @@ def _headline(study: _Study, options: Options) -> str:
 
 
 def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
-    """Warns of layers with inputs that are not finite, which are not the format's fault."""
+    """Warns of layers with NaN or Inf in the input, because no format can give a finite sum."""
     source = (
         "the model's gradients" if options.source.gradients is None else options.source.gradients
     )
@@ -380,7 +380,7 @@ def _check_source(options: Options) -> None:
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
-    """Returns the gradients of a file or a model. With --layer, only this layer's."""
+    """Returns the gradients of a file or a model; with --layer, the gradients of this layer."""
     from cpd.study.gradients import load_gradients
 
     file, layer = options.source.gradients, options.source.layer

@@ -158,8 +158,9 @@ def csv_of(series: Sequence[Series], per_layer: bool) -> str:
 def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:
     """Returns the data for JSON.
 
-    For one all-reduce, the object has `roundoff`, `layers` and `recommend`. For several, the list
-    `formats` has such an object for each. `baselines` has the baselines.
+    For one all-reduce, the object has the key `roundoff` and, if requested, `per_layer` and
+    `recommend`. For several all-reduces, the key `formats` has a list of such objects. The key
+    `baselines` has a list of such objects for the two all-reduces that are common today.
     """
     pairs = [(entry, _json_of_one(entry, per_layer)) for entry in series]
     chosen = [

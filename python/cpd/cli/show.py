@@ -158,7 +158,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit, to show it as a unit."""
+    """The name of a matrix unit. The type distinguishes it from the text of a codec."""
 
 
 class _Codec(str):

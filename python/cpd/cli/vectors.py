@@ -333,7 +333,11 @@ def _check_bench(options: Options) -> None:
 
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
-    """Raises an error for the options `users` if the value of the option that they need is None."""
+    """Raises UsageError if an option is given without another option that it needs.
+
+    `flags` maps the given options to their flags, and `users` are the options that need the other
+    option. `value` is the value of the other option, None if it is missing; `needed` is its name.
+    """
     named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
         raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
@@ -365,9 +369,10 @@ def _disagreement_told() -> Iterator[None]:
 def _cases(
     rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
 ) -> str:
-    """Returns the number of lines of each kind of case, or in place of 0 a text.
+    """Returns a text with a line for each kind of case: its name and its number of test vectors.
 
-    The text is `cannot happen` if no input is such a case, else `not reached`.
+    In place of the number 0, the text is `cannot happen` if no input is such a case, else `not
+    reached`.
     """
     from cpd.hardware.vectors.coverage import cannot_happen
 
@@ -406,9 +411,9 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text, to which missing formats of the operands are added.
+    """Returns the accumulator's text, with the operands' formats from the command line.
 
-    The formats are from the command line. They are added only to the text of a matrix unit.
+    Adds formats only to the text of a matrix unit, and only formats that the text lacks.
     """
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:

@@ -31,7 +31,7 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _give_up_all() -> None:
-    """Reports at exit, after an uncaught exception, to other ranks that this rank gave up."""
+    """Reports to other ranks that this rank gave up, if an uncaught exception ends the program."""
     if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
@@ -306,12 +306,12 @@ class Communicator:
 
         Args:
             tensors: this rank's tensors.
-            spec: the roundings and the order of the sum, as in `all_reduce`.
+            spec: the roundings and the order of the sum: a `Reduce`, or its text.
             root: the rank that receives the sum; default 0.
-            step: as in `all_reduce`.
-            numbers: as in `all_reduce`.
-            states: as in `all_reduce`.
-            report: as in `all_reduce`.
+            step: the number of the step; default None: the communicator's `step`.
+            numbers: the tensors' numbers, which select random numbers; default 0, 1, ….
+            states: the codec's states for this rank's tensors; default None: not stored.
+            report: whether to return a `ReduceReport` too; default False.
 
         Returns:
             The summed tensors on rank `root`, None on other ranks; with `report=True` a tuple of
@@ -391,12 +391,12 @@ class Communicator:
 
         Args:
             tensors: this rank's tensors.
-            spec: the roundings and the order of the sum, as in `all_reduce`.
-            step: as in `all_reduce`.
-            numbers: as in `all_reduce`.
-            out: 1-D tensors that receive this rank's slices, as in `all_reduce`.
-            states: as in `all_reduce`.
-            report: as in `all_reduce`.
+            spec: the roundings and the order of the sum: a `Reduce`, or its text.
+            step: the number of the step; default None: the communicator's `step`.
+            numbers: the tensors' numbers, which select random numbers; default 0, 1, ….
+            out: 1-D float32 tensors that receive this rank's slices; default: new tensors.
+            states: the codec's states for this rank's tensors; default None: not stored.
+            report: whether to return a `ReduceReport` too; default False.
 
         Returns:
             This rank's slices; with `report=True` a tuple of them and a `ReduceReport`.
@@ -443,8 +443,9 @@ class Communicator:
             tensors: this rank's tensors.
             to: the cast of the tensors: a `cpd.Cast` to a format without scales, its text, or a
                 format; default fp32.
-            step: as in `all_reduce`. Stochastic rounding of tensor l on rank r uses the
-                communicator's seed and the random stream 2^60 + step · 2^36 + l · 2^20 + r.
+            step: the number of the step; default None: the communicator's `step`. Stochastic
+                rounding of tensor l on rank r uses the communicator's seed and the random stream
+                2^60 + step · 2^36 + l · 2^20 + r.
             report: whether to return a `Traffic` too; default False.
 
         Returns:
@@ -549,7 +550,7 @@ class Communicator:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """A context for checks of a call. Reports an error in its block to the other ranks, too."""
+        """A context for checks of a call. If a check raises, the other ranks get the error, too."""
         try:
             yield
         except Exception as error:
@@ -559,7 +560,7 @@ class Communicator:
 
     @contextmanager
     def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
-        """Yields the C++ object of `states` for a call. Other ranks are told of an error."""
+        """Yields the C++ object of `states` for a call; reports an error to the other ranks."""
         with ExitStack() as stack:
             with self._telling():
                 owner = Owner(self._size, self._rank)
@@ -586,7 +587,7 @@ class Communicator:
         return inputs, of, seed or self.seed, None if step is None else number("step", step)
 
     def _count(self, traffic: _core.Traffic) -> None:
-        """Adds a successful reduction to `traffic` and `step`; its caller holds the lock."""
+        """Adds a successful reduction to `traffic` and `step`; the caller holds the lock."""
         self._traffic += traffic_of(traffic)
         self.step += 1
 

@@ -43,7 +43,10 @@ def broken_promise(size: int) -> str:
 
 
 def no_launcher() -> str:
-    """Returns the reason for MPI's single rank if no launcher variable is set; "" otherwise."""
+    """Returns a text that no launcher variable is set, as the reason for MPI's single rank.
+
+    Returns "" if a launcher variable is set.
+    """
     if promised():
         return ""
     return (

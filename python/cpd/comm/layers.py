@@ -152,8 +152,8 @@ def row_layouts(
 ) -> list[RowLayout]:
     """Returns each tensor's layout if the codec encodes rows; an empty list otherwise.
 
-    Warns of tensors that take at least as many bytes as in float32, and of parameters that would
-    never change because the codec makes zero of each single value.
+    Warns of tensors that take at least as many bytes as in float32. Also warns of parameters that
+    would never change, because the codec encodes a tensor of one value as zero.
     """
     if wire is not None:
         _warn_of_frozen(wire, shapes, numbers if names is None else names)

@@ -287,7 +287,10 @@ def seeded(spec: Reduce, seed: int) -> Any:
 
 
 def as_seeded(given: Any) -> Seeded:
-    """Returns the spec and the seed of a communicator's argument `spec`. Without a seed: 0."""
+    """Returns the spec and the seed in an argument `spec` of a communicator's call.
+
+    The seed is 0 if `spec` has no seed: the call then uses the communicator's seed.
+    """
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
 
 
@@ -297,7 +300,7 @@ def check_world(spec: Reduce, world: int) -> None:
 
 
 def may_stall(spec: Reduce, world: int) -> bool:
-    """Returns whether `warn_of_stall` would warn for this spec and number of ranks."""
+    """Returns whether the last terms of a sum may not change it, as `warn_of_stall` explains."""
     return spec._held.may_stall(world)
 
 

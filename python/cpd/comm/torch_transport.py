@@ -46,7 +46,7 @@ from cpd import _core
 from cpd.comm.errors import RankLost, TransportError
 
 Message: TypeAlias = tuple[int, int, int]
-"""A message: the peer's rank, the address of the memory, the number of bytes."""
+"""A message as a tuple: the peer's rank, the address of the memory, and the number of bytes."""
 T = TypeVar("T")
 
 FOREVER = timedelta(days=3650)
@@ -169,7 +169,7 @@ def _started(function: Callable[[], T]) -> Outcome[T]:
 
 
 def _bounded(function: Callable[[], None], timeout: float) -> None:
-    """Calls function() and waits up to `timeout` seconds for it. Its exceptions are ignored."""
+    """Calls `function` and waits up to `timeout` seconds for its end; ignores exceptions."""
     with contextlib.suppress(queue.Empty):
         _started(function).get(timeout=timeout)
 
@@ -348,7 +348,7 @@ class _Alarms:
 
 
 class GlooTransport(Transport):
-    """A transport over a gloo context of its own; messages are in host memory."""
+    """A transport over a separate gloo context; messages are in host memory."""
 
     name = "gloo"
 
@@ -499,7 +499,7 @@ def _host_bytes(address: int, size: int) -> torch.Tensor:
 
 
 class NcclGroupTransport(Transport):
-    """A transport over a torch group of its own with the backend NCCL.
+    """A transport over a separate torch group with the backend NCCL.
 
     Messages are in the memory of torch's current GPU. Their bytes are complete before `start` is
     called.

@@ -208,7 +208,7 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
-    """Returns the parts of a matrix unit, for one of its products.
+    """Returns the bits of each part of a matrix unit, divided by the number of its products.
 
     A unit that forms short dot products before the alignment aligns each dot product once.
     """

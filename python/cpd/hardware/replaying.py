@@ -31,7 +31,7 @@ _SHOWN = 5
 _KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
 """The formats of operands, by the names that a file's arrays begin with."""
 _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
-"""GPUs with the matrix unit of another GPU."""
+"""Maps a GPU to another GPU that has the same matrix unit."""
 
 
 @dataclass(frozen=True)

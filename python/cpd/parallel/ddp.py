@@ -137,7 +137,7 @@ class HookState:
     names: list[str] | None
     """The parameters' names, in the model's order; None if no model was given."""
     states: States
-    """The codec's states for this rank's tensors. Each rank must store its own in a checkpoint."""
+    """The codec's states for this rank's tensors. Each rank must store its own states."""
     error: BaseException | None
     """The first error on the thread that reduces; None if it had no error."""
 
@@ -198,8 +198,8 @@ class HookState:
     def state_dict(self) -> dict[str, Any]:
         """Returns the step, the seed, the parameters' names and the codec's states.
 
-        The result is a new dict of numbers, texts and bytes. It differs between ranks, so each rank
-        must store its own in a checkpoint.
+        The result is a new dict of numbers, texts and bytes. The dicts of the ranks differ, so each
+        rank must store its own dict in a checkpoint.
         """
         names = None if self.names is None else list(self.names)
         numbers = {"step": self.step, "seed": self.seed}
@@ -267,8 +267,8 @@ class HookState:
     def _await_in_backward(self, last: "_Bucket") -> None:
         """Adds a wait that Ctrl-C interrupts to the end of the backward pass.
 
-        Ctrl-C does not interrupt torch's own wait, which comes after it. Only Python's main thread
-        receives Ctrl-C, so no wait is added if the pass runs on a thread of a GPU.
+        Ctrl-C does not interrupt torch's own wait, which comes after the added wait. Only Python's
+        main thread receives Ctrl-C, so no wait is added if the pass runs on a thread of a GPU.
         """
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(RuntimeError):  # static graphs: DDP reduces after the pass
@@ -453,7 +453,7 @@ class _Bucket(NamedTuple):
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Returns a bucket's gradient with the strides of its parameter, if these are dense."""
+    """Returns a bucket's gradient with the strides of its parameter, if the strides are dense."""
     if parameter.is_contiguous():
         return gradient
     strides = parameter.stride()
@@ -463,7 +463,11 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
 
 
 def _check_comm(comm: Any, schedule: Schedule) -> None:
-    """Raises unless `comm` is None, or has `all_reduce` and as many ranks as a group needs."""
+    """Raises an error for a communicator that cannot reduce by the schedule.
+
+    Raises TypeError if `comm` has no method `all_reduce`, and ValueError if a group of the schedule
+    has more ranks than `comm`. `comm` may be None.
+    """
     if comm is None:
         return
     if not callable(getattr(comm, "all_reduce", None)):

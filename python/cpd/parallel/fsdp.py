@@ -39,10 +39,13 @@ def fsdp_hook(
 
     Args:
         model: a model to which `fully_shard` was applied.
-        spec: as in `ReduceScatter`.
-        comm: one communicator for all modules, as in `ReduceScatter`; default None.
-        divide: as in `ReduceScatter`; default None.
-        seed: as in `ReduceScatter`; default 0.
+        spec: a `Reduce` with the exchange `"owner"`, or a `Schedule` of such specs.
+        comm: one communicator for all modules, of the ranks among which FSDP shards the parameters.
+            The program must not use it for anything else. Default None: the first backward pass
+            makes communicators.
+        divide: when an average divides: `"after"` divides the sum, `"before"` each contribution.
+            Default None: `spec` decides.
+        seed: the seed of the random bits, the same on all ranks; default 0.
 
     Returns:
         A dict from the name of each FSDP module to its `ReduceScatter`.
@@ -138,7 +141,7 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """Bytes and time of the last reduce-scatter on this rank, as in `HookState.traffic`."""
+        """Bytes and time of this rank's last reduce-scatter; None before the first one."""
         return self._meter.last
 
     def allocate(
@@ -148,8 +151,8 @@ class ReduceScatter:
 
         Args:
             size: the shape of the tensor.
-            dtype: its type.
-            device: its device.
+            dtype: the tensor's dtype.
+            device: the tensor's device.
 
         Returns:
             An uninitialized tensor.

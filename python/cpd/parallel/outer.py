@@ -39,7 +39,7 @@ __all__ = ["DiLoCo", "WeightAverage"]
 
 
 class _Workers(abc.ABC):
-    """Workers, and the meetings at which an all-reduce combines their parameters.
+    """The base of `DiLoCo` and `WeightAverage`: an all-reduce combines workers at meetings.
 
     This process has one worker (with `comm`) or all workers. The tensors (layers) of the all-reduce
     are the parameters that require a gradient, in the order of `named_parameters()`.
@@ -88,8 +88,8 @@ class _Workers(abc.ABC):
     def step(self) -> bool:
         """Counts a step of the inner optimizers; every `period` steps it combines the workers.
 
-        Call it after each step of the inner optimizer; with all workers in this process, after all
-        of them have made the step.
+        Call this method after each step of the inner optimizer. If this process has all workers,
+        call it once, after all workers have made the step.
 
         Returns:
             True if parameters were combined in this step. All models then have the same weights for
@@ -293,8 +293,8 @@ class _Workers(abc.ABC):
 class DiLoCo(_Workers):
     """Trains workers separately, and combines them every `period` steps by an outer optimizer.
 
-    Each worker trains with any inner optimizer. Call `step()` after each of its steps. Source:
-    Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
+    Each worker trains with any inner optimizer. Call `step()` after each step of the inner
+    optimizer. Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
 
     A meeting is the step at which workers are combined. θ_start are the common weights after the
     last meeting, θ_local a worker's weights. The all-reduce `spec` averages the outer gradients
@@ -428,12 +428,16 @@ class WeightAverage(_Workers):
     step of the inner optimizer.
 
     Args:
-        model: as in `DiLoCo`.
-        comm: as in `DiLoCo`.
+        model: this rank's worker; or a list of all workers, each a separate model, with
+            `comm=None`. Parameters are dense, float32, bfloat16 or float16. Those that require a
+            gradient are averaged. All workers must begin with the same weights.
+        comm: a communicator of the ranks, one rank for each worker, which no other thread may use
+            at the same time; None if `model` is a list.
         spec: the all-reduce of the weights: a `Reduce` or its text, or a `Schedule`, in which one
             step is one averaging of weights.
         period: the number of steps from one averaging of weights to the next.
-        seed: as in `DiLoCo`; default 0.
+        seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
+            0.
 
     Raises:
         ValueError: for an invalid argument, or if workers begin with different parameters or
@@ -492,10 +496,10 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Returns, for each of `count` fragments, the numbers of its layers.
+    """Returns, for each of `count` fragments, the numbers of the layers in the fragment.
 
-    All layers in a row are cut into `count` fragments of equal size. A layer belongs to the
-    fragment in which its middle lies.
+    The values of all layers, one layer after another, are cut into `count` fragments of equal size.
+    A layer belongs to the fragment in which the middle of the layer lies.
     """
     count = at_least(1, "fragments", count)
     if count > len(sizes):

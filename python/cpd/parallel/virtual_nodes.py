@@ -354,7 +354,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Returns the step's traffic. Its bytes are the same in all first, and all later, steps."""
+        """Returns the step's traffic; the bytes differ only between first and later steps."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
@@ -383,7 +383,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """Returns the sums of a step, or if `states` is None a plan without memory for values."""
+        """Returns the `Folds` of a step; without `states`, a plan that has no memory for values."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         places = {layer.device for layer in layers.values()}
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step that sums gradients by `folds`, or if None stores them in `gathered`."""
+        """Prepares a step; without `folds` (in `no_sync`), gradients are stored in `gathered`."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -481,7 +481,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Passes gradients to the sums in further sweeps, as needed, and returns the results."""
+        """Passes gradients to sums that need a further pass over the nodes; returns the results."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -521,7 +521,7 @@ class _Step:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Adds the time of its block to `seconds`."""
+        """A context that adds the time of its `with` block to `seconds`."""
         begin = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - begin

@@ -26,7 +26,7 @@ from cpd.study.resamples import shares_of_wins, undecided
 
 @dataclass(frozen=True)
 class Choice:
-    """One group size and exchange: its round-off and its cost.
+    """A group size and an exchange, with the round-off and the cost of the all-reduce.
 
     Attributes:
         group_size: the number of ranks in a group.
@@ -235,7 +235,7 @@ def made(
 
 
 def _beats(choice: Choice, other: Choice) -> bool:
-    """Returns whether `choice` is better than `other` in error or time, and in neither worse."""
+    """Returns whether `choice` is better than `other` in error or time, and worse in neither."""
     mine, yours = (((x.non_finite, x.error), x.seconds) for x in (choice, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 

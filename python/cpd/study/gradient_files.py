@@ -35,7 +35,7 @@ _LONGEST_NAME = 1000
 
 
 class _RefusedError(ValueError):
-    """An error with a text of this module; `_told` puts the file's name before the text."""
+    """An error that this module raises for a bad file. `_told` adds the file's name to its text."""
 
 
 def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:

@@ -107,8 +107,8 @@ class Gradients:
 def load_gradients(path: str | Path, round: bool = False) -> Gradients:
     """Reads the gradients of all ranks from a file; `round` rounds binary64 values to binary32.
 
-    Raises OSError if the file cannot be opened, and ValueError if it does not have one of the
-    layouts of this module.
+    Raises OSError if the file cannot be opened. Raises ValueError if the file has no values or
+    mixes arrays `rank{r}/layer` with arrays of all ranks.
     """
     path = Path(path)
     arrays = read_arrays(path)
@@ -131,7 +131,10 @@ def load_gradients(path: str | Path, round: bool = False) -> Gradients:
 def save_gradients(
     path: str | Path, names: Sequence[str], per_rank: Sequence[Sequence[torch.Tensor]]
 ) -> None:
-    """Writes gradients, [rank][layer], in the first layout, to a .npz or .safetensors file."""
+    """Writes gradients, [rank][layer], to a .npz or .safetensors file.
+
+    The file has one array for each layer; the first dimension of the array is the rank.
+    """
     path = Path(path)
     stacked = {
         name: torch.stack([rank[index].detach() for rank in per_rank]).contiguous()

@@ -28,7 +28,7 @@ _LOGS = "jobs"
 
 
 def check_jobs(jobs: Any, cluster: Any, folder: Any) -> None:
-    """Raises ValueError for invalid `jobs`, an unknown `cluster`, or one without a folder."""
+    """Raises ValueError for invalid `jobs` or `cluster`, or for `cluster` without `folder`."""
     if cluster is not None:
         checked_name("cluster", cluster, CLUSTERS)
     if cluster is not None and folder is None:

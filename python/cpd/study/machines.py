@@ -285,7 +285,7 @@ def _read(machine: str | Path) -> dict[str, Any]:
 
 
 def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Returns values with some replaced; the sources of replaced values are removed."""
+    """Returns `values` updated by `new`, without the sources of the values that `new` replaces."""
     sources = {key: text for key, text in values.get("sources", {}).items() if key not in new}
     return values | new | {"sources": sources}
 
@@ -336,7 +336,10 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a file, or of a pickle of version 0.7, with the present keys."""
+    """Returns a machine's values by their present keys.
+
+    `data` is the content of a machine file or of a pickle, also of version 0.7, which used tables.
+    """
     values: dict[str, Any] = {}
     for key, value in data.items():
         names = _TABLES.get(key)

@@ -17,10 +17,11 @@ _FAR = 100  # a baseline is far if its error is this many times less than all fo
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot to a file: one line for each series, `nodes` is the number of ranks.
+    """Writes the plot to a file, with one line for each series.
 
-    Baselines (sums without groups, for comparison) are horizontal lines. If a baseline's error is
-    far below the formats' errors, it is only named in the legend, with its error.
+    `nodes` is the number of ranks. Baselines (sums without groups, for comparison) are horizontal
+    lines. If a baseline's error is far below the formats' errors, it is only named in the legend,
+    with its error.
     """
     save(path, "roundoff", lambda: _figure(series, nodes))
 

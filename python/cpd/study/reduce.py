@@ -216,7 +216,7 @@ class Measurement:
 
 
 class Contributions:
-    """All ranks' tensors, to measure any number of specs with them.
+    """Measures the round-off of any number of all-reduces on the same tensors of all ranks.
 
     The reference is summed once. `world` is the number of ranks W, `shapes` are the tensors'
     shapes, and `sizes` their numbers of values.

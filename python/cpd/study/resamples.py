@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bootstrap of a choice by measured errors: how often chance would change the choice."""
+"""Computes, by a bootstrap, how often chance would change a choice by measured errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
 
 
 def undecided(shares: Floats) -> list[int]:
-    """Returns the candidates with the most wins, until they have 95 % of the wins together.
+    """Returns the candidates with the most wins that together have at least 95 % of the wins.
 
     A single candidate is the choice; several candidates are a tie.
     """

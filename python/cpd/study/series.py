@@ -19,7 +19,7 @@ DEFAULT_GROUP_SIZES = (4, 8, 16, 32, 64, 256)
 
 
 def group_sizes_for(nodes: int) -> list[int]:
-    """Returns the default group sizes below `nodes`, and all nodes as one group."""
+    """Returns the default group sizes below `nodes`, and then `nodes`, which means no groups."""
     return [size for size in DEFAULT_GROUP_SIZES if size < nodes] + [nodes]
 
 
@@ -178,9 +178,9 @@ def _choices(
     measured: Mapping[int, Measurement],
     machine: Machine,
 ) -> Sequence[Choice]:
-    """Returns the cost of each group size.
+    """Returns a `Choice` for each group size, with its round-off and modeled cost.
 
-    Also sets the advice, unless the series is a baseline.
+    Also sets the advice of the series, unless the series is a baseline.
     """
     if not series.baseline:
         best = choose(measured, series.spec, machine, contributions)

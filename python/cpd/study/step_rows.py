@@ -24,7 +24,8 @@ class StepRow:
     speedup: float
     """The steps per second, relative to fp32 with the same number of ranks, without overlap."""
     overlapped_speedup: float
-    """The speedup relative to fp32 if, in both, encoding overlaps with messages."""
+    """The steps per second, relative to fp32 with the same number of ranks, if encoding overlaps
+    with messages in both cases."""
     roundoff: float | None = None
     """The relative RMS error of the summed gradients; infinite if a sum is not finite; None if it
     was not measured."""

@@ -30,9 +30,9 @@ def digest(data: Any) -> str:
 class Store:
     """A folder with one JSON file of results for each cell (one combination of options).
 
-    A cell's key is the `digest` of its options; it names the file. A file has the SHA-256 of its
-    content. A file that is damaged, or has another cell's key, is reported and counts as missing.
-    Files are replaced atomically, so several processes may share a folder.
+    A cell's key is the `digest` of its options; the key names the file. A file has the SHA-256 of
+    its content. A file that is damaged, or has another cell's key, is reported and counts as
+    missing. Files are replaced atomically, so several processes may share a folder.
     """
 
     folder: Path

@@ -289,7 +289,7 @@ class Inputs:
     def _cancel(
         self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
     ) -> None:
-        """In half of the rows, sets another product to the negative of the greatest product."""
+        """In about half of the rows, makes another product the negative of the greatest product."""
         rows = np.arange(len(a))
         greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
         target = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)

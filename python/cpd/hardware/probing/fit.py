@@ -67,11 +67,11 @@ class Regimes:
         """Precisions of sums, in significant bits, near which ties are provoked."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms in the first block."""
+        """Returns n dot products in which all nonzero products are in the first block."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms in the first block and an addend of 0."""
+        """Returns n dot products with an addend of 0 and nonzero products in the first block."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
@@ -88,7 +88,10 @@ class Regimes:
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
-        """Returns dot products in which units truncate terms, next to great or in tiny sums."""
+        """Returns dot products in which units may truncate terms.
+
+        In some, small terms are next to a great term; in others, the whole sum is tiny.
+        """
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
@@ -101,7 +104,7 @@ class Regimes:
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """Asks the function, and returns the sums that are not near the end of the range."""
+        """Asks the function for the sums of `dots`; drops sums near the end of the range."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -120,7 +123,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """Returns the largest number of bits from the first to the last 1 bit of a number."""
+    """Returns the number of bits from the first to the last 1 bit, the largest over all numbers."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -182,7 +185,10 @@ class Figures(NamedTuple):
 
     @property
     def hidden(self) -> list[Format]:
-        """The formats of a sum that is rounded to a narrower format at the end."""
+        """The standard formats with more fraction bits than the results.
+
+        A unit may sum in such a format and round the sum to a narrower format at the end.
+        """
         widest = max((f.man for f in self.of_all), default=23)
         return [f for f in map(as_format, STANDARD) if f.man > widest]
 
@@ -462,17 +468,17 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns one `Seen` with the dot products and sums of several, in random order."""
+    """Returns one `Seen` with the dot products and sums of all of `some`, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """Returns texts about the ambiguity of a probe: rules that give the same sums.
+    """Returns texts about the ambiguity of a probe: rules that give equal sums.
 
-    Each text names other values of a field of the first rule, or another rule, that give the same
-    sums on `pool`.
+    Each text names other values of a field of the first rule, or another rule, that give the sums
+    of the first rule on `pool`.
     """
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
@@ -485,7 +491,7 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns a text that is the same for rules that differ only in min_exponent."""
+    """Returns a text that rules have in common if they differ only in min_exponent."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 

@@ -231,7 +231,10 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Returns the leaves in groups: two leaves of a group meet in a node below `value` leaves."""
+    """Returns the leaves in groups.
+
+    Two leaves of a group meet in a node of fewer than `value` leaves.
+    """
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]

@@ -204,10 +204,10 @@ def _undriven(unit: Unit, names: Sequence[str]) -> str:
 
 
 def _differs(field: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
-    """Returns the SystemVerilog condition that a line has failed.
+    """Returns the SystemVerilog condition that a field of a line is wrong.
 
-    With `nan`, any NaN is accepted if the expected `result` is NaN. In a line in which the field
-    `special` is 1, inner signals are not compared.
+    `nan` is a condition that `result` is NaN. If it is not empty, any NaN is accepted in place of
+    an expected NaN. In a line in which the field `special` is 1, inner signals are not compared.
     """
     name = field.name
     differs = f"{name} !== expected_{name}"

@@ -93,7 +93,10 @@ def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
 def checked_lines(
     path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
 ) -> VectorCheck:
-    """Checks a file with a given rule. None: the file's head or name defines the rule."""
+    """Checks the lines of a file by the rule `rule`.
+
+    If `rule` is None, the file's head defines the rule, or if there is no head, the file's name.
+    """
     line_rule = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if line_rule is None:
         raise ValueError(
@@ -164,9 +167,10 @@ def _compare(
 def _either_rule(
     check: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns the lines of fma(0, ∞, quiet NaN) with correct flags, whether or not NV is raised.
+    """Returns a mask of the lines of fma(0, ∞, quiet NaN) with correct flags.
 
-    Also counts the lines that raise NV and the lines that do not.
+    The flag NV (invalid) may be raised or not, as IEEE 754 allows. Also counts the lines that raise
+    NV and the lines that do not.
     """
     lines = np.zeros(len(columns["line"]), bool)
     if isinstance(rule, SumRule) or rule.operation != "fma":
@@ -192,7 +196,10 @@ def _either_rule(
 def _both_nan(
     f: Format, actual: npt.NDArray[Any], right: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns the lines in which both results are NaN, or the format cannot encode a NaN result."""
+    """Returns a mask of the lines in which any NaN is correct.
+
+    In such a line both results are NaN, or the format cannot encode the NaN result.
+    """
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (actual, right)
     ]

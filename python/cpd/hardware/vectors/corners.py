@@ -70,7 +70,10 @@ def largest_code(f: Format) -> int:
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Returns the corner cases of codes as operands (`side` is `in`) or results (`out`)."""
+    """Returns a mask for each code: bit i is 1 if the code is the corner case `CORNERS[i]`.
+
+    The codes are operands if `side` is `in`, results if `side` is `out`.
+    """
     if is_integer(f):
         return corner_of_integer(f.bits, codes, side)
     size = 1 << (f.exp + f.man)
@@ -94,7 +97,10 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Returns the corner cases of two's complement codes: 0 and, for results, the range's ends."""
+    """Returns a mask for each two's complement code: bit i is 1 for the case `CORNERS[i]`.
+
+    The cases are 0 and, for results (`side` is `out`), the ends of the range.
+    """
     zero, half = codes == 0, 1 << (bits - 1)
     if side == "in":
         return _bits_of({"zero_in": zero})

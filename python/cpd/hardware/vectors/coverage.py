@@ -23,9 +23,9 @@ from cpd.hardware.vectors.values import has_signalling
 from cpd.numeric.formats import Format
 
 MOST_ENUMERATED = 1 << 24
-"""If an element-wise operation has at most this many inputs, all of them are tried."""
+"""The largest number of inputs of an element-wise operation for which all inputs are tried."""
 _MOST_SUMS = 1 << 21
-"""If a sum has at most this many inputs, all of them are tried."""
+"""The largest number of inputs of a sum for which all inputs are tried."""
 
 
 def cannot_happen(
@@ -79,7 +79,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether an operand can be a signaling NaN, or an operation on numbers give NaN."""
+    """Returns whether a signaling NaN can be an operand, or operands without NaN can give NaN."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):

@@ -77,9 +77,9 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
 
 
 def corner_codes(f: Format) -> Codes:
-    """Returns a format's corner codes: zeros, least and largest numbers, 1, infinities, NaN.
+    """Returns a format's corner codes, and the codes next to them.
 
-    The codes next to these are included.
+    Corner codes encode zeros, the least and largest numbers, 1, infinities and NaN.
     """
     size = 1 << f.bits
     half = size >> 1 if f.signed else size
@@ -142,7 +142,10 @@ def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> C
 
 
 def random_integers(bits: int, words: Words, shape: Shape) -> Codes:
-    """Returns random integers: half of any value, half the ends and middles of the range."""
+    """Returns random integers of `bits` bits.
+
+    One half of them has any value. The other half is 0, 1, -1, or the least or largest integer.
+    """
     anything = (words.next(shape) >> np.uint64(64 - bits)).astype(np.uint32)
     middle = 1 << (bits - 1)
     ends = np.array([0, 1, middle - 1, middle, 2 * middle - 1], np.uint32)

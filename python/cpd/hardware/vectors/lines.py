@@ -26,7 +26,10 @@ _MOST_SHOWN = 40
 
 
 def kind_of(path: Any, kind: str | None = None) -> str:
-    """Returns `kind`, or if None the kind of a file's suffix. Raises ValueError if unknown."""
+    """Returns `kind`; if `kind` is None, returns the kind that the file's suffix gives.
+
+    Raises ValueError for an unknown kind or suffix.
+    """
     if kind is not None:
         if kind not in KINDS:
             raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {shown(kind)}")
@@ -95,7 +98,7 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
-    """Reads lines into arrays. None for lines in another form than `lines_of` writes."""
+    """Reads lines into arrays. Returns None for lines in another form than `lines_of` writes."""
     width = line_width(kind, fields)
     if len(block) % width:
         return None

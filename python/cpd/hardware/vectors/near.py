@@ -30,7 +30,7 @@ _TARGETS = 192
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of random pairs in which a is the least number, and the number in which b is."""
+"""The number of random pairs in which a is the least number, and of further pairs in which b is."""
 _RECIPROCALS = 4
 """The number of pairs a, b with a product near each power of two."""
 STEPS = np.array([-1, 0, 1])

@@ -34,7 +34,8 @@ from cpd.numeric.formats import Format
 I64: TypeAlias = "npt.NDArray[np.int64]"
 
 _LANES = 32
-"""The largest number of terms in which special values are placed one after the other."""
+"""The largest number of indices of terms at which special values are placed. In longer sums, these
+indices are evenly spaced."""
 
 
 def special_codes(f: Format) -> Codes:
@@ -94,7 +95,10 @@ class SumLines:
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Returns n test vectors of zero terms for each of the first `kinds` kinds of `zeros`."""
+        """Returns test vectors in which all terms are zero, n for each kind of zeros.
+
+        The kinds are the first `kinds` kinds that `zeros` defines.
+        """
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
 
@@ -370,7 +374,7 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """Yields test vectors with NaN and infinities in each term.
+        """Yields test vectors with NaN and infinities in each term, or in 32 terms of a longer sum.
 
         The special value is multiplied by 1, -1 or 0. It is alone, or with every special c, or in a
         pair with its opposite.
@@ -460,9 +464,9 @@ class SumLines:
         return least + self.words.below(greatest - least + 1, n)
 
     def _tops(self, n: int, distances: I64) -> I64:
-        """Returns random exponents for the greatest term.
+        """Returns random exponents for the greatest term of each test vector.
 
-        The exponents lower by `distances` are also in the range of a term, if possible.
+        If possible, the exponents are at least `distances` above the least exponent of a term.
         """
         least, greatest = self._reach()
         low = np.minimum(least + distances, greatest)

@@ -130,7 +130,7 @@ class ElementRule:
     has_integer_result = False
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Returns the test vectors with a NaN result that the format cannot encode."""
+        """Returns a mask of the lines with a NaN result that the format cannot encode."""
         missing: npt.NDArray[np.bool_] = results == NO_CODE
         return missing
 
@@ -186,7 +186,10 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """Returns the flag NV for vectors with a NaN operand in a format without signaling NaNs."""
+    """Returns the flag NV for each line with a NaN operand, else 0.
+
+    Only operands in formats without signaling NaNs count.
+    """
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
         if not has_signalling(f):

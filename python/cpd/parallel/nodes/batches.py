@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of each node: an equal part of one batch, or the next of a series of micro-batches."""
+"""Divides a batch into equal parts for the nodes, or takes a micro-batch for each node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split(batch: Any, world: int) -> list[Any]:
 
 
 def first(micro_batches: Iterable[Any], world: int) -> Iterator[Any]:
-    """Yields the next `world` micro-batches. Raises ValueError if there are fewer."""
+    """Yields the next `world` micro-batches. Raises ValueError if fewer micro-batches remain."""
     try:
         batches = iter(micro_batches)
     except TypeError:

@@ -22,7 +22,7 @@ class Part:
     """The all-reduce of the tensors (layers) of one spec.
 
     The spec's order of summation determines a list of turns. At each turn, one node's gradients are
-    added.
+    added. With APS and codecs that measure tensors, gradients are measured in earlier turns.
     """
 
     numbers: list[int]
@@ -63,17 +63,17 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """The number of sweeps: passes over all nodes in ascending order, to take all turns."""
+        """The number of passes over all nodes, in ascending order, that the all-reduce needs."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the gradients of `node` are added next."""
+        """Returns whether the next turn is a turn of the node `node`."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Adds the node's gradients, once for each successive turn of this node.
+        """Measures or adds the node's gradients, once for each successive turn of this node.
 
-        `gradients` has one gradient for each of `numbers`; None means zeros.
+        `gradients` has one gradient for each layer in `numbers`; None stands for zeros.
         """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
         layers = [native_values(array) for array in plain]
@@ -148,13 +148,13 @@ class Folds:
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the next turn of any part is this node's."""
+        """Returns whether, in any `Part`, the next turn is a turn of the node `node`."""
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Passes a node's gradients of all layers to the parts whose next turn is this node's.
+        """Passes a node's gradients to each `Part` in which this node has the next turn.
 
-        A gradient of None counts as zeros.
+        `gradients` has the gradients of all layers. A gradient of None stands for zeros.
         """
         for part in self._parts:
             if part.awaits(node):

@@ -49,7 +49,7 @@ class Memory:
 
 
 class Disk:
-    """A store of gradients in a file without a name, which closing or the process's end deletes."""
+    """A store of gradients in a temporary file, deleted by `close` or when the process ends."""
 
     def __init__(self, folder: str | None) -> None:
         self._file = tempfile.TemporaryFile(prefix="cpd-nodes-", dir=folder)  # noqa: SIM115

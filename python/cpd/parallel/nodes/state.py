@@ -56,7 +56,7 @@ class Buffers:
                 buffer.detach().copy_(value)
 
     def raise_histories(self, values: Values) -> None:
-        """Sets each history in `values` to its maximum with the model's present history."""
+        """Sets each history in `values` to the maximum of this history and the model's history."""
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
             if _is_history(name) and value is not None and now is not None:

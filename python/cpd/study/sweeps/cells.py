@@ -193,15 +193,19 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def takes_elements(total: Accumulator) -> bool:
-    """Returns whether an accumulator sums products of elements without scales.
+    """Returns True for a matrix unit or an integer accumulator.
 
-    So do matrix units and integer accumulators. Their result is multiplied by the scales.
+    These accumulators sum products of elements without scales. The scales multiply the result.
     """
     return total.form != "ordered"
 
 
 def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
-    """Returns whether products of operands in this format can be summed in an accumulator."""
+    """Returns whether products of operands in this format can be summed in an accumulator.
+
+    A matrix unit needs operand formats that can represent the format's values. A matrix unit or an
+    integer accumulator allows no scales except one scale for the whole tensor.
+    """
     if isinstance(operand, Scaled):
         if not takes_elements(total):
             return True
@@ -212,7 +216,10 @@ def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
 
 
 def _within(narrow: Format, wide: Format) -> bool:
-    """Returns whether the format `wide` can represent all values of `narrow`."""
+    """Returns whether the format `wide` can represent all values of `narrow`.
+
+    For a `narrow` of more than 16 bits, returns whether the formats are equal.
+    """
     if narrow == wide or narrow.bits > _LISTED:
         return narrow == wide
     values = narrow.values()
@@ -343,7 +350,10 @@ class Losses:
 
     @property
     def normalised(self) -> Losses:
-        """The errors in units of the tensor's RMS, of dot products in units of their RMS."""
+        """The errors in units of the tensor's RMS.
+
+        The errors of dot products are in units of the RMS of the reference dot products.
+        """
         share, of_dots = _per(self.values, self.squares), _per(self.dots, self.dot_squares)
         return replace(
             self,

@@ -26,7 +26,8 @@ from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 PIECE = 1 << 16
 """The usual number of values in a tile. A tile is larger if `GROUP` of its vectors need more."""
 GROUP = 64
-"""The number of vectors in a group, which are multiplied with one vector. More are not faster."""
+"""The number of vectors in a group, which are all multiplied with one other vector. Larger groups
+are not faster."""
 NOISE = 2.0**-22
 """The relative error of three binary32 roundings. Because of this error, a scale times the
 format's largest value may differ from the magnitude for which the scale was computed. This
@@ -39,7 +40,10 @@ Piece: TypeAlias = tuple[slice, slice]
 
 
 class Bench:
-    """The tensors of a sweep with their plans of dot products, for all cells of the sweep."""
+    """Measures cells of a sweep on all tensors of the sweep.
+
+    The plans of the tensors' dot products are made once for all cells.
+    """
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
@@ -118,7 +122,7 @@ class Plan:
 
     @cached_property
     def references(self) -> list[Wide]:
-        """The reference dot products of each piece: of values before the cast, in binary64."""
+        """The dot products of values before the cast, in binary64: one array for each piece."""
         probes = None if self.partner is None else self.partner.x.astype(np.float64)
         return [
             _flat(
@@ -157,7 +161,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """Sums up the errors of a cast, tile by tile. All tiles use the same temporary arrays."""
+    """Sums up the errors of a cast, tile by tile. All tiles reuse one set of temporary arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -267,11 +271,17 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the tensor's scale if `bare`, else 1. A value is an element times the scale."""
+        """Returns the factor between the values of `elements(y, bare)` and the values of the cast.
+
+        The factor is the tensor's scale if `bare`, else 1.
+        """
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """Returns the elements without the tensor's scale if `bare`; else the values `y`."""
+        """Returns the values `y` of the cast; if `bare`, divided by the tensor's scale.
+
+        The result is then the elements of the scaled format, or `y` if the scale is 0.
+        """
         scale = self.scale(bare)
         if not bare or scale == 0:
             return y
@@ -294,7 +304,7 @@ class _Cast:
 
 
 class _Limits:
-    """For each block of a matrix, the largest magnitude that its scale can represent.
+    """Computes the largest magnitude that does not overflow in each block of a scaled matrix.
 
     A block with a scale of 0 has no limit, because its values become 0, which does not count as
     overflow.
@@ -315,7 +325,7 @@ class _Limits:
                 scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
             scales = scales * over
         self.scale = scales.reshape(-1)[0]
-        """The first scale: the tensor's scale if there is one for the whole tensor."""
+        """The scale of the first block. If the whole tensor has one scale, it is this scale."""
         limits = scales * np.float32(q.element.max * (1 + NOISE))
         self._grid = np.where(scales == 0, np.float32(math.inf), limits)
 

@@ -203,7 +203,10 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
-    """Returns a tensor's rows and its number of NaNs and infinities; None if it has no floats."""
+    """Returns a tensor's rows in binary32, with NaN and infinities counted and replaced by 0.
+
+    The second result is this count. Returns None for a tensor that is empty or not floating-point.
+    """
     if is_torch(value):
         if not value.is_floating_point():
             return None
