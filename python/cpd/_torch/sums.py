@@ -130,9 +130,9 @@ class Part(NamedTuple):
 def product_part(
     a: Tensor, b: Tensor, c: Tensor | None, summation: Sum, dtype: torch.dtype, part: Part
 ) -> Tensor:
-    """Computes a part of a larger product.
+    """Computes the part of a larger matrix product that starts at `part`.
 
-    The results have the same bits as in the larger product.
+    The results have the bits that they have in the larger product, also with stochastic rounding.
     """
     if not summation.is_stochastic():
         return product(a, b, c, summation, dtype)

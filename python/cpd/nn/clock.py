@@ -206,7 +206,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales."""
+        """Begins a step at a layer's forward if one is due, and computes the layer's scales."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -239,7 +239,7 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales.
+        """Begins a step at a layer's forward if one is due, and computes the layer's scales.
 
         `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
         `histories` and `scales` are the layer's state.

@@ -46,10 +46,12 @@ def grouped_mm(
             unless both operands have three dimensions. Default None.
         bias: not supported, as in torch.
         out_dtype: the result's type; default None: a's.
-        recipe: as in `cpd.functional.matmul`.
-        sums: as in `cpd.functional.matmul`.
-        seed: as in `cpd.functional.matmul`.
-        stream: as in `cpd.functional.matmul`; a group uses the stream XOR its number.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            operands are not cast, and `sums` must be given.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor. A
+            group uses the stream XOR its number. Give another number at each step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` with a product for each
             group, or one product if both operands have three dimensions. Default None.
 
