@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products on torch tensors: `Sum`, and the products that use it.
+"""Defines `Sum`, the rule of a sum of products, and multiplies torch tensors by such a rule.
 
-A sum is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
+A `Sum` is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
 """
 
 # torch's functions that register operators have no type annotations.

@@ -438,7 +438,8 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if a compiled backward pass can notify a clock. Torch 2.11 drops the write of the flag."""
+"""True if a compiled backward pass can notify a clock. The operator that notifies also writes a
+flag, and torch 2.11 removes this write from the compiled program."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

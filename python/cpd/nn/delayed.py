@@ -142,7 +142,7 @@ class Delayed(_Casts, nn.Module):
     seen = 0
     """The number of clock steps for which scales were computed."""
     place = 0
-    """The number of this layer among the layers of the clock."""
+    """The number of this layer among the clock's layers with delayed scaling."""
 
     def __init__(
         self,

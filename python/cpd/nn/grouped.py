@@ -39,9 +39,10 @@ def grouped_mm(
 
     Args:
         mat_a: a tensor of shape M × K or G × M × K. M, K or N is divided into G groups.
-        mat_b: G × K × N or K × N. Two dimensions by three: groups of a's rows; result M × N. Three
-            by two: groups of b's columns; result M × N. Two by two: groups of the summed dimension;
-            result G × M × N. Three by three: without offs; result G × M × N.
+        mat_b: a tensor of shape G × K × N or K × N. The numbers of dimensions of mat_a and mat_b
+            determine the dimension that is divided into groups. 2 and 3: the rows of mat_a; the
+            result is M × N. 3 and 2: the columns of mat_b; the result is M × N. 2 and 2: the summed
+            dimension K; the result is G × M × N. 3 and 3: none; the result is G × M × N.
         offs: an int32 tensor of G values: the end of each group, in ascending order. Required
             unless both operands have three dimensions. Default None.
         bias: not supported, as in torch.

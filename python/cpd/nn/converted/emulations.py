@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines `EMULATIONS`, which tells for each kind of module how `cpd.convert` emulates it.
+"""Defines `EMULATIONS`: an `Emulation` for each kind of module that `cpd.convert` emulates.
 
 Most emulations are made from the table `cpd.nn.operations`. The others run a module's own forward,
 for modules of other packages and user-defined modules; `cpd.nn.registered` lists them.
