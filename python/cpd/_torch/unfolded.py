@@ -169,7 +169,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
-    """Computes the weight's gradient in float32, like `conv.correlate`, but unfolds the images x."""
+    """Computes the weight's gradient in float32 like `conv.correlate`, but unfolds the images x."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])

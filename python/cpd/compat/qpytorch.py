@@ -143,8 +143,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """A format with the multiples of 2^-fl in a range wider than the fixed-point format's. If
-    `clamp` is True, rounded values beyond the fixed-point format's range are clamped."""
+    """A format with the multiples of 2^-fl in a wider range; `clamp` limits rounded values."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
