@@ -24,14 +24,14 @@ STDOUT = Path("-")
 
 
 def write_json(path: str | Path, data: Any, indent: int | None = 2) -> None:
-    """Writes strict JSON: NaN and Inf become null."""
+    """Writes data as strict JSON to a file or to standard output: NaN and Inf become null."""
     write_text(
         path, json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text as UTF-8 (see `replaced`), or to standard output."""
+    """Replaces a file by a UTF-8 text; if `path` is `-`, writes the text to standard output."""
     if Path(path) == STDOUT:
         sys.stdout.write(text)
         return
@@ -52,7 +52,10 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Writes arrays, by name, as an .npz file (see `replaced`). Names can be any texts."""
+    """Replaces a file by an .npz file with the arrays of a dict.
+
+    The keys of the dict are the arrays' names; any texts are allowed.
+    """
     with replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -67,8 +70,8 @@ def replaced(path: str | Path) -> Iterator[BinaryIO]:
     block raises or the disk is full, the old file remains unchanged. A symbolic link remains, and
     its target is replaced. The new file has the mode and owner of the old one. The bytes are
     written directly to `-` (standard output), to anything but a regular file (a pipe, a device,
-    `/dev/stdout`), and to a file that cannot be replaced: its folder allows no new files, or the
-    owner would change. Raises OSError, which names the file.
+    `/dev/stdout`), and to a file that cannot be replaced, because its folder allows no new files or
+    because the owner would change. Raises OSError, which names the file.
     """
     with replaced_together([path]) as (file,):
         yield file
@@ -76,9 +79,10 @@ def replaced(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
-    """Does the same as `replaced` for several files.
+    """A context with a stream for each file, whose bytes replace the file when the block ends.
 
-    Files are renamed only after all are on the disk.
+    `replaced` documents how one file is replaced. Several files are replaced only after all new
+    files are on the disk.
     """
     with ExitStack() as stack:
         parts = [_part(Path(path), stack) for path in paths]
@@ -106,7 +110,8 @@ def is_replaceable(path: Path) -> bool:
 class _Part(NamedTuple):
     """A file that is being written.
 
-    `name` is a new file in the folder of `target`. None: `target` itself is written.
+    The bytes go to the new file `name`, in the folder of `target`. If `name` is None, the bytes go
+    to `target` itself.
     """
 
     path: Path
@@ -116,9 +121,9 @@ class _Part(NamedTuple):
 
 
 def _part(path: Path, stack: ExitStack) -> _Part:
-    """Opens the file to write.
+    """Opens a new file that will replace `path`, or `path` itself if it cannot be replaced.
 
-    `stack` closes it at its end, and removes a new file that was not renamed.
+    When `stack` ends, it closes the opened file, and removes a new file that was not renamed.
     """
     if path == STDOUT:
         return _Part(path, path, sys.stdout.buffer, None)
@@ -150,7 +155,8 @@ _PART = ".cpd-part-"
 def _target(path: Path) -> Path | None:
     """Returns the regular file, existing or not, to which `path` leads. Follows links.
 
-    None if it is not a regular file, or if it is a name of one of the process's own streams.
+    Returns None if the path leads to something else (a pipe, a folder), or if the path names one of
+    the process's own streams, such as /dev/stdout.
     """
     for _ in range(40):
         path = path.parent.resolve() / path.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads names of a package when they are first used: `attach`."""
+"""Defines `attach`, which makes a package load its public names when they are first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cpd._since import missing
 
 
 def attach(module: str) -> None:
-    """Returns the `__getattr__` of a package, which loads names at their first use.
+    """Sets the `__getattr__` of a package, which loads names of the package at their first use.
 
     The package lists the names as imports under `if TYPE_CHECKING:`, which type checkers read.
-    Other names raise AttributeError. For a name of version 0.7, the error has its replacement
+    Other names raise AttributeError. If version 0.7 had the name, the error names the replacement
     (`cpd._since`).
     """
     own = vars(sys.modules[module])
@@ -34,9 +34,7 @@ def attach(module: str) -> None:
 
 @functools.cache
 def later(module: str) -> dict[str, tuple[str, str]]:
-    """Returns the names that a package loads at first use.
-
-    Each has a pair: the module and the name in that module.
+    """Maps each name that a package loads at first use to a pair: a module, and the name in it.
 
     >>> import cpd
     >>> later("cpd")["convert"], later("cpd")["comm"]

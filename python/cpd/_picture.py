@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws all pictures in one style: colors, and figures as files or elements of an HTML page."""
+"""Defines the style of all pictures, and writes figures as files or as elements of an HTML page."""
 
 import io
 import math

@@ -111,13 +111,13 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
-"""Maps a module to its removed names, and a removed name to its replacement ("": none)."""
+"""Maps a module to a dict from its removed names to their replacements ("": no replacement)."""
 
 IN_TEXT = "a key of the format"
 """The replacement of a keyword that is now a key in the text of the format."""
 TO_CALL = "the call, "
-"""The beginning of the replacement of a number, such as a seed, that was a keyword of a spec and is
-now an argument of calls."""
+"""The first words of some replacements: of a number, such as a seed, that was a keyword of a spec
+(a format, an accumulator, …) in version 0.7 and is now an argument of calls."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
 
 

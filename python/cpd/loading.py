@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares the use of torch without importing torch.
 
-Operations on tensors are loaded when the first tensor is passed. When torch is imported, before or
-after this package, the specs of this package become safe globals of torch.load. torch.load then
-reads checkpoints with specs by default.
+Operations on tensors are loaded when the first tensor is passed to an operation. When torch is
+imported, before or after this package, the package's specs (formats, accumulators, recipes, …)
+become safe globals of torch.load. torch.load then reads checkpoints with specs by default.
 """
 
 from __future__ import annotations

@@ -106,10 +106,10 @@ def stacked_numbers(
 
 
 def _on(place: torch.device, number: Tensor) -> Tensor:
-    """Returns the number on the device `place`.
+    """Returns the 0-d tensor `number` on the device `place`.
 
-    A number on the CPU is written to a GPU by a kernel. Unlike a copy, a CUDA graph can capture the
-    kernel, and the host does not wait for it.
+    A kernel writes a number of the CPU to a GPU. A CUDA graph can capture this kernel, and the host
+    does not wait for it; a copy would lack both properties.
     """
     if number.device == place or torch.compiler.is_compiling() or has_no_memory(number):
         return number.to(place)

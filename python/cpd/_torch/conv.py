@@ -36,7 +36,7 @@ def _convolve(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Multiplies weights w by the windows of x. The kernel is reversed if `turned`.
+    """Multiplies weights w by the windows of the images x; reverses the kernel if `turned`.
 
     `places` is the number of windows along each dimension. `along` has four numbers for each
     dimension: the step between windows, the dilation of the kernel, the padding before the image,
@@ -81,7 +81,7 @@ def spread(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes a transposed convolution: products of the reversed kernel and windows of g.
+    """Computes a transposed convolution: products of the reversed kernel and windows of images g.
 
     g is first dilated by the stride: zeros are put between its values. Each result is one sum, in
     which k runs over (channel, index in the kernel) of a window. Random bits depend on the index in
@@ -110,7 +110,9 @@ def spread(
 def correlate(
     g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """Computes the weight's gradient: for each index in the kernel, g times the shifted image.
+    """Computes the gradient of a convolution's weight. g is the result's gradient, x the images.
+
+    Each index of the kernel has a sum of products of g and of x shifted by the index.
 
     k runs over (image, window) in row-major order.
     """

@@ -101,7 +101,10 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """Splits the arguments after the operands: the kernel's moves, and the recipe's arguments."""
+    """Splits an operator's arguments after its operands in two.
+
+    The first six are the stride, padding and so on (`Moves`); the rest are the recipe's arguments.
+    """
     return Moves(*rest[:6]), rest[6:]
 
 
@@ -262,7 +265,10 @@ def _cast_weight(
 def _cast_gradients(
     call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int, dtype: torch.dtype
 ) -> tuple[Factor, Factor]:
-    """Returns the result's gradient cast for the input's gradient, and cast for the weight's."""
+    """Returns two casts of g, the gradient of a convolution's result.
+
+    The first is an operand of the input's gradient, the second of the weight's gradient.
+    """
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
     gradients = call.gradients(parts, needs, axes, dtype, narrow=False)
@@ -350,7 +356,11 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    """Returns the tangent: a sum of products as in `cpd._torch.gemm.product_tangent`."""
+    """Returns the tangent of a convolution with a recipe, in forward mode.
+
+    The tangent is the sum of two convolutions (x's tangent with w, and x with w's tangent) and of
+    the bias's tangent. `cpd._torch.gemm.product_tangent` computes the sum.
+    """
     x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)

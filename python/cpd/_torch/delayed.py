@@ -34,11 +34,11 @@ def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tenso
 
 
 def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
-    """Raises history[0, which], the present step's entry for an operand, to the largest |x|.
+    """Updates history[0, which], the present step's largest magnitude of an operand, by max |x|.
 
-    Sets the entry to NaN if x has a NaN. `clock` is -1 in training mode. In eval mode, `clock` is
-    the number of the layer's clock. In eval mode, x is recorded only if the present step follows a
-    backward pass through layers in eval mode.
+    The entry becomes the larger of itself and max |x|, or NaN if x has a NaN. `clock` is -1 in
+    training mode. In eval mode, `clock` is the number of the layer's clock. In eval mode, x is
+    recorded only if the present step follows a backward pass through layers in eval mode.
     """
     if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return

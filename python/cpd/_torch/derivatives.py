@@ -171,9 +171,9 @@ def _function(
     """Returns the autograd function of an operator.
 
     The function serves one level of torch.func's transforms; outer levels dispatch the operator
-    again. Its last argument is a `_CallModes` if the dispatcher called the operator, and then
-    `below` computes the result. If it is None, `run` called the function directly, and `computes`
-    computes the result.
+    again. If the dispatcher called the operator, the last argument is a `_CallModes`, and `below`
+    computes the result. If `run` called the function directly, the last argument is None, and
+    `computes` computes the result.
     """
 
     def forward(*args: Any) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moves of a convolution's kernel over images: stride, padding, dilation and groups."""
+"""Defines `Moves`: the stride, padding, dilation and groups of a convolution."""
 
 from __future__ import annotations
 

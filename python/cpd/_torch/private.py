@@ -228,6 +228,7 @@ def above_autograd() -> Iterator[None]:
 # ---- other ---------------------------------------------------------------------------------------
 
 not_compiled = torch._disable_dynamo
-"""Does the same as torch.compiler.disable, without loading the compiler."""
+"""Makes torch.compile skip a function, as torch.compiler.disable does, without loading the
+compiler."""
 RECURRENT = torch._VF
 """The module with the functions of torch's recurrent layers."""

@@ -45,13 +45,13 @@ class Resolved(NamedTuple):
 
     text: str
     roundings: tuple[str, ...]
-    """The text of the sum or cast for each purpose, indexed by the purpose's number. "": no
-    cast."""
+    """The text of the sum or cast for each `Purpose`, at the purpose's number. "": the operand is
+    not cast."""
     casts: tuple[Parts, ...]
-    """The properties of each operand's cast, indexed by the number of the operand's purpose."""
+    """The properties of each operand's cast, at the number of the operand's `Purpose`."""
     in_native: tuple[bool, ...]
-    """True if torch's own kernel sums the product of an operand. The index is the number of the
-    operand's purpose."""
+    """A bool for each operand, at the number of the operand's `Purpose`: True if torch's own kernel
+    sums the operand's product."""
     scales_at: str
     """The step at which scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
@@ -97,7 +97,7 @@ class RecipeCall(NamedTuple):
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """Returns the sum for a purpose."""
+        """Returns the rule of the sum with this purpose, with the call's seed and stream."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:

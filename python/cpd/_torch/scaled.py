@@ -53,7 +53,10 @@ def _packed(x: Tensor, shape: Sequence[Any], bits: int) -> Tensor:
 
 
 def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
-    """Does the same as `Scaled.scales_shape`, but sizes may be symbolic ints of torch."""
+    """Returns the number of blocks along each dimension of a tensor, like `Scaled.scales_shape`.
+
+    Sizes may be symbolic ints of torch.
+    """
     rank = len(shape)
     if rank == 0 or block == "tensor":
         return ()
@@ -100,7 +103,11 @@ def _needs_calls(call: BatchedCall) -> bool:
 
 
 def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:
-    """Puts the batch before x's dimensions. In the result, the batch is the second dimension."""
+    """Puts the batch of torch.vmap before the dimensions of x, for one call of cast_scaled_both.
+
+    The result stacks two casts, so the batch is its second dimension. The returned function moves
+    the batch to the front.
+    """
     rank = call.rank("x")
     axes = call.arguments["axes"]
     call.arguments["axes"] = [axis if axis < 0 else axis - rank for axis in axes]
@@ -109,7 +116,7 @@ def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:
 
 
 def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
-    """Puts the batch before the dimensions of x, of random integers and of scales."""
+    """Puts the batch of torch.vmap before the dimensions of x, of random integers and of scales."""
     without_added = widen_blocks(call, "x", "random")
     for name in _LEVEL_ARGUMENTS:
         if call.arguments[name] is not None:

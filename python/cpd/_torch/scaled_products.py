@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of a layer whose scales are applied to the sums of blocks, or at the end.
+"""Computes products of a layer in which scales multiply the sums of blocks, or the whole sums.
 
-Hardware computes so, and `Recipe.scales_at` selects this arithmetic. `cpd.gemm` documents it for
-encoded operands.
+Hardware computes products in this way, and `Recipe.scales_at` selects this arithmetic. `cpd.gemm`
+documents the arithmetic for encoded operands.
 """
 
 # torch's functions that register operators have no type annotations.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products on torch tensors: `Sum`, and the products that use it.
+"""Defines `Sum`, the rule of a sum of products, and multiplies torch tensors by such a rule.
 
-A sum is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
+A `Sum` is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
 """
 
 # torch's functions that register operators have no type annotations.
@@ -130,9 +130,9 @@ class Part(NamedTuple):
 def product_part(
     a: Tensor, b: Tensor, c: Tensor | None, summation: Sum, dtype: torch.dtype, part: Part
 ) -> Tensor:
-    """Computes a part of a larger product.
+    """Computes the part of a larger matrix product that starts at `part`.
 
-    The results have the same bits as in the larger product.
+    The results have the bits that they have in the larger product, also with stochastic rounding.
     """
     if not summation.is_stochastic():
         return product(a, b, c, summation, dtype)

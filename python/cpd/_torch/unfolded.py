@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes `cpd._torch.conv` on a GPU, by products with unfolded images (im2col)."""
+"""Computes convolutions on a GPU, for `cpd._torch.conv`: multiplies unfolded images (im2col)."""
 
 # Many functions of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -128,7 +128,7 @@ def slide_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the convolution of `conv.slide`, by products with unfolded images.
+    """Computes a convolution, like `conv.slide`, by products of the kernel with unfolded images.
 
     The shape of w is groups x outputs x channels x kernel.
     """
@@ -147,7 +147,7 @@ def spread_unfolded(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Computes the transposed convolution of `conv.spread`, by products with unfolded images.
+    """Computes a transposed convolution, like `conv.spread`, by products with unfolded images.
 
     With stochastic rounding, the padding of the result is computed too, because elements of the
     padding use random bits. The shape of w is groups x outputs x channels x reversed kernel.
@@ -169,7 +169,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
-    """Computes the weight's gradient of `conv.correlate` in float32, with unfolded images."""
+    """Computes the weight's gradient in float32 like `conv.correlate`, but unfolds the images x."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])

@@ -56,7 +56,7 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
         A tensor of x's shape and type. The gradient passes through unchanged.
 
     Raises:
-        ValueError: for an invalid format, or if x's type cannot represent all its values.
+        ValueError: for an invalid format, or if x's type cannot represent all values of the format.
         TypeError: for an argument of another type.
 
     >>> import torch
@@ -98,7 +98,7 @@ def quantizer(
 
 @checked
 class Quantizer(nn.Module):
-    """`quantizer` as a module.
+    """A torch.nn.Module that rounds a tensor and its gradient: `quantizer` as a module.
 
     Args:
         forward_exp: exponent bits of the tensor; default 8.
@@ -240,7 +240,7 @@ _communicators = weakref.WeakKeyDictionary()
 
 
 def _communicator(group: dist.ProcessGroup | None) -> Communicator:
-    """Returns the communicator of a group. It is opened once, and again if it has broken."""
+    """Returns the communicator of a group. Opens it at the first call, or again if it is broken."""
     ranks = dist.group.WORLD if group is None else group
     assert ranks is not None
     known = _communicators.get(ranks)

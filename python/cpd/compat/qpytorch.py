@@ -143,7 +143,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """The multiples of 2^-fl, in a range wider than the format's. `clamp` limits the range."""
+    """A format with the multiples of 2^-fl in a wider range; `clamp` limits rounded values."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -290,7 +290,7 @@ def quantizer(
 
 @checked
 class Quantizer(nn.Module):
-    """`quantizer` as a module.
+    """A torch.nn.Module that rounds a tensor and its gradient: `quantizer` as a module.
 
     Args:
         forward_number: the number format of the tensor; default None: it is not rounded.

@@ -177,7 +177,7 @@ def _engine(module: str) -> Any:
 
 @functools.cache
 def _classes() -> tuple[type, type]:
-    """Returns the class of quantizers and the class of their tensors."""
+    """Returns two subclasses of TransformerEngine's classes: the quantizers and their tensors."""
     base = _engine("transformer_engine.pytorch.quantized_tensor")
 
     class Emulated(base.QuantizedTensorStorage):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`register`, for custom modules in `cpd.convert`, and the results of `convert` and `observe`.
+"""Exports `register`, and the classes of the results of `cpd.convert` and `cpd.observe`.
+
+`register` makes `cpd.convert` emulate modules of a user-defined class.
+
 
 Importing a name in `__all__` imports torch. Importing `cpd.nn.recipe` does not.
 """

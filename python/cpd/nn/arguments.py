@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of the functions in `cpd.functional`: checks of arguments, casts around products."""
+"""Checks arguments of the functions in `cpd.functional`; casts operands and results of products."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Arguments(NamedTuple):
         return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """Returns the operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch`)."""
+        """Returns the operator's arguments for a recipe, which `cpd._torch.recipe` documents."""
         for watch in watchers:
             if not explains():
                 watch(self.how)

@@ -58,7 +58,8 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions in the random stream: one for each part of an attention and of multi_head_attention."""
+"""Positions that are XORed into the random stream: 0 to 2 for the steps of an attention; 0 to 3 for
+the projections of multi_head_attention, whose attention has positions from `HEADS` on."""
 
 
 @refused_by_torch

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 _READ = {"MultiheadAttention": "out_proj", "LinearCrossEntropyLoss": "linear"}
-"""Maps a class's name to its layer that is not called. Not every torch version has these
-classes."""
+"""Maps a class of torch.nn to the submodule whose weight it uses without calling the submodule.
+Older versions of torch lack some of the classes."""
 
 
 def reader_of(parent: nn.Module, name: str) -> str:

@@ -206,7 +206,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales."""
+        """Begins a step at a layer's forward if one is due, and computes the layer's scales."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -239,7 +239,7 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if needed (`Clock`). Computes the layer's scales.
+        """Begins a step at a layer's forward if one is due, and computes the layer's scales.
 
         `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
         `histories` and `scales` are the layer's state.
@@ -438,7 +438,8 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if a compiled backward pass can notify a clock. Torch 2.11 drops the write of the flag."""
+"""True if a compiled backward pass can notify a clock. The operator that notifies also writes a
+flag, and torch 2.11 removes this write from the compiled program."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

@@ -42,7 +42,7 @@ def matmul(
 
 
 def rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
-    """Computes `matmul` with the operands exchanged."""
+    """Computes torch.Tensor.__rmatmul__: the matrix product input @ other, by the mode's recipe."""
     return matmul(mode, input, other)
 
 
@@ -144,7 +144,7 @@ def _ignoring(input: Tensor, product: Tensor) -> Tensor:
 
 
 def in_place(form: Form) -> Form:
-    """Returns the function that writes the result to its first operand, like torch's `…_`."""
+    """Returns the in-place form of a function, which writes the result to its first operand."""
 
     def compute(mode: Any, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
         result = form(mode, input, *operands, **factors)
@@ -320,9 +320,10 @@ def in_order(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns a function's arguments with tensors by position and all others by keyword.
 
-    torch's functions name their tensors differently. The names are in alphabetical order, with
-    `input` first. Positional numbers are beta and alpha, an old form that torch still accepts. A
-    dtype is `out_dtype`.
+    Tensors that the caller gave by keyword follow the positional ones: first `input`, then the
+    others in alphabetical order of their names, which differ between torch's functions. Positional
+    numbers become `beta` and `alpha` (an old form that torch still accepts). A positional dtype
+    becomes `out_dtype`.
     """
     names = [n for n, x in keywords.items() if isinstance(x, Tensor) and n not in _FACTORS]
     rest = {name: value for name, value in keywords.items() if name not in names}

@@ -42,7 +42,8 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.warned import PrecisionWarning, warn
 
 WARN_BELOW = 0.9
-"""If a smaller share of multiply-accumulates ran emulated, the first step of a model warns."""
+"""The share of emulated multiply-accumulates below which a model's first training step warns, by
+default."""
 
 
 # ---- counting ------------------------------------------------------------------------------------
@@ -520,7 +521,7 @@ def _hint(number: Any) -> int:
 
 
 def _look_at_compiled(context: Any) -> None:
-    """Does the work of `Census.look` while torch.compile traces the model."""
+    """Counts the first training step like `Census.look`, while torch.compile traces the model."""
     census, model, args, kwargs = (
         context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
         for name in ("self", "model", "args", "kwargs")

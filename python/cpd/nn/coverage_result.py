@@ -153,7 +153,10 @@ _MOST_LINES = 6
 
 
 def _percent(share: float) -> str:
-    """Returns a percentage with one decimal place. 0 % and 100 % are never rounded values."""
+    """Returns a share in percent with one decimal place, at least 0.1 % and at most 99.9 %.
+
+    Only shares of exactly 0 and 1 give '0 %' and '100 %'.
+    """
     if share in (0, 1):
         return f"{round(100 * share)} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"

@@ -137,12 +137,12 @@ class Delayed(_Casts, nn.Module):
     scale: Tensor
     number = 0
     clock: Any = None
-    """The converted model's `cpd.nn.clock.Clock`, whose steps update the scales; None: the caller
-    of `update` does."""
+    """The converted model's `cpd.nn.clock.Clock`, whose steps update the scales. None: a caller
+    updates the scales by `update`."""
     seen = 0
     """The number of clock steps for which scales were computed."""
     place = 0
-    """The number of this layer among the layers of the clock."""
+    """The number of this layer among the clock's layers with delayed scaling."""
 
     def __init__(
         self,

@@ -39,17 +39,20 @@ def grouped_mm(
 
     Args:
         mat_a: a tensor of shape M × K or G × M × K. M, K or N is divided into G groups.
-        mat_b: G × K × N or K × N. Two dimensions by three: groups of a's rows; result M × N. Three
-            by two: groups of b's columns; result M × N. Two by two: groups of the summed dimension;
-            result G × M × N. Three by three: without offs; result G × M × N.
+        mat_b: a tensor of shape G × K × N or K × N. The numbers of dimensions of mat_a and mat_b
+            determine the dimension that is divided into groups. 2 and 3: the rows of mat_a; the
+            result is M × N. 3 and 2: the columns of mat_b; the result is M × N. 2 and 2: the summed
+            dimension K; the result is G × M × N. 3 and 3: none; the result is G × M × N.
         offs: an int32 tensor of G values: the end of each group, in ascending order. Required
             unless both operands have three dimensions. Default None.
         bias: not supported, as in torch.
         out_dtype: the result's type; default None: a's.
-        recipe: as in `cpd.functional.matmul`.
-        sums: as in `cpd.functional.matmul`.
-        seed: as in `cpd.functional.matmul`.
-        stream: as in `cpd.functional.matmul`; a group uses the stream XOR its number.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            operands are not cast, and `sums` must be given.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor. A
+            group uses the stream XOR its number. Give another number at each step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` with a product for each
             group, or one product if both operands have three dimensions. Default None.
 

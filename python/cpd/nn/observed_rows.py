@@ -17,7 +17,8 @@ from cpd.nn.losses import Judged, Measured
 from cpd.nn.observed import GEMMS
 
 Key: TypeAlias = tuple[str, str, str, str]
-"""A key: (layer, role, recipe, GEMM). Recipe and GEMM are "" in the key of a tensor's range."""
+"""The key of a measurement: layer, role of the tensor, recipe, GEMM. Recipe and GEMM are "" in the
+key of a tensor's range."""
 
 EXEMPT = "left in torch by the rule"
 """The beginning of `WatchRow.why` if a rule leaves the layer to torch."""

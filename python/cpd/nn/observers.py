@@ -104,10 +104,12 @@ class Watch:
     `remove` at the end. Reading rows ends the step that is being measured.
 
     Args:
-        model: as for `observe`.
-        every: as for `observe`; default 100.
-        what_if: as for `observe`; default (): no other recipes.
-        writer: as for `observe`; default None: nothing is written.
+        model: the model whose layers are measured, converted or not; not compiled.
+        every: the number of calls from one measured step to the next; default 100.
+        what_if: other recipes whose losses are measured, in the forms that `observe` takes; default
+            (): no other recipes.
+        writer: an object with a method `add_scalar(tag, value, step)`; default None: nothing is
+            written.
 
     Attributes:
         every: the argument `every`.

@@ -63,8 +63,8 @@ class Operation(NamedTuple):
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"
-    """A report's name of the part of a module that is emulated. In a module, all operations with
-    this name are replaced."""
+    """The name, in reports, of the emulated part of a module. In a module, all operations with this
+    name are replaced."""
     call: Callable[..., Any] | None = None
     """A function of (module, *arguments of its forward, **recipe, seed and stream) that replaces
     the module's forward. None: torch's forward runs, with its functions replaced."""

@@ -60,14 +60,14 @@ def is_ours(operation: Any) -> bool:
 
 
 def _terms(result: Tensor, left: Tensor) -> int:
-    """Counts a matrix product: each element of the result sums a row of `left`."""
+    """Counts a matrix product: each element of the result is a sum over the columns of `left`."""
     return result.numel() * left.shape[-1]
 
 
 def _ours(result: Tensor, left: Tensor, *rest: Any, **kwargs: Any) -> int | None:
-    """Counts a product of CPD.
+    """Counts a matrix product of CPD.
 
-    Returns None for a bias's gradient, a product with broadcast ones.
+    Returns None for the gradient of a bias, whose left operand is a broadcast row of ones.
     """
     return None if left.stride(-1) == 0 and left.shape[-2] == 1 else _terms(result, left)
 
@@ -166,7 +166,10 @@ def _attention(result: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwarg
 def _attention_backward(
     result: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any
 ) -> int:
-    """Counts the recomputed scores, and the gradients of weights, value, query and key."""
+    """Counts the five products of attention's backward pass.
+
+    The products are the recomputed scores, and the gradients of weights, value, query and key.
+    """
     scores = q.numel() // q.shape[-1] * k.shape[-2]
     return scores * (3 * q.shape[-1] + 2 * v.shape[-1])
 
@@ -184,7 +187,10 @@ def _recurrent(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any) ->
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Counts a backward pass as two forward passes: the gradients of input and weight."""
+    """Returns a function that counts a backward pass as two forward passes.
+
+    The two passes stand for the gradients of the input and of the weight.
+    """
     return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 

@@ -12,7 +12,8 @@ _MX = "rule=rceil arithmetic=te"
 _RHT = "transform=hadamard16:te"
 _OF_64 = "e6m9 chunked chunk=64"
 _MXFP4 = "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847 rounding=stochastic factor=0.75"
-"""The signs of the Hadamard transform are fixed; the paper uses random signs."""
+"""The cast of backward operands in arXiv 2502.20586, but the signs of the Hadamard transform are
+fixed. The paper uses random signs."""
 
 
 class Ready(NamedTuple):

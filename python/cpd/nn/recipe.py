@@ -49,7 +49,7 @@ Rules: TypeAlias = (
 
 
 def _by_keywords(declared: OfT) -> OfT:
-    """Returns the constructor, with keywords in a dict: torch 2.11 cannot trace `locals()`."""
+    """Returns a constructor with `declared`'s signature that gets its keywords as a dict."""
 
     @functools.wraps(declared)
     def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:

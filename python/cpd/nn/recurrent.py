@@ -93,9 +93,9 @@ def lstm(
         batch_first: whether the batch is the first dimension of input and output; default False.
         batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
             None: not packed.
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
             documents the stream of each product. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
@@ -158,9 +158,9 @@ def gru(
         batch_first: whether the batch is the first dimension of input and output; default False.
         batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
             None: not packed.
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
             documents the stream of each product. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
@@ -224,9 +224,9 @@ def rnn(
         batch_sizes: the `batch_sizes` of a PackedSequence; the output is then packed too. Default
             None: not packed.
         nonlinearity: "tanh" (default) or "relu".
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
             documents the stream of each product. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
@@ -280,9 +280,9 @@ def lstm_cell(
         w_hh: 4 size × size.
         b_ih: 4 size; default None: no bias.
         b_hh: 4 size; default None: no bias.
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the cell's random bits: give another one in
             each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
@@ -331,9 +331,9 @@ def gru_cell(
         w_hh: 3 size × size.
         b_ih: 3 size; default None: no bias.
         b_hh: 3 size; default None: no bias.
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the cell's random bits: give another one in
             each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
@@ -382,9 +382,9 @@ def rnn_cell(
         b_ih: size; default None: no bias.
         b_hh: size; default None: no bias.
         nonlinearity: "tanh" (default) or "relu".
-        recipe: as for `cpd.functional.linear`.
-        sums: as for `cpd.functional.linear`.
-        seed: as for `cpd.functional.linear`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format. None (default) needs `sums`.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the number that, with `seed`, determines the cell's random bits: give another one in
             each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
@@ -411,7 +411,7 @@ def rnn_cell(
 
 
 class _Order(NamedTuple):
-    """Options of a recurrent layer, in the order of torch's functions."""
+    """The options of a recurrent layer, in the order of the arguments of torch's functions."""
 
     has_biases: bool
     num_layers: int
@@ -444,7 +444,7 @@ class _How(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """Computes the products of one direction of one layer, for all time steps."""
+    """The weights and the arithmetic of one direction of one layer; computes its products."""
 
     weights: tuple[Tensor | None, ...]
     """w_ih, w_hh, b_ih, b_hh and w_hr."""

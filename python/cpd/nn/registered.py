@@ -97,10 +97,11 @@ _OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
     ("timm.*Block", "Residual", set()),
     ("timm.*.Bottleneck", "Residual", set()),
 )
-"""(pattern of a class's qualified name, name of its emulation, names in the class's forward).
+"""The emulations of classes of transformers and timm; the first row that matches a class decides.
 
-The first row that matches decides. If the third entry is not empty, one of its names must occur in
-the forward's code. So attention is distinguished from its wrappers, and residual additions are
+A row has a pattern of the class's qualified name, the name of the emulation, and a set of names. A
+class matches if the pattern does and the code of its forward has one of the names, or the set is
+empty. So attention is distinguished from its wrappers, and residual additions are
 found by the name of the added variable.
 """
 

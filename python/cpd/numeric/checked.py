@@ -113,8 +113,8 @@ def _checked_function(
     def prepare() -> None:
         nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
-        # Reads the code, because `refuses_old` removes such a `**` parameter from the signature. A
-        # function that has the parameter refuses unknown keywords itself.
+        # Looks for a `**` parameter in the code, because `refuses_old` hides `**_renamed` from the
+        # signature. A function with this parameter refuses unknown keywords itself.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:

@@ -34,7 +34,10 @@ parameters is emptied."""
 
 
 def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a cached function of one parameter. It takes half the time of one with `*args`."""
+    """Returns a function of one parameter that caches results.
+
+    A call takes half the time of a call of a cached function with `*args`.
+    """
     results: dict[Any, Any] = {}
 
     def known(value: Any) -> Any:
@@ -51,7 +54,7 @@ def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns a cached function of two parameters, which makes no tuple for a lookup."""
+    """Returns a function of two parameters that caches results. A lookup makes no tuple."""
     results: dict[Any, dict[Any, Any]] = {}
     count = 0
 

@@ -209,7 +209,7 @@ class Scaled(Spec, native=_core.Scaled):
         return tuple(self._held.grid(_sizes(shape), int32("axis", axis)))
 
     def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
-        """Returns the shape of the outer scales of a tensor of that shape.
+        """Returns the shape of the outer scales of a tensor of the shape `shape`.
 
         Args:
             shape: the tensor's shape.

@@ -28,10 +28,11 @@ class Kind(NamedTuple):
     """The conversions of a key's values to text and back."""
 
     text: Callable[[str, Any], str]
-    """Returns the text of a value. Its arguments are the key's name, for errors, and the caller's
-    value."""
+    """A function of the key's name (for errors) and the caller's value, which returns the value's
+    text."""
     read: Callable[[str], Any] | None = None
-    """Returns the attribute for a value's text. None: the attribute is the text itself."""
+    """A function of a value's text, which returns the attribute. None: the attribute is the text
+    itself."""
 
 
 class Spec:

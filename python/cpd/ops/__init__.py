@@ -35,7 +35,6 @@ changed unless one of them is `out=`.
   each result.
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding. `random_bits` and
   `variant` raise ValueError with other roundings.
-  `variant` raise ValueError with other roundings.
 
 **out=** must have the result's shape, type and device. It must be writable and not overlap itself.
 It must be one of the inputs, or not overlap any input. The operation returns `out`. Autograd,

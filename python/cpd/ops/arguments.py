@@ -63,8 +63,8 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
 """The dtypes of matrix products. The exact product of two of their values is a binary64 number."""
 _MOST_ELEMENTS = 2**58 - 1
-"""The largest number of elements. Above it, the number of bits of an array would exceed 63 bits.
-Sizes of 0 are left out of the product of sizes, as in NumPy and torch."""
+"""The largest number of elements of an array: its size in bits must be less than 2^63. Sizes of 0
+are left out of the product of sizes, as in NumPy and torch."""
 
 
 @constant
@@ -138,10 +138,10 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 def holds_scaled(dtype: str, q: str) -> bool:
     """Returns whether a dtype represents all values of casts of its own tensors to a scaled format.
 
-    `q` is the text of the scaled format. With scales that are powers of two and elements with at
-    most the significant bits of a 16-bit dtype, rounding a value of the dtype gives a value of the
-    dtype. Float16's largest values are an exception: only rule `floor` never rounds them up to
-    infinity.
+    `q` is the text of the scaled format. float32 represents all results. A 16-bit dtype does if the
+    scales are powers of two and the elements have at most as many significant bits as the dtype.
+    float16 also needs rule `floor` without a margin, because other rules can round its largest
+    values up beyond its range.
     """
     if dtype not in SIGNIFICANT_BITS:
         return True
@@ -317,9 +317,10 @@ def draws(
     terms: int,
     like: str = "x",
 ) -> Any:
-    """Checks and returns the random integers of ordered sums: `integers_of(terms)` for each sum.
+    """Checks and returns the caller's random integers of ordered sums.
 
-    Under torch.compile, the C++ library checks the shape when the program runs.
+    `integers_of` returns the number of integers of one sum, given its number of terms. Under
+    torch.compile, the C++ library checks the shape when the program runs.
     """
     if kind.compiling():
         return kind.integers(random, x, None, "", acc, like)
@@ -339,7 +340,8 @@ class ScaleSource(NamedTuple):
 
 
 LEVELS = ("scales", "tensor scales", "amax")
-"""The names of the two levels of scales, and of the largest magnitudes, in errors."""
+"""The names that errors use for the scales of blocks, for the outer scales, and for the largest
+magnitudes."""
 
 
 def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
@@ -398,9 +400,10 @@ def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any)
 
 
 def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
-    """Returns the shapes of the three arrays of `source_levels`.
+    """Returns the shapes of the scales of blocks, the outer scales and the largest magnitudes.
 
-    Raises ValueError if `shape` does not have the axis.
+    `shape` is the shape of the tensor, in which blocks run along `axis`. Raises ValueError if
+    `shape` does not have the axis.
     """
     blocks = q.scales_shape(shape, axis)
     outer = blocks if q.tensor_scale is None else q.tensor_scales_shape(shape, axis)

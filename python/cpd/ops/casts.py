@@ -183,7 +183,10 @@ def _cast_scaled(
     dtype: Any,
     out: Any,
 ) -> Any:
-    """Rounds x to a scaled format. A transform has already been applied to x."""
+    """Rounds x to a scaled format without a transform.
+
+    The caller has already applied the format's transform, if there is one, to x.
+    """
     along = int32("axis", axis)
     x = kind.array("x", x, NARROW_FLOATS)
     element = x.dtype if dtype is None else wider_type(kind, x, dtype, NARROW_FLOATS)

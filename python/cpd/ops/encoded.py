@@ -25,9 +25,9 @@ from cpd.ops.front_ends import front_end_of
 
 
 class Encoded(NamedTuple):
-    """A tensor stored as packed codes and scales: the results of `encode`, and its arguments.
+    """A tensor stored as packed codes and scales, with the format, shape and axis to decode them.
 
-    `decode` and `gemm` take it as an operand.
+    `encode` returns the codes and scales. `decode` and `gemm` take an `Encoded` as an operand.
 
     >>> import numpy as np, cpd
     >>> x = np.float32([[1.0, -24.0], [0.5, 0.25]])

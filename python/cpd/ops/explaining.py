@@ -44,12 +44,12 @@ def explaining() -> Iterator[None]:
 
 
 def _new(shape: Any, dtype: Any = np.float64) -> npt.NDArray[Any]:
-    """Does `np.empty`, but without memory if this thread is explaining a call."""
+    """Returns `np.empty(shape, dtype)`, but without memory if this thread is explaining a call."""
     return without_memory(shape, dtype) if explains() else np.empty(shape, dtype)
 
 
 def _new_like(x: npt.NDArray[Any], dtype: Any = None, subok: bool = True) -> npt.NDArray[Any]:
-    """Does `np.empty_like`, but without memory if this thread is explaining a call."""
+    """Returns `np.empty_like(x, …)`, but without memory if this thread is explaining a call."""
     if not explains():
         return np.empty_like(x, dtype, subok=subok)
     element = x.dtype if dtype is None else np.dtype(dtype)

@@ -20,8 +20,8 @@ from cpd.ops import on_numpy
 class FrontEnd(Protocol):
     """The functions that operations need for one kind of array.
 
-    `cpd.ops.on_numpy` documents them. The functions of the second group call the C++ library with
-    checked arguments. Their `out` is None for a new result.
+    `cpd.ops.on_numpy` documents them. The functions from `cast_scaled` on call the C++ library with
+    checked arguments. If their argument `out` is None, they return a new array.
     """
 
     array: Callable[..., Any]

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 new: Callable[..., Any] = np.empty
 new_like: Callable[..., Any] = np.empty_like
-"""Make the arrays of results. While a thread explains a call, `cpd.ops.explaining` replaces both
-functions."""
+"""`new` and `new_like` make the arrays of results, as `np.empty` and `np.empty_like` do. While a
+thread explains a call, `cpd.ops.explaining` replaces the two functions."""
 sizes: Callable[[Shape], tuple[int, ...]] = functools.partial(shape_of, "shape")
 """Checks the shape of a result and returns it as a tuple."""
 compiling: Callable[[], bool] = bool
@@ -63,8 +63,9 @@ def array(
 ) -> Array:
     """Checks `x` and returns it as an array that C++ can read; copies it if it is not aligned.
 
-    Raises TypeError unless `x` is an array of an allowed dtype in native byte order. `like` is the
-    name of the first operand, `first`, for errors about the kind of array.
+    Raises TypeError unless `x` is an array of an allowed dtype in native byte order. An
+    error names `like`, the call's first operand: `x` must be the same kind of array. Only torch's
+    front end uses `first`, the first operand itself.
     """
     y: Array = x if type(x) is ndarray else _of_other_type(name, x, like)
     _check_dtype(name, y.dtype, allowed)
@@ -133,8 +134,8 @@ def check_out(
 ) -> None:
     """Raises TypeError or ValueError unless `out` can take the result.
 
-    `out` must have the result's shape and dtype, be writable, and be an input or not overlap one.
-    Inputs are arrays or None. In torch's front end, `out` must be on the device of `x`.
+    `out` must have the result's shape and dtype, be writable, and be an input or not overlap any
+    input. Inputs are arrays or None. In torch's front end, `out` must be on the device of `x`.
     """
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"out must be a NumPy array like x, got {_describe(out)}")

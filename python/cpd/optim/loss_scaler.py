@@ -149,9 +149,10 @@ class LossScaler:
         return optimizer.step() if self._finite[id(optimizer)] else None
 
     def update(self) -> float:
-        """Changes the scale after a step, as `growth` and `backoff` say.
+        """Multiplies the scale by `backoff` after a skipped step, else by `growth` when it is due.
 
-        Call `update` once after the `step` of all optimizers.
+        `growth` is due after `interval` steps in a row with finite gradients. A scale that is not
+        dynamic does not change. Call `update` once after the `step` of all optimizers.
 
         Returns:
             The scale of the next step.
@@ -174,7 +175,7 @@ class LossScaler:
         return self.get_scale()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns a dict: `scale`, and `steps`, the finite steps since the scale changed."""
+        """Returns the scale (`scale`) and the number of finite steps since it changed (`steps`)."""
         return {"scale": self.get_scale(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -106,7 +106,8 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """True if a format for state that the optimizer lacks is ignored; `from_recipe` sets it."""
+    """The reaction to a format for state that the inner optimizer lacks. True (`from_recipe`): a
+    warning. False: a ValueError."""
 
     def __init__(
         self,

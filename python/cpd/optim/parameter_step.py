@@ -18,7 +18,8 @@ from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
-"""Purposes of random bits, which are the low bits of a stream's number. The weight's is 0."""
+"""Purposes of random bits; the low bits of a stream's number are the purpose. Rounding the weight
+has the purpose 0, which has no name here."""
 
 
 class ParameterStep:

@@ -19,7 +19,7 @@ _RUN = 256
 
 
 def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:
-    """Rounds `x` in place and returns `x`. Its type must represent every value of the format.
+    """Rounds `x` in place and returns `x`, whose type must represent every value of the format.
 
     Random bits depend on `seed`, `stream` and an element's index in the whole tensor, even if this
     rank has only a shard of the tensor. Blocks of scaled formats run along the last axis and end at

@@ -77,10 +77,11 @@ def refuse_scripts(module: nn.Module) -> None:
 
 
 def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `original` if the module's recipe is None, else the emulation's forward.
+    """Returns the forward of an emulated class, made from the emulation's forward `computed`.
 
-    `cpd.autocast` has no effect within the emulation's forward. The model's clock is notified of
-    each call and of the backward pass of its result.
+    In each call, `original` runs instead if the module's recipe is None. `cpd.autocast` has no
+    effect within the emulation's forward. The model's clock is notified of each call and of the
+    backward pass of its result.
     """
 
     @functools.wraps(original)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`EMULATIONS`: for each kind of module, how `cpd.convert` emulates it.
+"""Defines `EMULATIONS`: an `Emulation` for each kind of module that `cpd.convert` emulates.
 
 Most emulations are made from the table `cpd.nn.operations`. The others run a module's own forward,
 for modules of other packages and user-defined modules; `cpd.nn.registered` lists them.
@@ -28,7 +28,8 @@ Forward = Callable[..., Any]
 PARTS = ("norm", "softmax", "embedding", RESIDUAL, "attention")
 TRAINING = ("optimizer", "reduce", "loss_scale")
 _HISTORIES = 16
-"""The number of products of a module with their own delayed scales, if the forward is its own."""
+"""The number of products that have separate delayed scales in a module whose own forward runs. With
+more products, several share scales."""
 
 
 @dataclass(frozen=True)

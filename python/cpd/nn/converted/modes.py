@@ -90,9 +90,10 @@ def _attending(row: Operation) -> Operation:
 
 PRODUCTS = _of(("", "softmax"))
 ATTENTION = {function: _attending(row) for function, row in PRODUCTS.items()}
-"""`PRODUCTS`, but the recipe's `attention` computes products of two matrices.
+"""Maps torch's functions to operations, for modules whose own code computes attention.
 
-The table is for modules with code that computes attention. Attention's projections are layers.
+Like `PRODUCTS`, except that matmul of two tensors follows the recipe's `attention`: attention's
+projections are layers, so such a matmul is a product of attention.
 """
 ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 

@@ -129,5 +129,5 @@ class State:
 
 
 def _followed(recipe: Recipe) -> Recipe:
-    """Returns the recipe without rules and schedule, which have chosen it for a layer."""
+    """Returns the recipe without its rules and schedule, for a layer that they were applied to."""
     return replace(recipe, rules=(), schedule=())
