@@ -44,7 +44,8 @@ struct Call {
   std::function<Bytes(On)> run;
 };
 
-/// Returns numbers of many binades, with zeros; with some Inf and NaN unless `finite`.
+/// Returns numbers of many binades, some of them zero. Unless `finite` is true, some are Inf or
+/// NaN.
 std::vector<float> Values(std::int64_t n, bool finite = true) {
   std::vector<float> x(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < x.size(); ++i) {

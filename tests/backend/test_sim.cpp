@@ -160,7 +160,7 @@ TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   }
 }
 
-/// After each rank's contribution, as many memory blocks are in use as after the first rank's.
+/// The number of memory blocks in use is the same after every rank's contribution.
 TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   constexpr int kRanks = 6;
   std::vector<float> x(3000, 1.5F);
@@ -249,7 +249,8 @@ TEST_F(Sim, TensorsMayChangeAfterACodecsError) {
 
 using SimDeathTest = Sim;
 
-/// Calls an operation of the CPU with the device's memory. The read must end the process.
+/// Calls Cast on the CPU with the simulated device's memory. The CPU's read of that memory must end
+/// the process.
 TEST_F(SimDeathTest, HasMemoryThatTheCpuCannotTouch) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const testing::OnGpuView x(driver(), View(x_));

@@ -41,7 +41,8 @@ class Held {
   Held& operator=(const Held&) = delete;
 
   void Release() { over_ = true; }
-  /// Waits until `wanted` threads have begun. Returns their numbers as a bit mask.
+  /// Waits until `wanted` threads have begun. Returns a bit mask of the numbers of the threads that
+  /// have begun.
   unsigned Begun(int wanted) const {
     while (std::popcount(numbers_.load()) < wanted) std::this_thread::yield();
     return numbers_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests messages that hold the indices of nonzero values, and the codec for values that are mostly
-// zeros: decoding, numbers of bytes, and damaged bytes.
+// zeros. Checks decoding, the lengths of messages, and damaged bytes.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the cost of values that may be sent in two forms, packed or in binary32: when the bytes are
-// exact, and which form counts.
+// Tests the cost of values that may be sent packed or in binary32. Tests when the model's number of
+// bytes is exact, and which of the two forms the model counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -24,14 +24,14 @@ import prose
 OPEN = "\0"
 """The mark that stands for a value in a template."""
 LEAST_LETTERS = 12
-"""The least number of characters of a template's words, and of the words that a reader must
-have."""
+"""A template must have at least this number of characters outside its marks. A reader must cover at
+least this number of them."""
 FEW = 3
-"""A reader that fits more different templates than this reads none of them."""
+"""A reader that fits more than this number of different templates reads none of these templates."""
 COMMON, RAREST, LONGEST = 120, 4, 400
-"""Limits for readers: a reader is compared only with the templates of its RAREST rarest words. If
-more than COMMON templates have the rarest word, it is compared with none. A pattern longer than
-LONGEST characters is compared with none either."""
+"""A reader is compared only with the templates of its RAREST rarest words. A reader is compared
+with no template if more than COMMON templates have its rarest word. A pattern longer than LONGEST
+characters is compared with no template either."""
 CPP_THROWS = re.compile(
     r"\b(?:throw|return)\s+(?:[\w:]+::)?(\w*(?:Error|Lost|Mismatch|Corrupt|DamagedBytes|[rR]efuse\w*))"
     r"(?:\(|\{)"
@@ -235,7 +235,7 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
 
 
 def _fragments(text: str, is_pattern: bool) -> list[str]:
-    """Returns the parts of a reader's text that an error must contain unchanged."""
+    """Returns the fragments of a reader's text or pattern that an error must contain unchanged."""
     if not is_pattern:
         return [prose.normal(text)]
     text = re.sub(r"\\([^\w\s])", lambda m: chr(0xE000 + ord(m[1])), text)

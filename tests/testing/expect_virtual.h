@@ -22,8 +22,8 @@ struct Outcome {
   ReduceReport report;
 };
 
-/// Runs an all-reduce on all ranks, with layers on the device; null: on the host. Returns each
-/// rank's result.
+/// Runs an all-reduce on all ranks, with layers on the device, or on the host if the device is
+/// null. Returns each rank's result.
 inline std::vector<Outcome> all_reduce(Transports ends, const Accelerator* device,
                                        const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,

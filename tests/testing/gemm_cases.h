@@ -20,7 +20,8 @@
 
 namespace cpd::testing {
 
-/// Selects one case in N; in the quick tier about half of these, and few under a sanitizer.
+/// Selects one case in N in the exhaustive tier, about half of these in the quick tier, and few
+/// under a sanitizer.
 class Turns {
  public:
   bool one_of(std::uint64_t cases) {
@@ -45,8 +46,8 @@ inline Accumulator exact_products(Accumulator a) {
   return a;
 }
 
-/// Returns every ordered scheme with `base` (products rounded, and exact) and with `other`. Only
-/// chunked schemes have a chunk and an inner format.
+/// Returns every ordered scheme with three accumulators: `base`, `base` with exact products, and
+/// `other`. Only chunked schemes have a chunk and an inner format.
 inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
   std::vector<Accumulator> all;
   for (const Scheme scheme :

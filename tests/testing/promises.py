@@ -98,7 +98,7 @@ def claims(page: str, text: str) -> list[str]:
 
 
 def fixed(changelog: str) -> str:
-    """Returns the parts of the first release whose headings are in FIXED."""
+    """Returns the text of the first release's sections whose headings are in FIXED."""
     release = re.split(r"^## ", changelog, flags=re.M)[1]
     parts = [part.partition("\n") for part in re.split(r"^### ", release, flags=re.M)]
     return "\n".join(body for head, _, body in parts if head.strip() in FIXED)

@@ -189,8 +189,8 @@ struct WideArithmetic {
 
   static bool stochastic_up(const Options& o, U128 rest, int shift, bool sticky) {
     const int n = o.random_bits;
-    // `twice` is floor(nu 2^(n + 1)), where nu is the fraction of the gap. `below` is whether any
-    // bits lie below it.
+    // nu is the distance of the exact value from the value below, as a fraction of the gap between
+    // two values. `twice` is floor(nu 2^(n + 1)). `below` is true if nu has further bits.
     const int down = shift - (n + 1);
     const U128 twice = down >= 0 ? rest >> down : rest << -down;
     const bool below = sticky || (down > 0 && (twice << down) != rest);

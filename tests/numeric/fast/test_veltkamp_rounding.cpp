@@ -136,8 +136,8 @@ int bits_between(double x) {
   return bits;
 }
 
-/// Counts the sums that split_fma_in_parts supports, and how many of them it rounds otherwise than
-/// the reference.
+/// Counts the sums that split_fma_in_parts supports (`all`), and the sums whose result differs from
+/// the reference (`wrong`).
 struct Rounded {
   int wrong = 0, all = 0;
   void take(const Format& format, float a, float b, float s) {
@@ -295,8 +295,8 @@ TEST(VeltkampRounding, GuardedProductsAreRoundedAsTheReferenceDoes) {
   }
 }
 
-/// most_rounded_to returns a number that rounds to the format's largest number. The number after
-/// the tie above it must not.
+/// most_rounded_to must return a number that rounds to the format's largest number. The number
+/// after the tie above the largest number must not round to it.
 TEST(VeltkampRounding, TheMostThatIsRoundedToTheLargest) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m0", "e4m3fnuz", "binary8p4se"}) {
     const Format format = ParseFormat(name);

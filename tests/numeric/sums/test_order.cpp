@@ -150,8 +150,8 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
   return all;
 }
 
-/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. `anew`: each
-/// call uses a new SumWalk that begins at the call's first term.
+/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. If `anew` is
+/// true, each call uses a new SumWalk that begins at the call's first term.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
   const SumOrder order = sum_order(a);

@@ -166,7 +166,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line, from index first_k on, into panels of `width` lines.
+// Packs `count` values of each line, from index first_k on, into panels (groups) of `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -336,7 +336,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Gives the unit a random adder other than the aligned one, and the settings that it requires.
+// Gives `unit` a random adder other than the aligned one, and the fields that the adder requires.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -420,8 +420,8 @@ TEST(BlockFma, BothRoutesMeet) {
   }
 }
 
-// Tests the last step of a block, in binary32 or binary64: sums at the ends of the range for
-// binary32, and sums that are so large that they need more than 31 bits of units.
+// Tests the end of a block in binary32 or binary64. The sums lie at the ends of the range that
+// binary32 supports, or need more than 31 bits as multiples of their last place.
 TEST(BlockFma, BothEndsMeet) {
   Source source(4);
   for (const char* name : {"h100-bf16", "a100-bf16", "h100-fp8", "v100"}) {
@@ -478,21 +478,19 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 counts with the exponent 0, the sum of the operands' exponents: units of 1/4 hold
-  // 2.25.
+  // 1.5 * 1.5 is aligned with exponent 0, the operands' sum: 2.25 is a multiple of the unit 1/4.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 in fp16 counts with the exponent -14. Its product with 1 is cut to multiples of 2^-18: to
-  // 0.
+  // 2^-20 in fp16 is aligned with exponent -14. Times 1, it is cut to a multiple of 2^-18, to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
   EXPECT_EQ(dot(bf16, {0x1p-20F}, {1}), 0x1p-20F);
-  // The addend counts with at least the exponent of fp16's least normal number, 2^-14.
+  // The addend is aligned with exponent -14 at least, the exponent of fp16's least normal number.
   const Accumulator sum = custom("fp16 block_fma a=bf16 b=bf16 block=4 fraction_bits=4 sum=fp16");
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}, 0x1p-20F), 0);
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}), 0x1p-24F);
@@ -563,7 +561,7 @@ TEST(BlockFma, SpecialValues) {
 }
 
 TEST(BlockFma, PromotionStartsTheUnitAnew) {
-  // Without promotion the sum stops at 2^14: the unit is then 2, so a further 1 is cut to 0.
+  // Without promotion, a sum of ones stops at 2^14: it is cut to a multiple of 2, so 1 is lost.
   const std::size_t depth = 32 * 1024;
   const std::vector<float> ones(depth, 1);
   EXPECT_EQ(dot(Preset("h100-fp8"), ones, ones), 0x1p14F);

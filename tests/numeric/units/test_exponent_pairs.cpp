@@ -72,7 +72,8 @@ TEST(ExponentPairs, Operands) {
   EXPECT_LT(second_exponent(kNoExponents), -600);
 }
 
-/// Plans support short blocks only if the products have few enough bits for binary32.
+/// Plans permit sums of blocks in binary32 (short blocks) only if the products have few enough
+/// bits.
 TEST(ExponentPairs, PlansHaveShortBlocks) {
   const auto has = [](const std::string& unit) { return plan_of(unit).has_short_blocks; };
   EXPECT_TRUE(has("a=e8m11 b=tf32 block=4"));

@@ -177,7 +177,7 @@ def test_cast_is_straight_through(dtype, rounding):
 
 def test_tangents_where_autograd_is_off():
     """Under torch.no_grad, tangents are still computed, because no_grad turns off reverse mode
-    alone. Forward mode has a switch of its own."""
+    alone. A separate switch controls forward mode."""
     x, t = torch.randn(4), torch.randn(4)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, t)

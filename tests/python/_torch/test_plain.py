@@ -31,7 +31,7 @@ from cpd._torch.private import is_plain  # noqa: E402
 
 
 class Seen(TorchDispatchMode):
-    """Records the names of the operators that are dispatched."""
+    """Records the names of the operators that torch's dispatcher calls."""
 
     def __init__(self):
         super().__init__()

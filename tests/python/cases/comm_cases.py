@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that the order and the exchange of `way` support."""
+    """Returns accumulators that support the order and the exchange of the pair `way`."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -303,7 +303,7 @@ def others(comm: Communicator) -> list[str]:
 
 
 BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
-"""The sizes in bytes of the ranks' messages, repeated for further ranks."""
+"""The sizes in bytes of the messages of successive ranks. Further ranks repeat the sizes."""
 
 
 def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
@@ -541,7 +541,8 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
     """An uncaught exception ends rank 1's program outside the communicator's `with` block. Returns
-    another rank's error and the seconds until then. A slow rank may still be in the barrier."""
+    another rank's error and the seconds until that error. A slow rank may still be in the
+    barrier."""
     begin = time.monotonic()
     try:
         comm.barrier()

@@ -90,7 +90,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "codec": cpd.Codec,
     "all-reduce": cpd.Reduce,
 }
-"""For each kind of text, the function that reads it."""
+"""For each kind of text, such as a format or a recipe, the function that parses the text."""
 TEXTS: dict[str, tuple[str, ...]] = {
     "format": (
         *("e4m3", "e4m3fn", "e5m2fnuz", "(4, 3)", "half", "bfloat16", "FLOAT8_E4M3FN", "tf32"),

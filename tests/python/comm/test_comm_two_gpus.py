@@ -67,7 +67,8 @@ CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "
 
 @pytest.mark.parametrize("text", CODECS)
 def test_states_of_codecs_change_gpus(text: str) -> None:
-    """Tests virtual ranks, and real ranks with a GPU each, which then exchange GPUs."""
+    """Tests virtual ranks whose layers move from one GPU to the other between calls. Tests also
+    real ranks with a GPU each, which then exchange their GPUs."""
     spec = cpd.Reduce(text)
     layers = [[normal(6, 8, seed=rank), normal(5, seed=7 + rank)] for rank in range(2)]
     turns = [FIRST, SECOND, FIRST]

@@ -115,8 +115,8 @@ def with_validation_with_gradients(model, n):
 
 
 def parts_before_the_call(model, n):
-    """Computes an auxiliary loss by part of the model before it calls the model. Both belong to one
-    step."""
+    """Computes an auxiliary loss by part of the model before it calls the model. The auxiliary loss
+    and the call belong to one step."""
     auxiliary = model.features(x_of(n)).square().mean()
     (auxiliary + model(x_of(n)).square().mean()).backward()
 
@@ -222,8 +222,8 @@ def test_recomputation_begins_no_step(part, reentrant, recipe):
 
 def test_recomputation_of_all_layers_under_reentrant_checkpoints():
     """A reentrant checkpoint runs every layer without gradients in the forward pass. Layers run
-    with gradients only when the backward pass recomputes them. Each round still counts as one
-    step."""
+    with gradients only when the backward pass recomputes them. A forward pass and its backward pass
+    still count as one step."""
     model = net()
     for n in range(ROUNDS):
         x = x_of(n).requires_grad_()

@@ -208,7 +208,8 @@ def wide_layer(kind, **options):
 
 
 def used(results, which):
-    """Returns all results, or only the one with this index: the output or a last state."""
+    """Returns all results if `which` is "all", else only the result with this index: the output or
+    a last state."""
     return results if which == "all" else (results[which],)
 
 

@@ -22,8 +22,8 @@ class Memory {
   /// Returns the device whose range contains an address; -1 if no range does.
   static int DeviceOf(const void* memory);
 
-  /// Returns new memory; null if none is left. `pooled`: the memory comes from a pool, and no other
-  /// device may copy it.
+  /// Returns new memory; null if none is left. If `pooled` is true, the memory comes from a pool,
+  /// and no other device may copy it.
   void* Allocate(std::size_t bytes, bool pooled = false);
   void Free(void* memory);
   [[nodiscard]] bool IsPooled(const void* memory);

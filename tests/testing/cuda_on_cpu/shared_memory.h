@@ -18,10 +18,11 @@ class SharedMemory {
   /// call is stored.
   static SharedMemory& Of(const void* kernel);
 
-  /// Fills the calling thread's variables with 0xA5, and stores a copy of the 256 bytes on either
-  /// side of them.
+  /// Fills the calling thread's variables with 0xA5, and stores a copy of the 256 bytes before and
+  /// after them.
   void Begin();
-  /// Ends the process if a byte on either side differs from the copy that Begin stored.
+  /// Ends the process if a byte before or after the variables differs from the copy that Begin
+  /// stored.
   void CheckAround() const;
 
  private:

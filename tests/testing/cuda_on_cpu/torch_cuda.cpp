@@ -62,7 +62,7 @@ void synchronize(int device) {
   cudaDeviceSynchronize();
 }
 
-/// The current stream of this thread on each device; null: the default stream.
+/// The current stream of this thread on each device. Null means the default stream.
 thread_local std::array<cudaStream_t, kDevices> t_streams{};
 
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
