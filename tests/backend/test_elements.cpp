@@ -36,8 +36,8 @@ void ExpectTheRoundingKernels() {
   ASSERT_EQ(cuda::code_of_held<type>(nan), cuda::narrow<type>(nan));
 }
 
-/// Tests random values of any exponent. They lie between codes of the type, and some of them are
-/// ties.
+/// Tests random values of any exponent. The values lie between codes of the type, and some of them
+/// are ties.
 template <DType type>
 void ExpectNearest() {
   constexpr RoundPlan plan = cuda::half_plan<type>();

@@ -79,7 +79,7 @@ Bytes BytesOf(const std::vector<float>& x) {
   return {bytes, bytes + 4 * x.size()};
 }
 
-/// Returns the bytes that write(there, out) writes to `out`.
+/// Returns the bytes that the function write(there, out) writes to `out`.
 template <class Write>
 Bytes Written(On device, const Shape& shape, Write write) {
   Copies there(device);

@@ -79,8 +79,8 @@ TEST(Kinds, WithoutAnOperationAreRefused) {
   }
 }
 
-/// A test may replace the backend of the simulated device, and of the CPU, until SetBackend is
-/// called again.
+/// A test may replace the backend of the simulated device or of the CPU by SetBackend. The
+/// replacement lasts until the next call of SetBackend.
 TEST_F(Sim, IsReplacedForTests) {
   Backend other = BackendOf(kind());
   other.name = "other";
@@ -125,8 +125,8 @@ Reduce SpecOf(SharedCodec wire) {
 constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
                                      "feedback top_k 0.1 feedback=off"};
 
-/// The call ends without a commit and its tensors' stream is closed, while the states still exist.
-/// The states must not use that stream.
+/// The call ends without a commit, and the stream of its tensors is closed while the states of its
+/// codec still exist. The states must not use that stream.
 TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   std::vector<float> x(3000, 1.5F);
   for (const char* text : kStateful) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the pool of threads that parallel loops share, and the waiting that leaves the core to
-// others.
+// Tests the pool of threads that parallel loops share. Tests also that a waiting thread leaves its
+// core to other threads.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>

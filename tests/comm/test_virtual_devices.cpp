@@ -253,7 +253,8 @@ TEST_P(VirtualDevices, RanksOnTwoStreams) {
   const Reduced expected = RunOnScalar(spec, kWorld, true);
   const std::array queues{NewQueue(), NewQueue()};
   for (const std::size_t works_first : {0, 1}) {
-    // Uploads wait for all streams, so all of them come before any other work.
+    // Uploads (copies to the device) wait for all streams. The test therefore makes all uploads
+    // before it queues any other work.
     Copies there = There();
     std::deque<std::vector<float>> memory;
     const auto on = [&](std::size_t queue, std::vector<float> values) {

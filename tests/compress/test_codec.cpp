@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests what every codec promises: its values do not depend on how a layer is cut into ranges, on
+// Tests properties of every codec: its values do not depend on how a layer is cut into ranges, on
 // threads, on instruction sets or on the program's floating-point flags. Tests also APS shifts and
-// states. Packed formats have tests of their own.
+// states. Other files test packed formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests top-k codecs on every device: sent values, residuals, losses, bytes and the largest value.
-// They must equal a definition that sorts all values, and the codec with the scalar kernels.
+// The results must equal the results of a definition that sorts all values, and the results of the
+// scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -517,7 +517,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     const TensorView in = View(x.data(), DType::f32, c.shape);
     const Made made = MakeAll(in, scaled, c.axis, Saturating());
     const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
-    // The scales are given as codes, and then as numbers.
+    // The test gives the scales first as codes, and then as numbers.
     TensorView blocks = view_of(made.scales), tensor = view_of(made.tensor);
     GivenScales given{.blocks = &blocks, .tensor = scaled.tensor_scale ? &tensor : nullptr};
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");

@@ -85,7 +85,8 @@ inline std::vector<Accumulator> schemes(const Format& format) {
   return all;
 }
 
-/// Returns schemes for the GPU's tiles, whose chunks end within a step of k or together with it.
+/// Returns schemes for the GPU's tiles. The chunks of these schemes end within a step of k or
+/// together with a step.
 inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
   Accumulator base;
   base.format = format;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec for tests whose messages vary in size. It casts values to a format as the packed codec
-// does, and stores each run of equal values as a count and a binary32 value. Its sums are therefore
-// those that packed values give.
+// A codec for tests whose messages vary in size. The codec casts values to a format as the packed
+// codec does, and stores each run of equal values as a count and a binary32 value. A sum of such
+// messages therefore equals the sum of packed values.
 #pragma once
 
 #include <algorithm>

@@ -59,8 +59,8 @@ _NOISE = re.compile(
 
 
 def number_of(mutant: Mutant) -> int:
-    """Returns the number of a mutant, to which CPD_MUTANT is set. It has 24 bits and does not
-    depend on the list's other entries."""
+    """Returns the number of a mutant, to which CPD_MUTANT is set. The number has 24 bits and does
+    not depend on the list's other entries."""
     return int(hashlib.sha256(mutant.name.encode()).hexdigest()[:6], 16) or 1
 
 
@@ -89,8 +89,8 @@ def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
 
 
 def _change(text: str, mutant: Mutant) -> tuple[int, int, str]:
-    """Returns the part that a mutant changes: its range in the text, and the text that replaces
-    it."""
+    """Returns the change that a mutant makes: a range of the text, and the text that replaces the
+    range."""
     before, after = mutant.before, mutant.after
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:

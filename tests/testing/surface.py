@@ -42,7 +42,7 @@ SPECS = {
     *("Accumulator", "Cast", "Codec", "Format"),
     *("Recipe", "Reduce", "Scaled", "Schedule"),
 }
-"""The public classes that describe a computation. Their keys are the keywords of their
+"""The public classes that describe a computation. The keys of a class are the keywords of their
 constructors."""
 GRAMMARS = {
     "format": "cpd.numeric.formats.format",

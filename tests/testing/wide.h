@@ -2,9 +2,9 @@
 //
 // A second oracle, about 20 times faster than reference.h and independent of it and of the kernels.
 // Sums and products of binary32 numbers are exact in 128-bit integers. Bits farther below are
-// combined into one sticky bit. Rounding is integer arithmetic. It serves as the arithmetic of dot
-// in reference_gemm.h, and for millions of cases for which reference.h is too slow. It supports
-// only signed formats with a zero.
+// combined into one sticky bit. Rounding is integer arithmetic. The oracle serves as the arithmetic
+// of dot in reference_gemm.h, and for millions of cases for which reference.h is too slow. The
+// oracle supports only signed formats with a zero.
 #pragma once
 
 #include <algorithm>

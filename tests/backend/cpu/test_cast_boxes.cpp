@@ -236,8 +236,8 @@ TEST(BoxesOnThreads, ChangeNothing) {
 }
 
 /// Compares scaled casts of transposed tensors with scaled casts of contiguous tensors. The tests
-/// of scaled formats compare the contiguous casts with the definition. Some threads begin in the
-/// middle of a row or of a block of the scaled format.
+/// of scaled formats compare the contiguous casts with the definition. Some threads begin within a
+/// strip (a range of whole rows) or within a block of the scaled format.
 TEST(BoxesOnThreads, OfScaledFormats) {
   for (const Shape& shape : {Shape{300, 1100}, Shape{1100, 300}}) {
     const std::int64_t n = shape[0] * shape[1];

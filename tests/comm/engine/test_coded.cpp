@@ -121,8 +121,8 @@ TEST(CodedPart, AMessageThatIsNotThere) {
   EXPECT_EQ(MostBytes(Part{}, planes), 0);
 }
 
-/// Reads the whole message. It must give values or throw Corrupt with a text that names the sending
-/// rank; counts the throws in `corrupt`.
+/// Reads the whole message. Reading must give values, or throw Corrupt with a text that names the
+/// sending rank. Adds the number of throws to `corrupt`.
 void read_or_corrupt(const Part& part, const Codecs& planes, Message& message, int& corrupt) {
   message.SetSource(6);
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that the fast roundings to a format give the reference's results. They use Veltkamp's
-// splitting or add and subtract a large number.
+// Tests that the fast roundings to a format give the reference's results. The roundings use
+// Veltkamp's splitting, or add and subtract a large number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -181,7 +181,7 @@ TEST(VeltkampRounding, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
   EXPECT_GT(sums.all, 200'000);
 }
 
-/// Tests sums that are ties, next to a tie or next to zero. Their terms have all sizes.
+/// Tests sums that are ties, next to a tie or next to zero. The terms of these sums have all sizes.
 TEST(VeltkampRounding, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
   std::mt19937_64 bits(2);
   for (const char* name : {"e4m3", "e5m2", "e3m2", "e2m1", "e4m3fnuz", "e5m7", "e6m9"}) {

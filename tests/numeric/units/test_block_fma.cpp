@@ -72,7 +72,8 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E of a block whose scales are all 1: 0 or more if a dot is not 0.
+// Returns the least exponent E of a block whose scales are all 1. E is unit.min_exponent, or at
+// least 0 if a dot is not 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -95,7 +96,7 @@ Exact beyond(const Format& format) {
   return reference::add(reference::grid_value(spec, spec.max_code()), last);
 }
 
-// Returns the unit's sum after one more block of products.
+// Returns the matrix unit's sum after one more block of products.
 Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
                 const Exact& sum) {
   if (unit.adder != Adder::aligned) return reference::block_sum(unit, {a, b}, sum);
@@ -130,7 +131,7 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
-// Returns the model's result for element `index` of a product.
+// Returns the result of the rule in integers for element `index` of a product.
 float model(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
@@ -397,7 +398,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests operands at the limits of the exponents that binary32 computes, and one beyond.
+// Tests operands whose exponents lie at the limits of the computation in binary32, and one beyond.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests sums of exponents (one word holds two) against plain integers. Tests also the blocks that
-// ShortBlocks computes in binary32, against binary64. Their products and sums lie at the limits of
-// both types and of 32-bit integers.
+// ShortBlocks computes in binary32, against binary64. The products and sums of these blocks lie at
+// the limits of both types and of 32-bit integers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,8 +117,8 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
   }
 }
 
-/// Returns a float with `bits` significant bits, the last one set, and the exponent e. Its lowest
-/// bits may lie below 2^-149.
+/// Returns a float with `bits` significant bits, the last one set, and the exponent e. The lowest
+/// bits of the float may lie below 2^-149.
 float odd_of(int bits, int e, std::mt19937_64& generator) {
   const int significand = 1 << (bits - 1) | static_cast<int>(generator() % (1U << (bits - 1))) | 1;
   const float x = std::ldexp(static_cast<float>(significand), e - bits + 1);

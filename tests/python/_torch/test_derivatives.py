@@ -215,7 +215,7 @@ def test_both_modes_at_once():
 )
 def test_tangents_of_products_are_products(text):
     """The tangent of a product is the sum, in float32, of two products with the same accumulator.
-    Their random streams are the call's stream XOR 12 << 60 and XOR 13 << 60."""
+    The random streams of the two products are the call's stream XOR 12 << 60 and XOR 13 << 60."""
     generator = torch.Generator().manual_seed(3)
     a, b, c, of_a, of_b, of_c = (
         torch.randn(shape, generator=generator).half().float()

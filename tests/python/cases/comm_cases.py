@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns the spec and step of test `index`: orders and exchanges in turn, the rest random."""
+    """Returns test `index`'s spec and step: orders and exchanges in turn, other fields random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs compare, others, mismatches and refusals. Returns their results by name."""
+    """Runs compare, others, mismatches and refusals (above). Returns their results by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),

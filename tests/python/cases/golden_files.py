@@ -255,8 +255,8 @@ def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
 
 
 def plain(name: str, value: Any) -> Any:
-    """Describes an object by texts and numbers. These stay comparable if the object's class changes
-    in a later version."""
+    """Describes an object by texts and numbers. The texts and numbers stay comparable if the
+    object's class changes in a later version."""
     if name.startswith("encoded"):
         values = recorded(cpd.decode(value))
         return {"format": str(value.format), "values": values, "axis": value.axis}

@@ -271,8 +271,8 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
-"""Valid arguments of particular functions. They replace the default arguments that RIGHT lists by
-parameter name."""
+"""Valid arguments of particular functions. These arguments replace the default arguments that RIGHT
+lists by parameter name."""
 
 NORM = cpd.Recipe("native", norm="bf16")
 

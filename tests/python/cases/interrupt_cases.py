@@ -307,8 +307,8 @@ def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. The
-    ranks behave as in `rank`."""
+    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. As in
+    the function `rank`, a second rank waits too, and the third comes late."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

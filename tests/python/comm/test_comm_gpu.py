@@ -220,9 +220,9 @@ class Filled(Sequence[Any]):
 
 
 def test_virtual_ranks_in_one_tensor() -> None:
-    """simulate_all_reduce accepts a function for each rank, or a lazy sequence. It uses a rank's
-    layers before it requests the layers of the next rank. Lists, which it reads sixteen ranks at a
-    time, give the same sums."""
+    """simulate_all_reduce accepts a function for each rank, or a lazy sequence. simulate_all_reduce
+    uses a rank's layers before it requests the layers of the next rank. Lists, which it reads
+    sixteen ranks at a time, give the same sums."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
     for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]

@@ -155,7 +155,7 @@ def test_layers_on_both_are_refused() -> None:
 @pytest.mark.parametrize("wire", [None, "one_bit bucket=8"])
 def test_virtual_nodes(wire: str | None, places: tuple[str, str]) -> None:
     """`VirtualNodes` gives the CPU's weights for a model on the second GPU. A model with layers on
-    both GPUs also does, and its gradients are summed on the CPU."""
+    both GPUs also gets the CPU's weights, and its gradients are summed on the CPU."""
     spec = cpd.Reduce("e4m3", aps=True) if wire is None else cpd.Reduce(wire)
     weights = []
     for first, second in (("cpu", "cpu"), places):

@@ -153,7 +153,8 @@ def frozen_trunk(model, n):
 
 
 def within_a_call(model, n):
-    """Calls a model whose forward trains its own parts."""
+    """Calls a model whose forward method itself runs a forward and a backward pass before it
+    returns a loss."""
     forward = model.forward
     try:
         model.forward = lambda x: by_method_of(model, forward, x)

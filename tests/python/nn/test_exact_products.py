@@ -346,8 +346,8 @@ def placed(shape, size):
     "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
 )
 def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
-    """Operands that are cast from float32 become bfloat16. They stay float32 if a value is below
-    2^-133, which bfloat16 cannot hold."""
+    """Operands that are cast from float32 become bfloat16. The operands stay float32 if a value is
+    below 2^-133, which bfloat16 cannot hold."""
     numbers = (None, None)
     options = {}
     if "stochastic" in text:

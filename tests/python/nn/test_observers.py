@@ -51,7 +51,7 @@ def test_nothing_to_lose(x):
 
 
 def seen(model, run, role, layer, **options):
-    """Returns the observer's rows of one tensor of a layer."""
+    """Returns the rows that the observer has recorded for one tensor of a layer."""
     with cpd.observe(model, **options) as watch:
         run(model)
     return [row for row in watch if (row.role, row.layer) == (role, layer)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Emulates the memory of the devices. Each device has a range of addresses that is accessible only
-// while that device works. The host and the other device cannot access it, since there is no peer
-// access. New memory is filled with 0xA5. Guard bytes follow each allocation and are checked when
-// it is freed. AddressSanitizer also detects reads around an allocation.
+// while that device works. The host and the other device cannot access the range, since there is no
+// peer access. New memory is filled with 0xA5. Guard bytes follow each allocation and are checked
+// when it is freed. AddressSanitizer also detects reads around an allocation.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the __shared__ variables of a kernel. In the emulation they are thread-local variables of
-// the kernel's function, but not of functions that it calls. Their addresses are read from the
-// symbols of the program or library.
+// Finds the __shared__ variables of a kernel. In the emulation, these variables are thread-local
+// variables of the kernel's function, but not of functions that the kernel calls. The addresses of
+// the variables are read from the symbols of the program or library.
 #pragma once
 
 #include <cstddef>
