@@ -190,8 +190,7 @@ TEST(Sparse, TheShorterOfTwo) {
   EXPECT_TRUE(same(x, decoded(codec, bytes, x.size())));
 }
 
-/// A message is never longer than one flag byte plus all values, whatever the number and the order
-/// of zeros.
+/// A message is never longer than one flag byte plus all values, for any number and order of zeros.
 TEST(Sparse, IsNoLongerThanAllValues) {
   constexpr std::int64_t n = 1000;
   for (const char* text : {"e2m1", "e4m3fn", "e5m2", "fp32"}) {

@@ -290,8 +290,8 @@ TEST_F(GemmDevices, MatrixUnitsByTiles) {
   }
 }
 
-/// Each promotion of an element uses new random integers, wherever the element lies in the random
-/// stream.
+/// Each promotion of an element uses new random integers, at every index of the element in the
+/// random stream.
 TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");

@@ -236,7 +236,8 @@ TEST(Wire, PolicyAndVariantReachTheCodes) {
   }
 }
 
-// Element first + i has the same random bits wherever a range begins or ends.
+// Element first + i has the same random bits for every begin and end of the range that contains the
+// element.
 TEST(Wire, RangesDoNotMatter) {
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = testing::moderate_values(reference::spec_of(format), 9000, 3);

@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// The bytes are exact if all messages in both directions have one size, whatever the values are.
+/// The bytes are exact if all messages in both directions have the same size for all values.
 TEST(CostWays, ExactIsAllThatMoves) {
   Reduce spec;
   spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4

@@ -42,8 +42,8 @@ SPECS = {
     *("Accumulator", "Cast", "Codec", "Format"),
     *("Recipe", "Reduce", "Scaled", "Schedule"),
 }
-"""The public classes that describe a computation. The keys of a class are the keywords of their
-constructors."""
+"""The public classes that describe a computation. The keys of a class are the keywords of its
+constructor."""
 GRAMMARS = {
     "format": "cpd.numeric.formats.format",
     "scaled format": "cpd.numeric.scaled.scaled",

@@ -87,7 +87,8 @@ class Cases {
   std::mt19937_64 generator_;
 };
 
-/// Counts the results without doubt, the results with doubt, and the wrong results.
+/// Counts the results for which the computation reports a doubt, the results without doubt, and the
+/// wrong results.
 struct Seen {
   int certain = 0, doubtful = 0, wrong = 0;
 };

@@ -100,14 +100,14 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
         EXPECT_EQ(one.all(), expected) << fraction << ", " << least << ", " << greatest;
         if (expected) all.take(greatest);
       }
-      // Blocks whose products are all zero: zero times zero, and zero times the greatest and the
-      // least number.
+      // Tests blocks whose products are all zero: zero times zero, and zero times the greatest and
+      // the least number.
       for (const int none : {2 * kNoExponent, kNoExponent + 127, kNoExponent - 149}) {
         EXPECT_GE(all.take(none), least);
       }
       EXPECT_TRUE(all.all()) << fraction << ", " << least;
-      // Products of Inf or NaN with zero, with the least number and with another Inf or NaN. Also
-      // Inf or NaN as the addend.
+      // Tests products of Inf or NaN with zero, with the least number and with another Inf or NaN.
+      // Tests also Inf and NaN as the addend.
       for (const int other : {kNoExponent, -149, kSpecialExponent, 128 - kSpecialExponent}) {
         ShortBlocks one(plan);
         one.take(kSpecialExponent + other);

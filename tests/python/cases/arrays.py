@@ -212,7 +212,7 @@ def layer(n: int, seed: int) -> np.ndarray:
 
 
 def assert_same_values(expected: Any, got: Any) -> None:
-    """Asserts that two arrays have the same float32 values in order, whatever their shapes. Zeros
+    """Asserts that two arrays have the same float32 values in order. The shapes may differ. Zeros
     must have the same sign, and NaN equals NaN."""
     expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
     nan = np.isnan(expected)

@@ -525,8 +525,8 @@ def fault_spec(exchange: str) -> cpd.Reduce:
 
 
 def leaves_by_error(comm: Communicator) -> dict[str, Any]:
-    """Rank 1 leaves the communicator's `with` block by an exception of its own. Returns the error
-    that this rank raises, and the seconds until then."""
+    """Rank 1 leaves the communicator's `with` block by raising an exception. Returns the error that
+    this rank raises, and the seconds until then."""
     begin = time.monotonic()
     try:
         with comm:

@@ -66,8 +66,8 @@ def recipe_file(name: str, kind: str) -> str:
 
 
 def recipe(text: str) -> cpd.Recipe:
-    """Returns the recipe of a text of version 0.7. A text with semicolons is no longer supported:
-    its error names a new text, from which the recipe is made."""
+    """Returns the recipe that a text of version 0.7 describes. A text with semicolons is no longer
+    supported. Its error suggests a new text, and the recipe is made from the new text."""
     if ";" not in text:
         return cpd.Recipe(text)
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests attention. With torch's own sums ("native"), it gives torch's results. With sums in a
-narrow format, it gives the bits of the same computation written by hand."""
+"""Tests attention. With torch's own sums ("native"), attention gives torch's results. With sums in
+a narrow format, attention gives the bits of the same computation written by hand."""
 
 from __future__ import annotations
 

@@ -204,7 +204,8 @@ def test_the_steps_of_three_rounds(train, recipe):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
 def test_recomputation_begins_no_step(part, reentrant, recipe):
-    """A model with activation checkpoints has the bits and the step count of a model without."""
+    """A model with activation checkpoints has the bits and the step count of the same model without
+    checkpoints."""
     plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):

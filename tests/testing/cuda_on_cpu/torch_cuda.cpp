@@ -353,7 +353,8 @@ void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize(int device) { synchronize(device); }
-/// Does the work queued on the stream and the work that it waits for. Does no other work.
+/// Does the work that is queued on the stream, and the work of other streams for which the stream
+/// waits. Does no other work.
 void cuda_on_cpu_synchronize_stream(int device, void* stream) {
   const OnDevice on(device);
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
