@@ -36,8 +36,8 @@ void ExpectTheRoundingKernels() {
   ASSERT_EQ(cuda::code_of_held<type>(nan), cuda::narrow<type>(nan));
 }
 
-/// Tests random values of any exponent. They lie between codes of the type, and some of them are
-/// ties.
+/// Tests random values of any exponent. The values lie between codes of the type, and some of them
+/// are ties.
 template <DType type>
 void ExpectNearest() {
   constexpr RoundPlan plan = cuda::half_plan<type>();
@@ -58,7 +58,7 @@ TEST(Elements, OthersAreRoundedToNearest) {
 TEST(Elements, Bf16) { ExpectTheRoundingKernels<DType::bf16>(); }
 TEST(Elements, Fp16) {
   ExpectTheRoundingKernels<DType::f16>();
-  // The pattern 0x7FFFFFFF is the NaN that a GPU's product gives.
+  // A multiplication on a GPU gives a NaN with the pattern 0x7FFFFFFF.
   EXPECT_EQ(cuda::code_of_held<DType::f16>(testing::from_bits(0x7FFFFFFF)), 0x7E00);
 }
 

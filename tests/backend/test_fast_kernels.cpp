@@ -44,7 +44,8 @@ struct Call {
   std::function<Bytes(On)> run;
 };
 
-/// Returns numbers of many binades, with zeros; with some Inf and NaN unless `finite`.
+/// Returns numbers of many binades, some of them zero. Unless `finite` is true, some are Inf or
+/// NaN.
 std::vector<float> Values(std::int64_t n, bool finite = true) {
   std::vector<float> x(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -78,7 +79,7 @@ Bytes BytesOf(const std::vector<float>& x) {
   return {bytes, bytes + 4 * x.size()};
 }
 
-/// Returns the bytes that write(there, out) writes to `out`.
+/// Returns the bytes that the function write(there, out) writes to `out`.
 template <class Write>
 Bytes Written(On device, const Shape& shape, Write write) {
   Copies there(device);

@@ -35,8 +35,8 @@ std::vector<float> ValuesWith(float odd) {
 
 class Faults : public testing::OnDevice {
  protected:
-  /// Expects that `call` throws an Error whose text begins with `text`. `earlier`: more text must
-  /// follow, which says that an earlier call caused the fault.
+  /// Expects that `call` throws an Error whose text begins with `text`. If `earlier` is true, more
+  /// text must follow, which says that an earlier call caused the fault.
   static void ExpectError(const std::string& text, bool earlier,
                           const std::function<void()>& call) {
     try {

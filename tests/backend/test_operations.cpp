@@ -385,8 +385,7 @@ TEST_P(OperationsOfTwo, WorkInTwoThreadsWithADeviceEach) {
   other.join();
 }
 
-/// A fault that a call on the second device has recorded is not raised by a call on the first
-/// device.
+/// A call on the first device does not raise a fault that a call on the second device has recorded.
 TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   Memory memory;
   const Views here = ViewsOf(memory);

@@ -79,8 +79,8 @@ TEST(Kinds, WithoutAnOperationAreRefused) {
   }
 }
 
-/// A test may replace the backend of the simulated device, and of the CPU, until SetBackend is
-/// called again.
+/// A test may replace the backend of the simulated device or of the CPU by SetBackend. The
+/// replacement lasts until the next call of SetBackend.
 TEST_F(Sim, IsReplacedForTests) {
   Backend other = BackendOf(kind());
   other.name = "other";
@@ -125,8 +125,8 @@ Reduce SpecOf(SharedCodec wire) {
 constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
                                      "feedback top_k 0.1 feedback=off"};
 
-/// The call ends without a commit and its tensors' stream is closed, while the states still exist.
-/// The states must not use that stream.
+/// The call ends without a commit, and the stream of its tensors is closed while the states of its
+/// codec still exist. The states must not use that stream.
 TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   std::vector<float> x(3000, 1.5F);
   for (const char* text : kStateful) {
@@ -160,7 +160,7 @@ TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   }
 }
 
-/// After each rank's contribution, as many memory blocks are in use as after the first rank's.
+/// The number of memory blocks in use is the same after every rank's contribution.
 TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   constexpr int kRanks = 6;
   std::vector<float> x(3000, 1.5F);
@@ -249,7 +249,8 @@ TEST_F(Sim, TensorsMayChangeAfterACodecsError) {
 
 using SimDeathTest = Sim;
 
-/// Calls an operation of the CPU with the device's memory. The read must end the process.
+/// Calls Cast on the CPU with the simulated device's memory. The CPU's read of that memory must end
+/// the process.
 TEST_F(SimDeathTest, HasMemoryThatTheCpuCannotTouch) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const testing::OnGpuView x(driver(), View(x_));

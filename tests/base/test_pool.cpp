@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the pool of threads that parallel loops share, and the waiting that leaves the core to
-// others.
+// Tests the pool of threads that parallel loops share. Tests also that a waiting thread leaves its
+// core to other threads.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -41,7 +41,8 @@ class Held {
   Held& operator=(const Held&) = delete;
 
   void Release() { over_ = true; }
-  /// Waits until `wanted` threads have begun. Returns their numbers as a bit mask.
+  /// Waits until `wanted` threads have begun. Returns a bit mask of the numbers of the threads that
+  /// have begun.
   unsigned Begun(int wanted) const {
     while (std::popcount(numbers_.load()) < wanted) std::this_thread::yield();
     return numbers_;

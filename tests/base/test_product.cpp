@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that MakeProduct finds every element of every operand at its position in the tensor,
-// whichever dimensions it merges.
+// Tests that MakeProduct finds every element of every operand at its position in the tensor.
+// MakeProduct may merge any dimensions.
 #include <gtest/gtest.h>
 
 #include <array>

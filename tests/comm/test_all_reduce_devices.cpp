@@ -78,8 +78,8 @@ std::vector<Format> formats() {
   return all;
 }
 
-/// The layers have any size. Messages are in the host's or the device's memory, and results may
-/// replace the layers.
+/// The layers have many sizes, and some are empty. Messages are in the host's or the device's
+/// memory, and results may replace the layers.
 TEST_P(AllReduceDevices, LocalRanks) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 3, 5, 8}) {
@@ -131,8 +131,9 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   }
 }
 
-/// Packs one rank's values into a message and unpacks them, with any index, shift and divisor, and
-/// with messages that begin at any byte. Checks the cast values, the codes and the counts.
+/// Packs one rank's values into a message and unpacks them, with various first indices, shifts and
+/// divisors, and with messages that begin at various bytes. Checks the cast values, the codes and
+/// the counts.
 TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
@@ -252,9 +253,9 @@ Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   return ranks;
 }
 
-/// Tests codes of 8 bits that are summed rank after rank and rounded to nearest-even. The values
-/// lie within the format and beyond it, with zeros of both signs, NaN and infinities. Segments
-/// begin at any byte.
+/// Tests sums of 8-bit codes that are added rank after rank and rounded to nearest-even. The values
+/// lie within the format and beyond it, with zeros of both signs, NaN and infinities. The codes of
+/// a layer begin at any byte of a message.
 TEST_P(AllReduceDevices, ShortFolds) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 6, 9}) {
@@ -294,9 +295,9 @@ TEST_P(AllReduceDevices, ShortFolds) {
         ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks);
       }
     }
-    // The first term may not be a value of the accumulator's format, or may be a -0 that the format
-    // lacks. With groups, this holds for the terms within a group, but not for the terms across
-    // groups.
+    // The first term of a sum need not be a value of the accumulator's format, and can be -0
+    // although the format has no -0. If the ranks form groups, this holds for the terms within a
+    // group, but not for the terms across groups.
     for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
         Reduce spec;
@@ -383,8 +384,8 @@ TEST_P(AllReduceDevices, ScatteredCodes) {
   }
 }
 
-/// Checksums of messages that are shorter than one thread's share, as long as several shares, or
-/// longer than all shares of a grid.
+/// Computes the checksums of messages on a device. The messages are shorter than one thread's
+/// share, as long as several shares, or longer than the shares of all threads of a grid.
 TEST_P(AllReduceDevices, ChecksumsOfMessages) {
   const std::size_t most = (testing::kOnGpuItself ? std::size_t{600} : std::size_t{9}) << 20;
   std::vector<std::uint8_t> data(most);
@@ -421,8 +422,8 @@ TEST_P(AllReduceDevices, AnEmptyLayerOnAnotherDevice) {
   EXPECT_EQ(layer, (std::vector<float>{1, 2, 3}));
 }
 
-/// Runs one rank, so NCCL sends no message, but headers and layers are in one device's memory. More
-/// ranks would need more GPUs.
+/// Runs a single rank, so NCCL sends no message. The headers and the layers are in the memory of
+/// one GPU. A test with more ranks would need more GPUs.
 TEST_P(AllReduceDevices, Nccl) {
   if (kind() != Device::cuda) GTEST_SKIP() << "NCCL is CUDA's";
   std::unique_ptr<Transport> transport;

@@ -58,7 +58,7 @@ std::vector<Buckets::Options> kinds() {
           {.by_rows = true, .feeds_back = true}};
 }
 
-/// Returns what the codec makes of one rank's layer if it rounds the whole layer in one call.
+/// Returns the values to which the codec rounds one rank's layer in a single call.
 std::vector<float> rounded(const Reduce& spec, const std::vector<float>& x, Purpose purpose,
                            std::int64_t position, std::int64_t layer, float scale = 0) {
   std::vector<float> y(x.size());

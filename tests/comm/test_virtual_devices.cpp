@@ -51,8 +51,8 @@ class VirtualDevices : public testing::OnDevice {
  protected:
   using Copies = testing::Copies;
 
-  /// Runs the virtual ranks with layers on the device. `stays`: the layers remain unchanged until
-  /// all ranks have contributed.
+  /// Runs the virtual ranks with layers on the device. If `stays` is true, the layers remain
+  /// unchanged until all ranks have contributed.
   [[nodiscard]] Reduced Run(bool stays, const Reduce& spec, int world, bool finite,
                             CodecStates* states = nullptr, std::uint64_t step = 3) const {
     return Run([this] { return There(); }, stays, spec, world, finite, states, step);
@@ -64,8 +64,9 @@ class VirtualDevices : public testing::OnDevice {
     });
   }
 
-  /// Compares the device with the scalar kernels. Every second case has layers that remain
-  /// unchanged until the end (`stays`); `both` runs each case with and without.
+  /// Compares the device with the scalar kernels. In every second case, the layers remain unchanged
+  /// until all ranks have contributed (`stays`). If `both` is true, each case runs with and without
+  /// `stays`.
   void ExpectSame(const Reduce& spec, int world, bool finite = true, bool both = false) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     const Reduced expected = RunOnScalar(spec, world, finite);
@@ -77,7 +78,7 @@ class VirtualDevices : public testing::OnDevice {
     }
   }
 
-  /// Compares two calls of four ranks, and the states that the calls leave.
+  /// Compares the results of two calls of four ranks, and the codecs' states after the calls.
   void ExpectCalls(const Reduce& spec, bool finite) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     CodecStates on_scalar;
@@ -252,7 +253,8 @@ TEST_P(VirtualDevices, RanksOnTwoStreams) {
   const Reduced expected = RunOnScalar(spec, kWorld, true);
   const std::array queues{NewQueue(), NewQueue()};
   for (const std::size_t works_first : {0, 1}) {
-    // Uploads wait for all streams, so all of them come before any other work.
+    // Uploads (copies to the device) wait for all streams. The test therefore makes all uploads
+    // before it queues any other work.
     Copies there = There();
     std::deque<std::vector<float>> memory;
     const auto on = [&](std::size_t queue, std::vector<float> values) {
@@ -319,8 +321,8 @@ TEST_P(VirtualDevices, EveryCodec) {
   }
 }
 
-/// Tests top-k codecs with APS shifts from the selected values and with residuals, in every
-/// exchange, and with stochastic rounding.
+/// Tests top-k codecs in every exchange and with stochastic rounding. The codecs keep residuals,
+/// and the APS shifts are computed from the selected values.
 TEST_P(VirtualDevices, LargestValues) {
   std::size_t pick = 0;
   for (const char* text : {"top_k 0.05", "top_k 0.02 e4m3", "top_k 0.3 feedback=off e5m2",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests what every codec promises: its values do not depend on how a layer is cut into ranges, on
+// Tests properties of every codec: its values do not depend on how a layer is cut into ranges, on
 // threads, on instruction sets or on the program's floating-point flags. Tests also APS shifts and
-// states. Packed formats have tests of their own.
+// states. Other files test packed formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
-/// Returns every codec. A codec by rows is included both with and without rows of 33 values.
+/// Returns every codec. A codec that rounds a layer by rows is returned twice: with and without
+/// rows of 33 values.
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
@@ -82,8 +83,8 @@ class Layer {
     state_->Restore(error);
   }
 
-  /// Begins a call. `random`: one random integer for each element; null: the integers come from a
-  /// random key.
+  /// Begins a call. `random` holds one random integer for each element. If `random` is null, the
+  /// integers come from a random key.
   void Begin(const Values& x, int shift = 0, const std::uint32_t* random = nullptr) {
     x_ = x;
     const auto n = static_cast<std::int64_t>(x.size());

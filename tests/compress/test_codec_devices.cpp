@@ -146,8 +146,9 @@ class CodecDevices : public testing::OnDevice {
     losses.Expect(layer.x, expected);
   }
 
-  /// Encodes values by calling `encode(to)` on the device, to an odd address, and then decodes the
-  /// bytes there. Expects `bytes` and the values that the scalar kernels decode.
+  /// Calls `encode(to)`, which encodes values on the device, with an odd address `to`. Expects that
+  /// the encoding equals `bytes`, and that the device decodes the encoding to the values that the
+  /// scalar kernels decode.
   template <class Encode>
   void ExpectBytes(const Codec& codec, const SharedQueue& queue, const Bytes& bytes, std::int64_t n,
                    std::int64_t before, Encode encode) const {
@@ -339,7 +340,8 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   }
 }
 
-/// Encodes a slice of sums as an owner rank does: in ranges, and without the rest of the layer.
+/// Encodes a slice of sums in ranges, without the rest of the layer. A rank that owns the slice
+/// does this in a reduce-scatter.
 TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {
@@ -362,7 +364,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
           codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
-        // The virtual ranks round in place.
+        // Virtual ranks round in place: the rounded values replace the values.
         if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));
@@ -376,7 +378,8 @@ TEST_P(CodecDevices, ErrorsOfResults) {
   }
 }
 
-/// The values are whole numbers, as sums of ternary values are, and NaN.
+/// The values are NaN and whole numbers, because sums of ternary values (-1, 0 and 1) are whole
+/// numbers.
 TEST_P(CodecDevices, IntegerSums) {
   const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
   ASSERT_EQ(codec->kernels(), KernelSupport::all);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests decoders on damaged bytes as test_damage.cpp does, with 1,000 layers for each codec.
+// Tests decoders on damaged bytes with 1,000 layers for each codec. test_damage.cpp describes the
+// test and uses fewer layers.
 #include "tests/testing/damage.h"
 
 namespace cpd {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that Elias codes of levels equal codes that the test writes bit by bit from the definition.
+// Tests Elias codes of quantized values (levels). The codes must equal the codes that the test
+// writes bit by bit from the definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>

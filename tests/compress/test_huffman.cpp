@@ -184,8 +184,8 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
   return message_of(std::move(code), places);
 }
 
-/// Decodes n symbols of `bytes`, which begin with the code's table. Also decodes `behind` symbols
-/// of a second stream at the same time, with the same code.
+/// Decodes n symbols of `bytes`, which begin with the code's table. At the same time, decodes
+/// `behind` symbols of the stream `second`, which uses the same code.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
                                    std::uint32_t alphabet, std::int64_t most,
                                    std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {

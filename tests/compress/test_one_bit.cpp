@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests 1-bit SGD: sums that overflow binary32, large layers, and texts.
+// Tests 1-bit SGD: sums that overflow binary32, large layers, and the codec's text form.
 // tests/python/compress/test_one_bit.py compares bytes, values and residuals with the definition.
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ using Values = std::vector<float>;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Returns the codec for buckets of consecutive values, or for columns of rows with `bucket`
-/// values.
+/// Returns the 1-bit codec for buckets of `bucket` consecutive values or, if `columns` is true, for
+/// the columns of rows with `bucket` values.
 SharedCodec codec_of(std::int64_t bucket, bool columns) {
   if (columns) return OneBit::Columns()->ForRows(bucket);
   return std::make_shared<OneBit>(bucket);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the quantized codecs: their values equal a cast of the whole layer. Tests also their bytes
-// and texts. tests/python/compress/test_rows.py compares values with the rules, and with torchft's
-// rows.
+// Tests the quantized codecs: the decoded values equal a cast of the whole layer. Tests also the
+// codecs' bytes and text forms. tests/python/compress/test_rows.py compares values with the
+// rounding rules, and with torchft's codec of rows.
 #include <gtest/gtest.h>
 
 #include <cmath>

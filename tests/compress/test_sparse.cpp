@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests messages that hold the indices of nonzero values, and the codec for values that are mostly
-// zeros: decoding, numbers of bytes, and damaged bytes.
+// zeros. Checks decoding, the lengths of messages, and damaged bytes.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -190,8 +190,7 @@ TEST(Sparse, TheShorterOfTwo) {
   EXPECT_TRUE(same(x, decoded(codec, bytes, x.size())));
 }
 
-/// A message is never longer than one flag byte plus all values, whatever the number and the order
-/// of zeros.
+/// A message is never longer than one flag byte plus all values, for any number and order of zeros.
 TEST(Sparse, IsNoLongerThanAllValues) {
   constexpr std::int64_t n = 1000;
   for (const char* text : {"e2m1", "e4m3fn", "e5m2", "fp32"}) {

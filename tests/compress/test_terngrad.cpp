@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests TernGrad: scales, clipping, bytes, decoding, mean and length of the values, sums in
-// integers, and texts.
+// Tests TernGrad: its scales, clipping, encoded bytes, decoding and integer sums, the mean and the
+// norm of decoded values, and the codec's text form.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -166,8 +166,9 @@ TEST(TernGrad, OwnScalersComeWithEachBlock) {
   }
 }
 
-/// Tests that E g~ = g and E |g~|^2 = max |g| * sum |g|. All magnitudes are multiples of max / 2^8,
-/// and the expectation is the mean over all 256 random integers R.
+/// Tests that decoded gradients h of gradients g satisfy E h = g and E |h|^2 = max |g| * sum |g|.
+/// All magnitudes are multiples of max / 2^8, and the expectation is the mean over all 256 random
+/// integers R.
 TEST(TernGrad, IsWithoutBiasAndAsLongAsItsNorms) {
   std::vector<float> x;
   for (int i = -256; i <= 256; ++i) x.push_back(static_cast<float>(i) / 64);

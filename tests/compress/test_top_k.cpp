@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests which values count as the largest, compared with a sort of all values. Tests also special
-// values, counts and texts. test_top_k_devices.cpp compares all kinds of calls with the definition.
+// Tests which values top-k selects as the largest, compared with a sort of all values. Tests also
+// special values, the counts of losses and bytes, and the codec's text form. test_top_k_devices.cpp
+// compares all kinds of calls with the definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>

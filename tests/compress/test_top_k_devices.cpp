@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests top-k codecs on every device: sent values, residuals, losses, bytes and the largest value.
-// They must equal a definition that sorts all values, and the codec with the scalar kernels.
+// The results must equal the results of a definition that sorts all values, and the results of the
+// scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -132,8 +133,8 @@ Expected expected_of(const Case& call, const Floats& x, const Floats& kept, cons
 
 class TopKDevices : public testing::OnDevice {
  protected:
-  /// Returns the result of RoundOn for values on the device. `in_place`: the result replaces the
-  /// values.
+  /// Returns the rounded values that RoundOn gives for values on the device. If `in_place` is true,
+  /// RoundOn writes the rounded values over the input values.
   static Floats Rounded(const SharedQueue& queue, const Codec& codec, const Piece& whole,
                         CodecState* state, const float* there, SegmentCounts* counts = nullptr,
                         bool in_place = false) {
@@ -227,7 +228,8 @@ TEST_P(TopKDevices, SizesAndValues) {
   }
 }
 
-/// A message has 65,536 values. The last message of a layer is full or not.
+/// A message covers 65,536 values of a layer. The last message of a layer covers all or fewer of
+/// these.
 TEST_P(TopKDevices, Messages) {
   std::size_t number = 0;
   for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
@@ -239,8 +241,8 @@ TEST_P(TopKDevices, Messages) {
   }
 }
 
-/// The inner codec rounds the selected values as a layer of their own. Before, the selected values
-/// are multiplied by a power of two.
+/// The inner codec rounds the selected values as if they were a separate layer. Before that, the
+/// selected values are multiplied by a power of two.
 TEST_P(TopKDevices, FormatsAndShifts) {
   std::size_t number = 0;
   for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {
@@ -271,8 +273,8 @@ TEST_P(TopKDevices, OtherCodecs) {
   }
 }
 
-/// A span of the search has two tiles here. The layer has ties at the limit everywhere, and only
-/// some of them are selected.
+/// The kernels search a layer in spans (groups of tiles), which have two tiles here. All tiles
+/// contain values of the smallest selected magnitude, and only some of these values are selected.
 TEST_P(TopKDevices, SpansOfTiles) {
   ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000, Values::few, 0,
               1);
@@ -356,8 +358,8 @@ TEST_P(TopKDevices, WithinFeedbackAndSums) {
   }
 }
 
-/// Tests the kernels of the search directly. The CPU's search uses no counts of digits, so these
-/// tests skip the CPU.
+/// Tests the search kernels directly. The kernels count the values by the digits of their bit
+/// patterns. The CPU's search does not count, so these tests skip the CPU.
 class TopKKernels : public TopKDevices {
  protected:
   void SetUp() override {
@@ -368,13 +370,14 @@ class TopKKernels : public TopKDevices {
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The state of a search, before it begins and after it ends, with the counts of digits.
+/// The state of a search, before it begins or after it ends. `counts` holds the number of values
+/// for each value of each digit.
 struct Found : TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
 };
 
-/// A search over n values. A test may set counts as if the layer had further values that are not in
-/// memory.
+/// A search over n values. A test may set the counts as if the layer had further values that are
+/// not in memory.
 class Search {
  public:
   Search(SharedQueue queue, const Floats& x, std::int64_t k, std::int32_t span)
@@ -408,7 +411,8 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  /// Runs the kernels, which begin with `found` and `spans` and store their results there.
+  /// Copies `found` and `spans` to the device, runs the kernels, and copies the new `found` and
+  /// `spans` back.
   void Select() {
     queue_->Copy(call.search, &found, sizeof(TopKSearch));
     queue_->Copy(call.counts_of, &found.counts, sizeof(found.counts));
@@ -442,7 +446,8 @@ class Search {
   std::vector<TopKSpan> spans;
 };
 
-/// Tests spans of one tile, of several tiles, and of more tiles than the layer has.
+/// Tests spans (groups of tiles) of one tile, of several tiles, and of more tiles than the layer
+/// has.
 TEST_P(TopKKernels, SpansOfAnyLength) {
   constexpr std::int64_t kTile = kCodeTile;
   std::mt19937 random(1);
@@ -467,7 +472,7 @@ TEST_P(TopKKernels, SpansOfAnyLength) {
   }
 }
 
-/// Tests counts of digits that need more than 32 bits, and counts of zero.
+/// Tests numbers of values that need more than 32 bits, and numbers of zero.
 TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
@@ -502,7 +507,8 @@ TEST_P(TopKKernels, DigitsOfManyValues) {
   }
 }
 
-/// Tests more spans than a thread block handles in one pass. The sums of their counts exceed 2^40.
+/// Tests more spans (groups of tiles) than a thread block handles in one pass. The sums of their
+/// counts exceed 2^40.
 TEST_P(TopKKernels, SumsOfManySpans) {
   for (const std::int64_t tiles : {1, 7, 2049}) {
     const Floats x(static_cast<std::size_t>(tiles * kCodeTile), 1.0F);
@@ -526,8 +532,8 @@ TEST_P(TopKKernels, SumsOfManySpans) {
   }
 }
 
-/// The first tile counts as having 2^33 ties. The search selects all of them, and 0, 1 or 30 ties
-/// of the second tile. The random integers of the second tile have indices above 2^35 - 1.
+/// The test reports 2^33 ties for the first tile. The search selects all of them, and 0, 1 or 30
+/// ties of the second tile. The random integers of the second tile have indices above 2^35 - 1.
 TEST_P(TopKKernels, RanksBeyond32Bits) {
   constexpr unsigned long long kMany = 1ULL << 33;
   const Format format = ParseFormat("e4m3");
@@ -541,7 +547,7 @@ TEST_P(TopKKernels, RanksBeyond32Bits) {
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
     Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
-    // Adds counts for 3 * 2^33 values that equal 3, and for 2^33 ties in the first tile.
+    // Sets the counts as if 3 * 2^33 values were 3, and as if the first tile had 2^33 ties.
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
     };

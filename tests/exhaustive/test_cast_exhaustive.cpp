@@ -18,8 +18,8 @@ const testing::OneLibraryThread kOneLibraryThread;
 constexpr std::array kNames = {"e4m3", "e5m2", "e4m3fn", "e5m2fnuz", "e6m9", "e3m0",
                                "e2m1", "e8m0", "fp16",   "bf16",     "tf32", "binary8p4se"};
 
-// Casts all patterns on the given backends. `random`: random integers for one block of patterns,
-// reused for all blocks; null: none.
+// Casts all patterns on the given backends. `random` holds random integers for one block of
+// patterns, and all blocks reuse them. `random` is null if the mode needs no random integers.
 void sweep_backends(const std::vector<std::string>& backends, const Format& format,
                     const RoundingOptions& o, const testing::Expectation<float>& expectation,
                     testing::SweepReport& report,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Defines a fuzzer's input: the measures of a range of a layer, then its bytes. An input of the
-// codec `stream` has only the bytes of a whole stream (compress/stream.h).
+// Defines a fuzzer's input: numbers that describe a range of a layer (`Measures`), then the bytes
+// of the range. An input of the codec `stream` has only the bytes of a whole stream
+// (compress/stream.h).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace cpd::fuzz {
 
 inline const std::string kStream = "stream";
 
-/// The head of an input. n is taken modulo kFew + 1, or modulo kMany + 1 if `mode` is kLong,
-/// because most inputs should be short.
+/// The numbers at the start of an input, before the bytes. `n` is taken modulo kMany + 1 if `mode`
+/// is kLong, and modulo kFew + 1 otherwise, because most inputs should be short.
 struct Measures {
   std::uint8_t mode = 0;
   std::uint8_t shift = 0;    ///< signed

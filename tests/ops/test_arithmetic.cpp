@@ -390,9 +390,9 @@ TEST(Sum, EveryDimensionOfATensor) {
   }
 }
 
-/// Tests the layouts of the summed terms: contiguous rows of elements for each term, terms side by
-/// side, with gaps between rows, and in arbitrary strides. There are more terms than a kernel reads
-/// at once.
+/// Tests the memory layouts of the summed terms. The elements of one term form a contiguous row,
+/// the terms of one element are contiguous, rows have gaps, or strides are arbitrary. There are
+/// more terms than a kernel reads at once.
 TEST(Sum, LayoutsOfManyTerms) {
   constexpr std::int64_t kTerms = 150, kRows = 3, kColumns = 100, kGap = 7;
   const Format format = ParseFormat("e5m7");

@@ -53,8 +53,8 @@ void Operate(Operation operation, const Views& in, const Format& format, const R
 class ArithmeticDevices : public testing::SameOnDevices {
  protected:
   /// Expects that run(operands, random, out) gives the scalar kernels' bits. `out` is a view of
-  /// `values`, and the whole of `values` is compared. `random`: the caller's random integers, or
-  /// null.
+  /// `values`, and the whole of `values` is compared. `random` holds the caller's random integers,
+  /// or is null.
   template <class T, class Run>
   void ExpectSame(const Views& in, const std::vector<T>& values, TensorView out, Run run,
                   const std::string& about, const TensorView* random = nullptr) const {

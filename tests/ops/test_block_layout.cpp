@@ -172,8 +172,8 @@ TEST(BlockLayouts, TilesCoverOnce) {
   });
 }
 
-/// A block with one element across belongs to one position of each dimension behind the axis. These
-/// dimensions are merged into one.
+/// A block of this layout extends only along the axis. The dimensions behind the axis are therefore
+/// merged into one.
 TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
   const BlockLayout layout = LayoutOf({.columns = 32}, Shape{2, 64, 3, 5}, 1);
   EXPECT_EQ(layout.planes, 2);
@@ -201,8 +201,9 @@ TEST(BlockLayouts, LongRowsAndBlocks) {
   }
 }
 
-/// A row of a tile that is not contiguous binary32 is copied to a buffer of kStage elements
-/// (elementwise.h), so no row may be longer.
+/// A kernel copies a row of a tile to a buffer of kStage elements (elementwise.h), unless the row
+/// is contiguous binary32. No row may therefore be longer than the buffer, unless a single block
+/// is.
 TEST(BlockLayouts, RowsOfTilesHaveAtMostAStageUnlessABlockHasMore) {
   for (std::int64_t rows = 1; rows <= 70; ++rows) {
     for (const std::int64_t columns : {1, 2, 48, 4096, 5000}) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Div, Sqrt, Flags and wide formats on tensors. Their values and exceptions equal those that
-// the engine (soft_float.h) computes for single numbers, for all types, layouts, numbers of threads
-// and backends. Tests also that the engine's values equal the kernels'.
+// Tests Div, Sqrt, Flags and wide formats on tensors. The values and exceptions of these operations
+// equal the values and exceptions that the engine (soft_float.h) computes for single numbers, for
+// all types, layouts, numbers of threads and backends. Tests also that the engine's values equal
+// the kernels'.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -146,8 +146,9 @@ TEST(GemmErrors, BatchesOfOneBroadcast) {
   EXPECT_EQ(out, std::vector<float>(24, 4.0f));
 }
 
-/// A stochastic product takes up to six random integers for each value of k. Its random stream has
-/// 2^24 blocks of four words, and two blocks are reserved. A longer product is refused.
+/// A stochastic product takes up to six random integers for each value of k. The random stream of
+/// one product has 2^24 blocks of four words, and two blocks are reserved. A longer product is
+/// refused.
 TEST(GemmErrors, StochasticProductsAreAsLongAsTheirCounters) {
   Accumulator accumulator = accumulator_of("e4m3");
   accumulator.rounding.mode = Rounding::stochastic;

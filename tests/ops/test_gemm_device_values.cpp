@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that matrix products on every device give the oracle's results for values that are
-// difficult for fast paths. These are factors far from one, zeros of both signs, sums next to ties,
-// sums of few products, and values at the limits of blocks. Other files test matrix units
+// difficult for fast paths. Such values are factors far from one, zeros of both signs, sums next to
+// ties, sums of few products, and values at the limits of blocks. Other files test matrix units
 // (test_gemm_devices) and scaled operands (test_gemm_scaled).
 #include <gtest/gtest.h>
 

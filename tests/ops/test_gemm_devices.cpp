@@ -290,8 +290,8 @@ TEST_F(GemmDevices, MatrixUnitsByTiles) {
   }
 }
 
-/// Each promotion of an element uses new random integers, wherever the element lies in the random
-/// stream.
+/// Each promotion of an element uses new random integers, at every index of the element in the
+/// random stream.
 TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
@@ -304,9 +304,9 @@ TEST_F(GemmDevices, PromotionsDraw) {
   ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator));
 }
 
-/// Rows of tiny values are loaded by other warps than the first. The warps must combine the ranges
-/// of their values: the first warp's range alone would permit binary32. Tests the general kernel
-/// and tiles of 64 x 64.
+/// The first warp loads only rows of ones, and other warps load rows of tiny values. The warps must
+/// combine the ranges of their values, because the first warp's range alone would permit sums in
+/// binary32. Tests the general kernel and tiles of 64 x 64.
 TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   const Tensor ones({64, 35}, std::vector<float>(64 * 35, 1.0F));
   std::vector<float> a(40 * 64, 1.0F);

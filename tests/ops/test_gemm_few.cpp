@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Gemm with no products, or with fewer products than a matrix unit's block. The result is c,
-// rounded as every other sum is.
+// Tests Gemm with no products, or with fewer products than a matrix unit's block. Without products,
+// the result is the addend c, rounded like every other sum.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests products that are summed in integers. Terms are rounded to units in every mode as the C
-// library rounds them, and sums may need more bits than binary32 has.
+// Tests products that are summed in integers. Terms are rounded to multiples of the sum's last
+// place in every mode, as the C library rounds. Sums may need more bits than binary32 has.
 #include <gtest/gtest.h>
 
 #include <array>

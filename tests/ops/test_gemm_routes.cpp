@@ -140,8 +140,8 @@ const std::vector<Case>& stochastic_cases() {
   return all;
 }
 
-/// Returns random values of about `size` with some zeros, rounded to `format`. `special`: also an
-/// Inf, a NaN and a huge value.
+/// Returns random values of about `size` with some zeros, rounded to `format`. If `special` is
+/// true, the values also contain an Inf, a NaN and a huge value.
 std::vector<float> values(std::int64_t n, const std::string& format, double size, bool special,
                           std::mt19937_64& bits) {
   std::normal_distribution<float> normal(0, static_cast<float>(size));
@@ -160,8 +160,8 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
 /// One packed block of operands, and its sums.
 class Block {
  public:
-  /// The index of the block's first element. Bits 32 and above change within the second row if the
-  /// block has many columns.
+  /// The index of the block's first element. If the block has many columns, the indices pass 2^32
+  /// within the second row.
   static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
 
   Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
@@ -362,8 +362,8 @@ TEST(GemmRoutes, SumsStartAnywhere) {
   }
 }
 
-/// Tests sums over two blocks of k. The second block may begin within a group of k whose range is
-/// stored together.
+/// Tests sums over two blocks of k. The kernel stores the range of operands for each group of k.
+/// The second block may begin within such a group.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
   for (const KernelTable* kernels : tables()) {
@@ -475,7 +475,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   }
 }
 
-/// Tests that the sums of exactly one row overflow the format, whichever row it is.
+/// Makes the sums of a single row overflow the format. Repeats this for every row.
 TEST(GemmRoutes, AnyRowMayOverflow) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kColumns = 40;
@@ -496,8 +496,8 @@ TEST(GemmRoutes, AnyRowMayOverflow) {
   }
 }
 
-/// The ranges of operands are stored for groups of k. One large value sends the steps of its group
-/// to the general path, and no other steps.
+/// The kernel stores the range of operands for each group of k. If one operand is large, the steps
+/// of k in its group take the general path, and no other steps do.
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
   for (const KernelTable* kernels : tables()) {

@@ -42,7 +42,8 @@ TEST(GemmBlockFma, SumsBeyondTheRangeAreInfinite) {
   const Accumulator zero = Preset("h100-bf16");
   EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}), kInf);
   EXPECT_EQ(dot(zero, {0x1p100F}, {-0x1p100F}), -kInf);
-  // The exact sum is 2^128 minus half of the last place of `top`. It is cut to `top`.
+  // The exact sum is 2^128 minus half of the last place of `top`, the largest binary32 number. The
+  // sum is cut to `top`.
   EXPECT_EQ(dot(zero, {0x1p64F, 0x1p60F}, {0x1p64F, -0x1p43F}), top);
   EXPECT_EQ(dot(zero, {0x1p100F}, {0x1p100F}, -kInf), -kInf);
   const Accumulator none =

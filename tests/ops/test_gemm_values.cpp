@@ -67,8 +67,8 @@ class LastPage {
   void* memory_ = nullptr;
 };
 
-/// If the operands do not fill whole panels, the panels are filled without reading past the
-/// operands' end.
+/// If the operands do not fill whole panels (the groups of rows or columns that a kernel packs
+/// together), the panels are filled without reading past the operands' end.
 TEST(Gemm, OperandsAtTheEndOfMemory) {
   const LastPage left;
   const LastPage right;
@@ -350,9 +350,9 @@ TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   }
 }
 
-// The operands have so few bits that their products are exact in the format, or need one more bit,
-// or have half the least spacing. The products lie around the least spacing, in the middle of the
-// range, and at its end.
+// Some products are exact in the format because the operands have few bits. Other products need one
+// more bit, or have half the least spacing. The products lie around the least spacing, in the
+// middle of the range, and at its end.
 TEST(GemmValues, ProductsThatNeedNoRounding) {
   Turns turns;
   std::mt19937_64 generator(8);

@@ -28,8 +28,8 @@ using reference::Spec;
 // terms[k][i] is term k of the sum of element i.
 using Terms = std::vector<std::vector<float>>;
 
-/// Computes the sums in ranges of `piece` elements. Each range takes `together` terms in a call; 0:
-/// one term a call, by FoldStep.
+/// Computes the sums in ranges of `piece` elements. A call takes `together` terms of each range. If
+/// `together` is 0, FoldStep is called for each term.
 std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
                         std::size_t piece, std::int64_t together, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();

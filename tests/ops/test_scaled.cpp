@@ -80,7 +80,8 @@ RoundingOptions Saturating(Rounding mode = Rounding::nearest_even) {
   return o;
 }
 
-/// Returns values of many binades with ties and zeros; `wild`: also bit patterns of all kinds.
+/// Returns values of many binades with ties and zeros. If `wild` is true, the values also include
+/// bit patterns of all kinds.
 Floats Values(const Format& element, std::int64_t n, bool wild, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   const reference::Spec spec = reference::spec_of(element);
@@ -156,7 +157,8 @@ Made MakeAll(const TensorView& x, const Scaled& scaled, int axis, const Rounding
 
 // ---- the definition -----------------------------------------------------------------------------
 
-/// Returns the largest |x| of each block. `with_nan`: NaN for a block that contains a NaN.
+/// Returns the largest |x| of each block. If `with_nan` is true, returns NaN for a block that
+/// contains a NaN.
 Floats Largest(const Floats& x, const std::vector<std::int64_t>& block_of, std::int64_t blocks,
                bool with_nan) {
   Floats a(static_cast<std::size_t>(blocks));
@@ -348,7 +350,8 @@ TEST_P(ScaledOn, Strides) {
   }
 }
 
-/// Returns a view with this shape. `turned`: the last two dimensions are exchanged in memory.
+/// Returns a view with this shape. If `turned` is true, the last two dimensions are exchanged in
+/// memory.
 TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned) {
   TensorView x = View(data, dtype, shape);
   if (turned) {
@@ -359,8 +362,8 @@ TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned
   return x;
 }
 
-/// Tests transposed tensors whose shapes lie around the sizes of strips and of blocks of random
-/// integers. All values are exact in bf16.
+/// Tests transposed tensors whose shapes lie around the sizes of the ranges that kernels visit at
+/// once, and of blocks of random integers. All values are exact in bf16.
 TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
   const std::vector<Case> cases = {{{70, 300}, 0}, {{70, 300}, 1},   {{300, 17}, 0},
                                    {{300, 17}, 1}, {{2, 33, 70}, 1}, {{1, 64}, 1},
@@ -514,7 +517,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     const TensorView in = View(x.data(), DType::f32, c.shape);
     const Made made = MakeAll(in, scaled, c.axis, Saturating());
     const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
-    // The scales are given as codes, and then as numbers.
+    // The test gives the scales first as codes, and then as numbers.
     TensorView blocks = view_of(made.scales), tensor = view_of(made.tensor);
     GivenScales given{.blocks = &blocks, .tensor = scaled.tensor_scale ? &tensor : nullptr};
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");

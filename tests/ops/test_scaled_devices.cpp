@@ -28,8 +28,8 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
 
-/// Formats with every arithmetic and its rules, every kind of block, one or two levels of scales,
-/// and both kinds of element computation.
+/// The tested formats. The formats cover every arithmetic with its rules, every kind of block, one
+/// and two levels of scales, and both ways in which kernels compute elements.
 const std::vector<std::string> kFormats = {
     "mxfp8",
     "mxfp8-e5m2",
@@ -95,8 +95,8 @@ std::int64_t Count(const Shape& shape) {
   return n;
 }
 
-/// Returns values over many binades, with zeros, blocks of zeros and subnormals; with NaN and Inf
-/// unless `finite`.
+/// Returns values over many binades, with zeros, blocks of zeros and subnormals. Unless `finite` is
+/// true, some values are NaN or Inf.
 std::vector<float> Values(std::size_t n, unsigned seed, bool finite) {
   std::vector<float> x = testing::hadamard_values(n, seed);
   for (std::size_t i = 0; i < n; ++i) {
@@ -152,8 +152,8 @@ class ScaledDevices : public testing::SameOnDevices {
         ToString(scaled) + " along " + std::to_string(axis));
   }
 
-  /// Expects the scalar kernels' bits from a cast. `random`: integers for stochastic rounding, or
-  /// null. `like_x`: the result has the strides of x.
+  /// Expects the scalar kernels' bits from a cast. `random` holds the integers for stochastic
+  /// rounding, or is null. If `like_x` is true, the result has the strides of x.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
                       const RoundingOptions& options, const TensorView* random = nullptr,
                       bool like_x = false, const GivenScales& given = {}) const {
@@ -242,7 +242,8 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
         ExpectSameCast(x, ParseScaled(text), 0, Options(Rounding::stochastic));
       }
     }
-    // Tests blocks of neighboring elements and blocks along columns. The last block is shorter.
+    // Tests blocks of neighboring elements and blocks along columns. The last block is shorter than
+    // the others.
     const auto more = testing::run_encode(Values(70 * 64, 6, true), format);
     const TensorView y = View(more.data(), type, Shape{70, 64});
     for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 128 scale=e8m0"}) {
@@ -270,8 +271,8 @@ TEST_P(ScaledDevices, TransposedTensors) {
   }
 }
 
-/// Tests blocks of subnormal numbers next to ordinary blocks. Their scales are too small for the
-/// computation in binary32.
+/// Tests blocks of subnormal numbers next to ordinary blocks. The scales of subnormal blocks are
+/// too small for the computation in binary32.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
   for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
     std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);

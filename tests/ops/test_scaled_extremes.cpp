@@ -102,9 +102,9 @@ TEST_P(ScaledExtremes, ScalesOfAllSizes) {
   }
 }
 
-/// The quotient lies just below a multiple of 2^-N spacings and is cut to the multiple below. Its
-/// random integer would reach the next code from the multiple above, so the code must stay one
-/// lower. Computed in integers, the cut is the greatest c with c * scale <= x * 2^N.
+/// The quotient lies just below a multiple of 2^-N spacings and is cut to the multiple below. Added
+/// to the multiple above, the random integer would reach the next code. The code must therefore
+/// stay one lower. Computed in integers, the cut is the greatest c with c * scale <= x * 2^N.
 TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   constexpr int kBits = 24;
   constexpr std::int64_t kSteps = std::int64_t{1} << kBits;

@@ -89,7 +89,7 @@ std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
 }
 
 /// The values and codes that CastScaled and EncodeScaled must give, and the index of the first NaN
-/// without a code (-1: none).
+/// without a code (-1 if there is none).
 struct Expected {
   std::vector<float> values;
   std::vector<std::optional<std::uint64_t>> codes;
@@ -148,9 +148,9 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   return good;
 }
 
-/// If several NaNs have no code, the index of the first one is returned. It may lie anywhere in the
-/// ranges, pages and blocks of random integers in which the array is processed. Long arrays are
-/// stored past the caches.
+/// If several NaNs have no code, the index of the first one is returned. The test puts this NaN at
+/// any place in the ranges in which the array is processed and in the blocks of random integers.
+/// Long arrays are stored by instructions that bypass the caches.
 TEST(Wire, TheFirstNanIsFound) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& backend : testing::backends()) {
@@ -178,8 +178,8 @@ TEST(Wire, TheFirstNanIsFound) {
   }
 }
 
-/// Encode names the first NaN in its error. In a long array, several pages are encoded in parallel,
-/// so a later NaN may be met before an earlier one.
+/// Encode names the first NaN in its error. In a long array, several ranges are encoded in
+/// parallel, so a later NaN may be met before an earlier one.
 TEST(Wire, EncodeNamesTheFirstNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr std::size_t n = (std::size_t{1} << 21) + 4321;
@@ -236,7 +236,8 @@ TEST(Wire, PolicyAndVariantReachTheCodes) {
   }
 }
 
-// Element first + i has the same random bits wherever a range begins or ends.
+// Element first + i has the same random bits for every begin and end of the range that contains the
+// element.
 TEST(Wire, RangesDoNotMatter) {
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = testing::moderate_values(reference::spec_of(format), 9000, 3);
@@ -339,7 +340,8 @@ TEST(Wire, DecodeScalesThenDivides) {
   }
 }
 
-// Tests arrays that are stored past the caches, including their ends.
+// Tests arrays that are stored by instructions that bypass the caches, including the ends of such
+// arrays.
 TEST(Wire, LargeArrays) {
   if (testing::kSanitized) GTEST_SKIP() << "its size is the point, and slow under a sanitizer";
   const std::size_t n = (std::size_t{1} << 21) + 4099;

@@ -180,8 +180,8 @@ TEST(Oracle, LinesDoNotDependOnTheIntegers) {
 
 TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-    // The operands and the random integer of a line have 16 bits together (8 + 8, or 8 + 4 + 4), so
-    // the oracle looks results up in a table. There are more lines than different results.
+    // Each line of vectors has operands and a random integer with 16 bits together (8 + 8, or 8 + 4
+    // + 4), so the oracle looks results up in a table. There are more lines than different results.
     ElementRule rule = rule_of(Operation::mul, "e4m3fn", mode);
     const bool is_random = mode == Rounding::stochastic;
     if (is_random) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that code, flags and corners computed by shifts equal those computed by the definitions
-// (reference.h, flagged.h), in every mode. For narrow formats, the inputs are all numbers on a fine
-// grid. For wide formats, they are random numbers and numbers next to a value of the format.
+// Tests that code, flags and corner cases computed by shifts equal those computed by the
+// definitions (reference.h, flagged.h), in every mode. For narrow formats, the inputs are all
+// numbers on a fine grid. For wide formats, the inputs are random numbers and numbers next to a
+// value of the format.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -41,8 +42,8 @@ std::vector<Options> every_option() {
   return all;
 }
 
-/// Computes code, flags and corners of sign * significand * 2^exponent by shifts, with one type of
-/// integer, and compares them with the definitions.
+/// Computes code, flags and corner cases of sign * significand * 2^exponent by shifts, with one
+/// type of integer, and compares them with the definitions.
 template <class Integer>
 void check_on(const Spec& spec, const Exact& x, Digits significand, const Options& o,
               Tininess tininess) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the class Format: figures such as the largest number compared with the oracle's list of
-// values, names, and refused arguments.
+// Tests the class Format. Figures such as the largest number are compared with the oracle's list of
+// values. Tests also names and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -275,8 +275,8 @@ TEST(Format, WideOnesAreForOperationsOfElements) {
 }
 
 TEST(Format, WideOnesEndAtBinary64s) {
-  // The least value of a format is 2^(1 - bias - man). It must not be below binary64's least value,
-  // 2^-1074.
+  // The least value of a format is 2^(1 - bias - man). This value must not be below binary64's
+  // least value, 2^-1074.
   EXPECT_NO_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1074));
   EXPECT_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1075), Error);
 }

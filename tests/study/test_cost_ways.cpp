@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the cost of values that may be sent in two forms, packed or in binary32: when the bytes are
-// exact, and which form counts.
+// Tests the cost of values that may be sent packed or in binary32. Tests when the model's number of
+// bytes is exact, and which of the two forms the model counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// The bytes are exact if all messages in both directions have one size, whatever the values are.
+/// The bytes are exact if all messages in both directions have the same size for all values.
 TEST(CostWays, ExactIsAllThatMoves) {
   Reduce spec;
   spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4

@@ -95,7 +95,7 @@ class OnGpuView {
   OnGpuView(const Accelerator& driver, const TensorView& host)
       : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
   [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  /// Returns another view of the same memory, given the corresponding host view.
+  /// Returns another view of the copied memory. The new view corresponds to the host view `host`.
   [[nodiscard]] TensorView Like(const TensorView& host) const {
     return memory_.View(host, range_.first);
   }

@@ -35,16 +35,16 @@ inline bool tests_only(std::string_view which) {
   return wanted != nullptr && wanted == which;
 }
 
-/// Returns whether this run tests the device "cuda" or "sim". It does, unless CPD_TEST_BACKENDS
-/// names only the other of the two.
+/// Returns whether this run tests the device "cuda" or "sim". Returns false only if
+/// CPD_TEST_BACKENDS names the other of the two devices alone.
 inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }
 
-/// Returns the kernel tables that this run tests, from the slowest to the fastest. They are those
-/// that this CPU can run. With CPD_TEST_BACKENDS=vectors, the scalar table is left out if there is
-/// another one; the runs with a sanitizer test it. With CPD_TEST_BACKENDS=cuda or sim the list is
-/// empty.
+/// Returns the kernel tables that this run tests, from the slowest to the fastest. Only tables that
+/// this CPU can run are returned. With CPD_TEST_BACKENDS=vectors, the scalar table is left out if
+/// there is another one; the runs with a sanitizer test it. With CPD_TEST_BACKENDS=cuda or sim the
+/// list is empty.
 inline std::vector<const KernelTable*> kernel_tables() {
   if (tests_only("cuda") || tests_only("sim")) return {};
   std::vector<const KernelTable*> tables = AvailableKernels();

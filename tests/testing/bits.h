@@ -79,7 +79,7 @@ template <class T>
   return bits_equal(std::span(expected), std::span(got));
 }
 
-/// Like bits_equal above. The message also shows the input at the mismatch.
+/// Compares elements like bits_equal above. The message of a mismatch also shows the input.
 inline ::testing::AssertionResult bits_equal(std::span<const float> expected,
                                              std::span<const float> got,
                                              std::span<const float> inputs) {

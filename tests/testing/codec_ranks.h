@@ -24,7 +24,7 @@ inline Reduce coded(Reduce spec, bool feeds_back = false) {
   return spec;
 }
 
-/// Returns one layer for each rank. It consists of three long runs of equal values.
+/// Returns one layer for each rank. Each layer consists of three long runs of equal values.
 inline Ranks constant_runs(std::size_t world, std::size_t n) {
   Ranks ranks(world, Layers(1, std::vector<float>(n, 1)));
   for (std::size_t r = 0; r < world; ++r) {

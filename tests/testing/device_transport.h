@@ -76,8 +76,8 @@ class RanksOnDevice : public OnDevice {
  protected:
   /// Null: the CPU.
   [[nodiscard]] const Accelerator* device() const { return on_host() ? nullptr : &driver(); }
-  /// Returns local transports. `on_device`: their messages are in the device's memory, otherwise in
-  /// the host's.
+  /// Returns local transports. Their messages are in the device's memory if `on_device` is true,
+  /// else in the host's memory.
   [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
     Transports ends = LocalTransports(world);
     for (auto& end : ends) {

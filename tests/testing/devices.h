@@ -55,7 +55,7 @@ inline std::vector<std::string> devices() {
 /// memory. Views with the same address use the same copy.
 class Copies {
  public:
-  /// Makes tensors for this device; null: for the CPU.
+  /// Makes tensors for this device, or for the CPU if the device is null.
   explicit Copies(const Accelerator* device) : device_(device) {}
 
   TensorView operator()(const TensorView& host) {
@@ -73,8 +73,8 @@ class Copies {
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
     return static_cast<T*>((*this)(View(host.data(), DType::u8, bytes)).data);
   }
-  /// Returns the view on the device that corresponds to `host`; null for null. The view is valid as
-  /// long as this object.
+  /// Returns the view on the device that corresponds to `host`; Returns null if `host` is null. The
+  /// view is valid as long as this object.
   const TensorView* operator()(const TensorView* host) {
     return host == nullptr ? nullptr : &views_.emplace_back((*this)(*host));
   }

@@ -109,8 +109,8 @@ inline std::vector<Family> families(std::span<const int> mantissas) {
 }
 
 /// Returns zeros, infinities, NaN, the ends of binary32, the format's least and greatest values,
-/// values that overflow, and the middle above each value. Each comes with its neighbors in
-/// binary32, and signs alternate.
+/// values that overflow, and the midpoint between each value and the next larger one. Each comes
+/// with its neighbors in binary32, and signs alternate.
 inline std::vector<float> edge_values(const reference::Spec& spec) {
   std::vector<float> values;
   for (const std::uint32_t bits : {0x00000000u, 0x00000001u, 0x007FFFFFu, 0x00800000u, 0x7F7FFFFFu,

@@ -24,14 +24,15 @@ import prose
 OPEN = "\0"
 """The mark that stands for a value in a template."""
 LEAST_LETTERS = 12
-"""The least number of characters of a template's words, and of the words that a reader must
-have."""
+"""A template must have at least this number of characters outside its marks for values. A reader (a
+text that a test expects) must match at least this number of a template's characters."""
 FEW = 3
-"""A reader that fits more different templates than this reads none of them."""
+"""If a reader (a text that a test expects) fits more than this number of different templates, it
+reads none of these templates."""
 COMMON, RAREST, LONGEST = 120, 4, 400
-"""Limits for readers: a reader is compared only with the templates of its RAREST rarest words. If
-more than COMMON templates have the rarest word, it is compared with none. A pattern longer than
-LONGEST characters is compared with none either."""
+"""A reader (a text that a test expects) is compared only with the templates of its RAREST rarest
+words. If more than COMMON templates have its rarest word, or if it is a pattern longer than LONGEST
+characters, it is compared with no template."""
 CPP_THROWS = re.compile(
     r"\b(?:throw|return)\s+(?:[\w:]+::)?(\w*(?:Error|Lost|Mismatch|Corrupt|DamagedBytes|[rR]efuse\w*))"
     r"(?:\(|\{)"
@@ -62,7 +63,7 @@ class Template(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A string that a test compares with an error."""
+    """A reader: a string that a test compares with the text of an error."""
 
     test: str
     text: str
@@ -235,7 +236,7 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
 
 
 def _fragments(text: str, is_pattern: bool) -> list[str]:
-    """Returns the parts of a reader's text that an error must contain unchanged."""
+    """Returns the fragments of a test's string or pattern that an error must contain unchanged."""
     if not is_pattern:
         return [prose.normal(text)]
     text = re.sub(r"\\([^\w\s])", lambda m: chr(0xE000 + ord(m[1])), text)
@@ -249,7 +250,8 @@ def _words(text: str) -> set[str]:
 
 
 def _read(pieces: list[str], fragments: list[str]) -> int:
-    """Returns how many of a template's own characters the fragments of a reader cover."""
+    """Returns how many characters of a template are covered by the fragments of a reader (a text
+    that a test expects)."""
     inside = sum(len(f) for f in fragments if any(f in piece for piece in pieces))
     whole = 0
     for fragment in fragments:

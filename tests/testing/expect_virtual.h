@@ -22,8 +22,8 @@ struct Outcome {
   ReduceReport report;
 };
 
-/// Runs an all-reduce on all ranks, with layers on the device; null: on the host. Returns each
-/// rank's result.
+/// Runs an all-reduce on all ranks, with layers on the device, or on the host if the device is
+/// null. Returns each rank's result.
 inline std::vector<Outcome> all_reduce(Transports ends, const Accelerator* device,
                                        const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,
@@ -111,7 +111,8 @@ inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outco
   EXPECT_EQ(steps, CostOf(spec, world, 0, sizes, chunk).steps);
 }
 
-/// Returns the bytes that a device's layer of n values is copied to and from the host.
+/// Returns the number of bytes that are copied to and from the host for a device's layer of n
+/// values.
 inline std::int64_t staged_bytes(const Reduce& spec, std::size_t n) {
   const bool is_staged = spec.wire != nullptr && spec.wire->kernels() != KernelSupport::all;
   return is_staged ? static_cast<std::int64_t>(8 * n) : 0;

@@ -350,8 +350,8 @@ inline std::vector<float> numbers_around(int centre, int spread, int bits, std::
   return values;
 }
 
-/// Returns n operands for sums in a format. Each operand has about half the exponent of the
-/// format's values, so the products have their size.
+/// Returns n operands for sums in a format. The exponent of each operand is about half the exponent
+/// of the format's values, so the products have about the size of the format's values.
 inline std::vector<float> operands(Values kind, const Format& format, std::size_t n,
                                    std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);

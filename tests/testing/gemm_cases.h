@@ -20,7 +20,8 @@
 
 namespace cpd::testing {
 
-/// Selects one case in N; in the quick tier about half of these, and few under a sanitizer.
+/// Selects one case in N in the exhaustive tier, about half of these in the quick tier, and few
+/// under a sanitizer.
 class Turns {
  public:
   bool one_of(std::uint64_t cases) {
@@ -45,8 +46,8 @@ inline Accumulator exact_products(Accumulator a) {
   return a;
 }
 
-/// Returns every ordered scheme with `base` (products rounded, and exact) and with `other`. Only
-/// chunked schemes have a chunk and an inner format.
+/// Returns every ordered scheme with three accumulators: `base`, `base` with exact products, and
+/// `other`. Only chunked schemes have a chunk and an inner format.
 inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
   std::vector<Accumulator> all;
   for (const Scheme scheme :
@@ -84,7 +85,8 @@ inline std::vector<Accumulator> schemes(const Format& format) {
   return all;
 }
 
-/// Returns schemes for the GPU's tiles, whose chunks end within a step of k or together with it.
+/// Returns schemes for the GPU's tiles. The chunks of these schemes end within a step of k or
+/// together with a step.
 inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
   Accumulator base;
   base.format = format;

@@ -162,8 +162,8 @@ inline ::testing::AssertionResult gemm_scaled_matches(const ScaledCase& s,
   return ::testing::AssertionSuccess();
 }
 
-/// Returns n scales that are values of the format: near 1, or with `all` of every size, including
-/// NaN.
+/// Returns n scales that are values of the format. The scales are near 1. If `all` is true, they
+/// have every size, and some are NaN.
 inline std::vector<float> scale_values(const Format& format, bool all, std::size_t n,
                                        std::uint64_t seed) {
   Generator generator(seed);

@@ -87,7 +87,8 @@ inline std::vector<float> oracle_transform(const std::vector<float>& group, cons
   return y;
 }
 
-/// Transforms groups that run along h.size rows, where a row has `inner` values.
+/// Transforms groups of h.size values. The values of a group have the same index in h.size
+/// consecutive rows of `inner` values.
 inline std::vector<float> oracle_transform(const std::vector<float>& x, const Hadamard& h,
                                            bool inverse, std::size_t inner) {
   const auto size = static_cast<std::size_t>(h.size);

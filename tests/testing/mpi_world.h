@@ -11,7 +11,8 @@
 
 namespace cpd::testing {
 
-/// Returns this process's transport over MPI_COMM_WORLD. It exists until the process ends.
+/// Returns this process's transport over MPI_COMM_WORLD. The transport exists until the process
+/// ends.
 inline TransportEnd mpi_end() {
   static Transport* const transport = MpiTransport().release();
   return {*transport};

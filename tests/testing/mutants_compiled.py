@@ -277,8 +277,8 @@ class Bench:
         self.guard = threading.Lock()
 
     def reached(self, test: Test) -> Reach | None:
-        """Returns what a test reaches; None if it fails without a mutant. Each test runs only once
-        for this."""
+        """Returns the time of a test and the mutants that it reaches; None if it fails without a
+        mutant. Each test runs only once for this."""
         with self.guard:
             lock = self.locks.setdefault(test.name, threading.Lock())
         with lock:

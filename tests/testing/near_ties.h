@@ -14,7 +14,7 @@
 
 namespace cpd::testing {
 
-/// rows x columns problems of the form a[row] * b[row][column] + c[row][column].
+/// A table of rows x columns fused multiply-adds a[row] * b[row][column] + c[row][column].
 struct FmaProblems {
   std::size_t rows = 0, columns = 0;
   std::vector<float> a, b, c;

@@ -103,8 +103,9 @@ inline std::vector<float> mixed_values(const reference::Spec& spec, std::size_t 
   return values;
 }
 
-/// Returns n random values of similar size near the middle of the format's range. Their sums do not
-/// overflow, and no term vanishes completely, so roundings, ties and cancellations occur.
+/// Returns n random values of similar size near the middle of the format's range. The sums of the
+/// values do not overflow, and no term vanishes completely, so roundings, ties and cancellations
+/// occur.
 inline std::vector<float> moderate_values(const reference::Spec& spec, std::size_t n,
                                           std::uint64_t seed) {
   std::mt19937_64 generator(seed);

@@ -69,8 +69,8 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map. It has tests, or the rows that measured it, or the reason for having
-    neither."""
+    """A table of the map of promises. A table has tests, or the rows of results that measured its
+    text, or the reason for having neither."""
 
     text: str
     tests: tuple[str, ...] = ()
@@ -83,7 +83,8 @@ class Entry(NamedTuple):
 
 
 def claims(page: str, text: str) -> list[str]:
-    """Returns the sentences and tables of a page that the map must have, in the page's order."""
+    """Returns the sentences and tables of a page that the map of promises must list, in the page's
+    order."""
     if page == CHANGELOG:
         text = fixed(text)
         return [part.text for part in prose.page_texts(page, text)]
@@ -98,15 +99,15 @@ def claims(page: str, text: str) -> list[str]:
 
 
 def fixed(changelog: str) -> str:
-    """Returns the parts of the first release whose headings are in FIXED."""
+    """Returns the text of the first release's sections whose headings are in FIXED."""
     release = re.split(r"^## ", changelog, flags=re.M)[1]
     parts = [part.partition("\n") for part in re.split(r"^### ", release, flags=re.M)]
     return "\n".join(body for head, _, body in parts if head.strip() in FIXED)
 
 
 def entries(root: Path, page: str) -> list[Entry] | None:
-    """Returns the tables of a page; None if the page has no file. Raises ValueError for a malformed
-    table."""
+    """Returns the tables of a page's file in promises/; None if the page has no file there. Raises
+    ValueError for a malformed table."""
     file = root / FOLDER / f"{page.replace('/', '.').removesuffix('.md')}.toml"
     if not file.is_file():
         return None
@@ -125,7 +126,8 @@ def entries(root: Path, page: str) -> list[Entry] | None:
 
 
 def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
-    """Returns a line for each row of results that a table names but no stored run has."""
+    """Returns a line for each row of results that a table of the map names but that no stored run
+    has."""
     wrong = []
     for entry in found:
         if not entry.machine:
@@ -145,7 +147,8 @@ def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
 
 @cache
 def row_names(file: Path) -> tuple[str, ...]:
-    """Returns the names of a run's rows; for a file without rows, its keys."""
+    """Returns the names of the rows of a stored run. For a file without rows, returns the file's
+    keys."""
     run = json.loads(file.read_text())
     rows = run.get("rows") if isinstance(run, dict) else run
     return tuple(row["name"] for row in rows) if rows else tuple(run)
@@ -157,7 +160,8 @@ def pages(root: Path = ROOT) -> list[str]:
 
 
 def lines(root: Path, name: str) -> list[str]:
-    """Returns the lines of one of the map's lists, without comments."""
+    """Returns the lines of one of the two lists that belong to the map of promises, without
+    comments."""
     text = (root / FOLDER / name).read_text()
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -169,7 +173,8 @@ def reasons(root: Path = ROOT) -> dict[str, str]:
 
 
 def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
-    """Returns the differences between a page and its tables."""
+    """Returns the differences between the claims of a page and the tables for the page in the map
+    of promises."""
     wanted, known = claims(page, text), [entry.text for entry in found]
     wrong = [f"{page}: twice in the map: {t}" for t in dict.fromkeys(known) if known.count(t) > 1]
     for claim in wanted:
@@ -240,7 +245,7 @@ def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
 
 
 def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -> list[str]:
-    """Returns what is wrong with a list that may only shrink."""
+    """Returns what is wrong with a list of exceptions that may only become shorter."""
     now = {*found}
     wrong = [f"{text}: {each}" for each in sorted(now - {*listed})]
     wrong += [
@@ -252,7 +257,7 @@ def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -
 
 
 def unmapped(root: Path = ROOT) -> list[str]:
-    """Returns the pages that make claims but have no file."""
+    """Returns the pages that make claims but have no file in promises/."""
     known = [page for page in pages(root) if entries(root, page) is None]
     return [page for page in known if claims(page, (root / page).read_text())]
 
@@ -271,7 +276,7 @@ def store(root: Path = ROOT) -> None:
 
 
 def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> list[str]:
-    """Returns what is wrong with the map, and writes the map to a file."""
+    """Returns the faults of the map of promises, and writes the map to a file."""
     wrong: list[str] = []
     without = unmapped(root)
     for page in pages(root):
@@ -323,7 +328,7 @@ def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> lis
 
 
 def new_tables(page: str) -> str:
-    """Returns the tables that the map lacks for a page, without tests."""
+    """Returns the tables for a page that the map of promises lacks, without their tests."""
     known = [entry.text for entry in entries(ROOT, page) or ()]
     missing = [c for c in claims(page, (ROOT / page).read_text()) if c not in known]
     return "".join(f'[[claim]]\ntext = {quoted(text)}\ntests = [""]\n\n' for text in missing)

@@ -60,7 +60,7 @@ inline std::vector<float> run_decode(const std::vector<std::uint8_t>& packed, co
   return x;
 }
 
-/// Returns the oracle's cast of each element. `random`: the integers of a stochastic mode.
+/// Returns the oracle's cast of each element. `random` holds the integers of a stochastic mode.
 template <class T>
 std::vector<T> oracle_cast(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
                            const std::vector<std::uint32_t>* random = nullptr) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec for tests whose messages vary in size. It casts values to a format as the packed codec
-// does, and stores each run of equal values as a count and a binary32 value. Its sums are therefore
-// those that packed values give.
+// A codec for tests whose messages vary in size. The codec casts values to a format as the packed
+// codec does, and stores each run of equal values as a count and a binary32 value. A sum of such
+// messages therefore equals the sum of packed values.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class RunLength : public Codec {
                      bool feeds_back = false)
       : cast_(std::make_shared<Packed>(format, rounding)), feeds_back_(feeds_back) {}
 
-  /// Returns whether the bytes of a range are to be written so that no decoder accepts them.
+  /// Returns true for a range whose bytes are to be written so that no decoder accepts them.
   std::function<bool(const Piece&)> damages = [](const Piece&) { return false; };
 
   [[nodiscard]] std::string name() const override { return "run_length"; }
@@ -88,7 +88,7 @@ class RunLength : public Codec {
   }
 
  private:
-  /// Stores what each call loses by rounding. The next call adds it to its values.
+  /// The rounding errors of a layer in one call. The next call adds these errors to its values.
   struct Feedback : CodecState {
     Feedback(SharedCodec codec, std::int64_t size)
         : cast(std::move(codec)),

@@ -59,8 +59,8 @@ _NOISE = re.compile(
 
 
 def number_of(mutant: Mutant) -> int:
-    """Returns the number of a mutant, to which CPD_MUTANT is set. It has 24 bits and does not
-    depend on the list's other entries."""
+    """Returns the number of a mutant, to which CPD_MUTANT is set. The number has 24 bits and does
+    not depend on the list's other entries."""
     return int(hashlib.sha256(mutant.name.encode()).hexdigest()[:6], 16) or 1
 
 
@@ -89,8 +89,8 @@ def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
 
 
 def _change(text: str, mutant: Mutant) -> tuple[int, int, str]:
-    """Returns the part that a mutant changes: its range in the text, and the text that replaces
-    it."""
+    """Returns the change that a mutant makes: a range of the text, and the text that replaces the
+    range."""
     before, after = mutant.before, mutant.after
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
@@ -174,8 +174,8 @@ def _is_token(masked: str, at: int) -> bool:
 
 
 def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[int, int]:
-    """Extends the range until its brackets match. `splits`: if the range contains a comma outside
-    brackets, extends it to the surrounding brackets."""
+    """Extends the range until its brackets match. If `splits` is true and the range contains a
+    comma outside brackets, extends it to the surrounding brackets."""
     while True:
         depth = 0
         for i in range(begin, end):
@@ -198,7 +198,7 @@ def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[i
 
 
 def _around(masked: str, at: int) -> int:
-    """Returns the index of the innermost bracket that is open at `at`."""
+    """Returns the index of the innermost bracket that is open at the index `at`."""
     depth = 0
     for i in range(at - 1, -1, -1):
         if masked[i] in _BRACKETS:
@@ -229,7 +229,7 @@ def _is_block_end(masked: str, at: int) -> bool:
 
 
 def _left(masked: str, at: int, is_choice: bool) -> int:
-    """Returns the index at which the expression around `at` begins."""
+    """Returns the index at which the expression that contains the index `at` begins."""
     while at > 0:
         c = masked[at - 1]
         if c in ";,{([" or (c == "?" and not is_choice) or _is_block_end(masked, at - 1):
@@ -253,7 +253,7 @@ def _left(masked: str, at: int, is_choice: bool) -> int:
 
 
 def _right(masked: str, at: int, is_choice: bool) -> int:
-    """Returns the index at which the expression around `at` ends."""
+    """Returns the index at which the expression that contains the index `at` ends."""
     while at < len(masked):
         c = masked[at]
         if c in ";,)]}":

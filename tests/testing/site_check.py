@@ -155,7 +155,7 @@ def missing(root: Path) -> Iterator[str]:
 
 
 def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
-    """Yields what the reference lacks about a public function or class."""
+    """Yields a line for each gap in the reference's entry of a public function or class."""
     is_class = inspect.isclass(it) and surface.is_ours(it)
     members = surface.members(it) if is_class else {}
     attributes = surface.attributes(it) if is_class else set()
@@ -183,7 +183,8 @@ def returned(it: Any) -> Iterator[str]:
 
 
 INSIDE = {"ElementRule", "StepTraffic", "SumRule"}
-"""Classes without an entry of their own. The attributes that hold them describe them."""
+"""Classes without an entry in the reference. The attributes that hold objects of such a class
+describe the class."""
 
 
 def stale_schema(root: Path) -> Iterator[str]:

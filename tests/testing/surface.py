@@ -42,8 +42,8 @@ SPECS = {
     *("Accumulator", "Cast", "Codec", "Format"),
     *("Recipe", "Reduce", "Scaled", "Schedule"),
 }
-"""The public classes that describe a computation. Their keys are the keywords of their
-constructors."""
+"""The public classes that describe a computation. The keys of a class are the keywords of its
+constructor."""
 GRAMMARS = {
     "format": "cpd.numeric.formats.format",
     "scaled format": "cpd.numeric.scaled.scaled",
@@ -62,8 +62,8 @@ GRAMMARS = {
     "schedule of a rate": "cpd_lab.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
 }
-"""The grammars of texts that a user writes, each with the function that parses it. Options of the
-command line with a parser of their own are found without this table."""
+"""The grammars of texts that a user writes, each with the function that parses such texts. Options
+of the command line that have a parser function are found without this table."""
 PLAIN = {int, float, str, Path, None}
 """The types of command line options that have no grammar."""
 
@@ -242,8 +242,8 @@ def grammars() -> list[str]:
 
 
 def surface() -> dict[str, Any]:
-    """Counts the package's surface. Returns a dictionary with `counts`, the separate counts
-    `apart`, and `names`."""
+    """Counts the package's surface (everything that a user has to know). Returns a dictionary with
+    the keys `counts`, `apart` (the separate counts) and `names`."""
     modules = {path: names_of(path, taken) for path, taken in public_modules(mentioned()).items()}
     own = {path: it for path, it in modules.items() if it and not path.startswith(APART)}
     every = {f"{path}.{name}": it for path, names in own.items() for name, it in names.items()}

@@ -42,7 +42,7 @@ struct TransportEnd {
   MessageMemory memory{};
 };
 
-/// Returns the bytes of message `number` from rank `from` to rank `to`. They differ for each
+/// Returns the bytes of message `number` from rank `from` to rank `to`. The bytes differ for each
 /// message.
 inline std::vector<std::uint8_t> message_bytes(int from, int to, int number, std::int64_t bytes) {
   std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
@@ -106,7 +106,7 @@ class Exchange {
           << " to rank " << end_.transport.rank();
     }
   }
-  /// Gives up the messages. Their memory is never freed.
+  /// Gives up the messages. The memory of these messages is never freed.
   void Abandon() {
     static std::mutex mutex;
     static auto& for_ever = *new std::vector<std::shared_ptr<void>>();
@@ -124,8 +124,8 @@ class Exchange {
   std::unique_ptr<Transfer> transfer_;
 };
 
-/// Adds a message to and from every other rank. Its length is `bytes`, plus the sender's rank if
-/// `varied`.
+/// Adds a message to and from every other rank. The length of a message is `bytes`, plus the number
+/// of the sending rank if `varied` is true.
 inline void exchange_with_all(Exchange& exchange, const Transport& transport, std::int64_t bytes,
                               bool varied = true) {
   for (int peer = 0; peer < transport.size(); ++peer) {

@@ -2,9 +2,9 @@
 //
 // A second oracle, about 20 times faster than reference.h and independent of it and of the kernels.
 // Sums and products of binary32 numbers are exact in 128-bit integers. Bits farther below are
-// combined into one sticky bit. Rounding is integer arithmetic. It serves as the arithmetic of dot
-// in reference_gemm.h, and for millions of cases for which reference.h is too slow. It supports
-// only signed formats with a zero.
+// combined into one sticky bit. Rounding is integer arithmetic. The oracle serves as the arithmetic
+// of dot in reference_gemm.h, and for millions of cases for which reference.h is too slow. The
+// oracle supports only signed formats with a zero.
 #pragma once
 
 #include <algorithm>
@@ -189,8 +189,8 @@ struct WideArithmetic {
 
   static bool stochastic_up(const Options& o, U128 rest, int shift, bool sticky) {
     const int n = o.random_bits;
-    // `twice` is floor(nu 2^(n + 1)), where nu is the fraction of the gap. `below` is whether any
-    // bits lie below it.
+    // nu is the distance of the exact value from the value below, as a fraction of the gap between
+    // two values. `twice` is floor(nu 2^(n + 1)). `below` is true if nu has further bits.
     const int down = shift - (n + 1);
     const U128 twice = down >= 0 ? rest >> down : rest << -down;
     const bool below = sticky || (down > 0 && (twice << down) != rest);

@@ -18,8 +18,8 @@ inline std::int64_t one_of(std::mt19937& draw, std::int64_t low, std::int64_t hi
   return low + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(high - low + 1));
 }
 
-/// Returns random windows along `rank` axes. `spread`: zeros may lie between elements, and all
-/// steps are 1.
+/// Returns random windows along `rank` axes. If `spread` is true, zeros may lie between the image's
+/// elements, and all steps are 1.
 inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   Windows windows;
   windows.rank = rank;
@@ -35,7 +35,7 @@ inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   return windows;
 }
 
-/// Returns `shape`, extended by one field of each axis.
+/// Returns `shape`, extended by the value of `field` for each axis of the windows.
 inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Shape shape) {
   for (int d = 0; d < windows.rank; ++d) {
     shape.push_back(windows.axes[static_cast<std::size_t>(d)].*field);
@@ -64,7 +64,7 @@ inline float under(const Tensor& image, const Windows& windows, std::int64_t num
   return image.values()[static_cast<std::size_t>(at)];
 }
 
-/// Returns the unfolded image, with the shape images x groups x terms x windows.
+/// Returns the unfolded image (im2col), with the shape images x groups x terms x windows.
 inline Tensor unfolded(const Tensor& image, std::int64_t groups, const Windows& windows) {
   const std::int64_t images = image.shape()[0];
   const std::int64_t channels = image.shape()[1] / groups;

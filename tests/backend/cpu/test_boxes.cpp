@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests merged dimensions, strips and boxes: the ranges in which kernels visit the elements of a
-// strided tensor. They must visit the elements that a loop over single elements visits, in the same
-// order. The random integers of a box must be the integers of its single elements.
+// Tests merged dimensions, strips and boxes. Strips and boxes are the ranges in which kernels visit
+// the elements of a strided tensor. Kernels must visit the elements that a loop over single
+// elements visits, in the same order. The random integers of a box must be the integers of its
+// single elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that a cast of a transposed tensor gives the oracle's value for each element. The cases
-// vary the shape (around the size of a box), the memory order of x, of `out` and of the caller's
-// random integers, the types, casts in place, and the number of threads.
+// vary the shape (around the size of a box, the range of elements that a kernel visits at once),
+// the memory order of x, of `out` and of the caller's random integers, the types, casts in place,
+// and the number of threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -236,7 +237,7 @@ TEST(BoxesOnThreads, ChangeNothing) {
 
 /// Compares scaled casts of transposed tensors with scaled casts of contiguous tensors. The tests
 /// of scaled formats compare the contiguous casts with the definition. Some threads begin within a
-/// strip or a block.
+/// strip (a range of whole rows) or within a block of the scaled format.
 TEST(BoxesOnThreads, OfScaledFormats) {
   for (const Shape& shape : {Shape{300, 1100}, Shape{1100, 300}}) {
     const std::int64_t n = shape[0] * shape[1];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the operands of a product that are read from images: every part of every matrix holds the
-// values that the definition of windows gives.
+// Tests the operands of a convolution's matrix product, which are read from the images in place.
+// Every range of every operand matrix must hold the values that the definition of a convolution's
+// windows gives.
 #include <gtest/gtest.h>
 
 #include <array>

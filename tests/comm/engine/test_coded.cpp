@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests how the blocks of a part are stored in a message, for codecs whose blocks have a fixed size
-// and for codecs whose blocks vary in size.
+// Tests how the blocks of a part (the values that travel in one message) are stored in the message,
+// for codecs whose blocks have a fixed size and for codecs whose blocks vary in size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,8 @@ Codecs of(const std::vector<SharedCodec>& planes) {
   return codecs;
 }
 
-/// Returns a message with all planes of a part. The function value_at gives its values.
+/// Returns a message that holds the values of a part in all `planes`. The function value_at gives
+/// the values.
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));
@@ -120,8 +121,8 @@ TEST(CodedPart, AMessageThatIsNotThere) {
   EXPECT_EQ(MostBytes(Part{}, planes), 0);
 }
 
-/// Reads the whole message. It must give values or throw Corrupt with a text that names the sending
-/// rank; counts the throws in `corrupt`.
+/// Reads the whole message. Reading must give values, or throw Corrupt with a text that names the
+/// sending rank. Adds the number of throws to `corrupt`.
 void read_or_corrupt(const Part& part, const Codecs& planes, Message& message, int& corrupt) {
   message.SetSource(6);
   try {

@@ -50,8 +50,8 @@ TEST(Part, SegmentsBeginAtBytes) {
   EXPECT_EQ(part.Bytes(1), 1 + 2);
 }
 
-/// Every value of every layer belongs to exactly one part. The part belongs to the value's slice,
-/// and its values are in order.
+/// Every value of every layer belongs to exactly one part. That part belongs to the slice that
+/// contains the value, and the values of a slice appear in order.
 TEST(Layout, TakesEveryValueOnce) {
   for (const std::vector<std::int64_t>& sizes :
        {std::vector<std::int64_t>{}, {0, 0}, {1}, {1000, 3, 0, 70000}, {5, 4097, 5}}) {
@@ -86,7 +86,7 @@ TEST(Layout, TakesEveryValueOnce) {
   }
 }
 
-/// For layer l, part s holds slice (s - turns[l]) mod 3. Slices are cut at the ends of buckets.
+/// Part s holds slice (s - turns[l]) mod 3 of layer l. Every slice ends at the end of a bucket.
 TEST(Layout, TurnsSlicesOfALayer) {
   const std::vector<std::int64_t> sizes{7, 5, 1, 300}, buckets{1, 2, 1, 100}, turns{0, 1, 2, 5};
   Layout layout(sizes, 3, 1 << 20, buckets, turns);

@@ -145,8 +145,8 @@ TEST(Link, SizesBeyondTheMostAreCorrupt) {
   }
 }
 
-/// Expects that at least one rank reports that the headers differ. The other rank must report the
-/// same, or that it has heard of the first rank's failure.
+/// Expects that at least one rank reports that the headers differ. The other rank must report that
+/// the headers differ, or that the first rank has failed.
 void expect_other_header(const std::vector<Fate>& fates) {
   const auto is_corrupt = [](const Fate& fate) { return fate.kind == Fate::Kind::corrupt; };
   EXPECT_TRUE(std::ranges::any_of(fates, is_corrupt)) << fates[0] << ", " << fates[1];
@@ -239,9 +239,9 @@ TEST(Link, ChangedBytesAreFound) {
   }
 }
 
-/// The transport of rank 1 of 3. Every message on it fails. If `answers`, Alarms() reports the
-/// alarms of ranks 0 and 1, but only at its fifth call after rank 1's own alarm, and the alarm of
-/// rank 2 is missing. Otherwise Alarms() reports none.
+/// A transport of rank 1 in a group of three ranks. Every message fails. If `answers` is true,
+/// Alarms() reports the alarms of ranks 0 and 1, but only at its fifth call after rank 1's own
+/// alarm. Alarms() never reports rank 2. If `answers` is false, Alarms() reports no alarm.
 class LateAlarms final : public Transport {
  public:
   explicit LateAlarms(bool answers) : answers_(answers) {}

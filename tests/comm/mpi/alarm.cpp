@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the alarm that tells all MPI processes of a failure. mpirun starts the processes. After the
-// alarm they exit without MPI_Finalize. mpirun reports such an exit as a failure unless its
-// recovery option is on, so the test checks the line that rank 0 prints.
+// alarm the processes exit without MPI_Finalize. mpirun reports such an exit as a failure unless
+// its recovery option is on, so the test checks the line that rank 0 prints.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -52,8 +52,8 @@ std::vector<int> silent_after_a_while(Exchange& exchange) {
   return exchange.transfer().Waiting();
 }
 
-/// Sends `signal` to the last rank, before or after that rank has started its messages
-/// (`in_the_middle`), and checks what the other ranks do.
+/// Sends `signal` to the last rank, and checks what the other ranks do. The signal is sent after
+/// the last rank has started its messages if `in_the_middle` is true, and before if it is false.
 void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
   const TransportEnd end = mpi_end();
   Transport& transport = end.transport;

@@ -85,7 +85,8 @@ constexpr OfRanks kRanks[] = {
     {"e5m2", "e5m2 pairwise"},   {"e2m1", "e3m0 kahan"}, {"e4m3", "e4m3 rounding=stochastic"},
 };
 
-/// Returns the sets of fast paths to test: each set without one path of sums, and the empty set.
+/// Returns the sets of fast paths to test: every set that lacks one fast path for sums, and the
+/// empty set.
 std::vector<FastPaths> sets() {
   std::vector<FastPaths> all = {FastPaths::none()};
 #define CPD_FAST_SUM(name, Path) all.push_back(FastPaths().without(FastPath::name));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that the fast roundings to a format give the reference's results. They use Veltkamp's
-// splitting or add and subtract a large number.
+// Tests that the fast roundings to a format give the reference's results. The roundings use
+// Veltkamp's splitting, or add and subtract a large number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -136,8 +136,8 @@ int bits_between(double x) {
   return bits;
 }
 
-/// Counts the sums that split_fma_in_parts supports, and how many of them it rounds otherwise than
-/// the reference.
+/// Counts the sums that split_fma_in_parts supports (`all`), and the sums whose result differs from
+/// the reference (`wrong`).
 struct Rounded {
   int wrong = 0, all = 0;
   void take(const Format& format, float a, float b, float s) {
@@ -181,7 +181,7 @@ TEST(VeltkampRounding, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
   EXPECT_GT(sums.all, 200'000);
 }
 
-/// Tests sums that are ties, next to a tie or next to zero. Their terms have all sizes.
+/// Tests sums that are ties, next to a tie or next to zero. The terms of these sums have all sizes.
 TEST(VeltkampRounding, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
   std::mt19937_64 bits(2);
   for (const char* name : {"e4m3", "e5m2", "e3m2", "e2m1", "e4m3fnuz", "e5m7", "e6m9"}) {
@@ -295,8 +295,8 @@ TEST(VeltkampRounding, GuardedProductsAreRoundedAsTheReferenceDoes) {
   }
 }
 
-/// most_rounded_to returns a number that rounds to the format's largest number. The number after
-/// the tie above it must not.
+/// most_rounded_to must return a number that rounds to the format's largest number. The number
+/// after the tie above the largest number must not round to it.
 TEST(VeltkampRounding, TheMostThatIsRoundedToTheLargest) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m0", "e4m3fnuz", "binary8p4se"}) {
     const Format format = ParseFormat(name);

@@ -18,8 +18,8 @@ namespace {
 
 using reference::Spec;
 
-// Packs codes densely, least significant bit first. Written from this definition, independently of
-// the library.
+// Packs codes densely, least significant bit first. This code follows the definition and shares no
+// code with the library.
 std::vector<std::uint8_t> pack(const std::vector<std::uint64_t>& codes, int bits) {
   std::vector<std::uint8_t> packed((codes.size() * static_cast<std::size_t>(bits) + 7) / 8);
   for (std::size_t i = 0; i < codes.size(); ++i) {

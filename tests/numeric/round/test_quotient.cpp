@@ -17,8 +17,8 @@ namespace {
 
 bool is_odd(double x) { return (std::bit_cast<std::uint64_t>(x) & 1) != 0; }
 
-/// Returns a binary32 number of either sign. Its exponent is so moderate that all products are
-/// normal numbers.
+/// Returns a binary32 number of either sign. The exponent of the number is so moderate that all
+/// products are normal numbers.
 float random_number(std::mt19937_64& bits) {
   const auto fraction = static_cast<float>(static_cast<std::int32_t>(bits()) >> (bits() % 24));
   return std::ldexp(fraction == 0 ? 1.0F : fraction, static_cast<int>(bits() % 80) - 40);

@@ -68,7 +68,7 @@ class Cases {
     const double found = generator_() % 4 == 0 ? value(code) : (value(code) + value(code + 1)) / 2;
     return generator_() % 2 == 0 ? found : -found;
   }
-  /// Returns a number near 1 with either sign. It has up to 24 or up to 5 significant bits.
+  /// Returns a number near 1 with either sign. The number has up to 24 or up to 5 significant bits.
   float Factor() {
     const std::uint64_t kept = generator_() % 2 == 0 ? 0xFFFFFF : 0xF80000;
     const auto significand = static_cast<double>(((generator_() & 0x7FFFFF) | 0x800000) & kept);
@@ -87,7 +87,8 @@ class Cases {
   std::mt19937_64 generator_;
 };
 
-/// Counts the results without doubt, the results with doubt, and the wrong results.
+/// Counts the results for which the computation reports a doubt, the results without doubt, and the
+/// wrong results.
 struct Seen {
   int certain = 0, doubtful = 0, wrong = 0;
 };

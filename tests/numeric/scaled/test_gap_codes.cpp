@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that the lengths of coded numbers and gaps equal the lengths of codes that the test writes
-// bit by bit.
+// Tests functions that return the number of bits of coded numbers and gaps. The numbers must equal
+// the lengths of codes that the test writes bit by bit.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -45,7 +45,7 @@ BlockScale<double> Made(float a, const ScaledPlan& plan, OuterScale<double> oute
 
 /// Returns magnitudes at which a rule's result may change, each with its two neighbors. These are
 /// powers of two, multiples of the element's largest number M, and numbers that carry when rounded.
-/// Adds the ends of binary32 and random magnitudes.
+/// Binary32's least and largest numbers and random magnitudes are returned too.
 std::vector<float> Magnitudes(const Format& element) {
   std::vector<float> all = {0, from_bits(1), from_bits(2), from_bits(3), 0x1p-126F, kMost};
   const double top = std::ldexp(1.0, element.emax());
@@ -186,7 +186,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // The plans of these formats cannot use the short computation, and use the full rules.
+  // The plans of these formats do not support the fast computation with powers of two, and use the
+  // full rules instead.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
@@ -553,8 +554,8 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   }
   std::vector<double> errors = {1, 0x1p-24, 0x1p-24, 0x1p-24, 0x1p-24};
   const ScaledPlan te = PlanOf("nvfp4 choose=mae");
-  // The rows are added in pairs: 0 + 2 and 0 + 4 both round to 1, but 1 + 3 is 2^-23, which is not
-  // lost when it is added to 1.
+  // Five rows are added in pairs. Rows 0 and 2, and rows 0 and 4, add up to 1 after rounding. Rows
+  // 1 and 3 add up to 2^-23, which is not lost when it is added to 1.
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 

@@ -86,7 +86,7 @@ TEST(FixedNumber, EveryWordCountsForTheRounding) {
   }
 }
 
-// Tests terms that are multiples of an eighth of the unit, in every rounding mode.
+// Tests terms that are multiples of an eighth of the sum's last place, in every rounding mode.
 TEST(FixedNumber, RoundsTermsToUnits) {
   for (const Rounding mode : kModes) {
     for (int eighths = -200; eighths <= 200; ++eighths) {

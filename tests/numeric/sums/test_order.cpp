@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests SumWalk, which runs through an ordered sum and calls one function for each operation. If
-// the oracle does the operations, the result is the oracle's sum, from whichever term a walk begins
-// and however the terms are divided into calls. Tests also the random integers, the stored partial
-// sums (planes) and the sequence of operations.
+// the oracle computes the operations, the result must be the oracle's sum. The walk may begin at
+// any term, and the terms may be divided into calls in any way. Tests also the random integers, the
+// stored partial sums (planes) and the sequence of operations.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -150,8 +150,8 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
   return all;
 }
 
-/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. `anew`: each
-/// call uses a new SumWalk that begins at the call's first term.
+/// Expects that SumWalk gives the oracle's sum if each call takes `together` terms. If `anew` is
+/// true, each call uses a new SumWalk that begins at the call's first term.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
   const SumOrder order = sum_order(a);

@@ -72,7 +72,8 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E of a block whose scales are all 1: 0 or more if a dot is not 0.
+// Returns the least exponent E of a block whose scales are all 1. E is unit.min_exponent, or at
+// least 0 if a dot is not 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -95,7 +96,7 @@ Exact beyond(const Format& format) {
   return reference::add(reference::grid_value(spec, spec.max_code()), last);
 }
 
-// Returns the unit's sum after one more block of products.
+// Returns the matrix unit's sum after one more block of products.
 Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const float> b,
                 const Exact& sum) {
   if (unit.adder != Adder::aligned) return reference::block_sum(unit, {a, b}, sum);
@@ -130,7 +131,7 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
-// Returns the model's result for element `index` of a product.
+// Returns the result of the rule in integers for element `index` of a product.
 float model(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
@@ -166,7 +167,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line, from index first_k on, into panels of `width` lines.
+// Packs `count` values of each line, from index first_k on, into panels (groups) of `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -336,7 +337,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Gives the unit a random adder other than the aligned one, and the settings that it requires.
+// Gives `unit` a random adder other than the aligned one, and the fields that the adder requires.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -397,7 +398,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests operands at the limits of the exponents that binary32 computes, and one beyond.
+// Tests operands whose exponents lie at the limits of the computation in binary32, and one beyond.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -420,8 +421,8 @@ TEST(BlockFma, BothRoutesMeet) {
   }
 }
 
-// Tests the last step of a block, in binary32 or binary64: sums at the ends of the range for
-// binary32, and sums that are so large that they need more than 31 bits of units.
+// Tests the end of a block in binary32 or binary64. The sums lie at the ends of the range that
+// binary32 supports, or need more than 31 bits as multiples of their last place.
 TEST(BlockFma, BothEndsMeet) {
   Source source(4);
   for (const char* name : {"h100-bf16", "a100-bf16", "h100-fp8", "v100"}) {
@@ -478,21 +479,19 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 counts with the exponent 0, the sum of the operands' exponents: units of 1/4 hold
-  // 2.25.
+  // 1.5 * 1.5 is aligned with exponent 0, the operands' sum: 2.25 is a multiple of the unit 1/4.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 in fp16 counts with the exponent -14. Its product with 1 is cut to multiples of 2^-18: to
-  // 0.
+  // 2^-20 in fp16 is aligned with exponent -14. Times 1, it is cut to a multiple of 2^-18, to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
   EXPECT_EQ(dot(bf16, {0x1p-20F}, {1}), 0x1p-20F);
-  // The addend counts with at least the exponent of fp16's least normal number, 2^-14.
+  // The addend is aligned with exponent -14 at least, the exponent of fp16's least normal number.
   const Accumulator sum = custom("fp16 block_fma a=bf16 b=bf16 block=4 fraction_bits=4 sum=fp16");
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}, 0x1p-20F), 0);
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}), 0x1p-24F);
@@ -563,7 +562,7 @@ TEST(BlockFma, SpecialValues) {
 }
 
 TEST(BlockFma, PromotionStartsTheUnitAnew) {
-  // Without promotion the sum stops at 2^14: the unit is then 2, so a further 1 is cut to 0.
+  // Without promotion, a sum of ones stops at 2^14: it is cut to a multiple of 2, so 1 is lost.
   const std::size_t depth = 32 * 1024;
   const std::vector<float> ones(depth, 1);
   EXPECT_EQ(dot(Preset("h100-fp8"), ones, ones), 0x1p14F);

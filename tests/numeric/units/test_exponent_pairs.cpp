@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests sums of exponents (one word holds two) against plain integers. Tests also the blocks that
-// ShortBlocks computes in binary32, against binary64. Their products and sums lie at the limits of
-// both types and of 32-bit integers.
+// ShortBlocks computes in binary32, against binary64. The products and sums of these blocks lie at
+// the limits of both types and of 32-bit integers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +72,8 @@ TEST(ExponentPairs, Operands) {
   EXPECT_LT(second_exponent(kNoExponents), -600);
 }
 
-/// Plans support short blocks only if the products have few enough bits for binary32.
+/// Plans permit sums of blocks in binary32 (short blocks) only if the products have few enough
+/// bits.
 TEST(ExponentPairs, PlansHaveShortBlocks) {
   const auto has = [](const std::string& unit) { return plan_of(unit).has_short_blocks; };
   EXPECT_TRUE(has("a=e8m11 b=tf32 block=4"));
@@ -99,14 +100,14 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
         EXPECT_EQ(one.all(), expected) << fraction << ", " << least << ", " << greatest;
         if (expected) all.take(greatest);
       }
-      // Blocks whose products are all zero: zero times zero, and zero times the greatest and the
-      // least number.
+      // Tests blocks whose products are all zero: zero times zero, and zero times the greatest and
+      // the least number.
       for (const int none : {2 * kNoExponent, kNoExponent + 127, kNoExponent - 149}) {
         EXPECT_GE(all.take(none), least);
       }
       EXPECT_TRUE(all.all()) << fraction << ", " << least;
-      // Products of Inf or NaN with zero, with the least number and with another Inf or NaN. Also
-      // Inf or NaN as the addend.
+      // Tests products of Inf or NaN with zero, with the least number and with another Inf or NaN.
+      // Tests also Inf and NaN as the addend.
       for (const int other : {kNoExponent, -149, kSpecialExponent, 128 - kSpecialExponent}) {
         ShortBlocks one(plan);
         one.take(kSpecialExponent + other);
@@ -116,8 +117,8 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
   }
 }
 
-/// Returns a float with `bits` significant bits, the last one set, and the exponent e. Its lowest
-/// bits may lie below 2^-149.
+/// Returns a float with `bits` significant bits, the last one set, and the exponent e. The lowest
+/// bits of the float may lie below 2^-149.
 float odd_of(int bits, int e, std::mt19937_64& generator) {
   const int significand = 1 << (bits - 1) | static_cast<int>(generator() % (1U << (bits - 1))) | 1;
   const float x = std::ldexp(static_cast<float>(significand), e - bits + 1);

@@ -174,8 +174,8 @@ def test_compiled_calls_have_eagers_bits(name: str, dtype: Any) -> None:
 
 
 def test_sums_of_compiled_programs_are_eagers_recipes() -> None:
-    """A compiled program and eager mode construct recipes with the same text, whatever the recipe's
-    parts are."""
+    """A compiled program and eager mode construct recipes with the same text, with every
+    combination of the recipe's parts."""
     made: list[str] = []
     acc, weight = cpd.Accumulator("e8m10 kahan"), cpd.Cast("e5m2 up")
     base = cpd.Recipe("mxfp8", attention="bf16", norm="bf16")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the CPU's convolutions, which multiply without first unfolding the images (im2col). For
-random convolutions and their gradients, they must give the bits, types and errors of matrix
-products of unfolded images, which is how a GPU computes them."""
+random convolutions and their gradients, the CPU must give the bits, types and errors of matrix
+products of unfolded images. A GPU computes such matrix products."""
 
 from __future__ import annotations
 

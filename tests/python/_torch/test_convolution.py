@@ -234,8 +234,8 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose):
-    """Returns a GEMM with the stochastic accumulator SOME, whose random bits come from the stream
-    of the given purpose (the number of a product within a layer)."""
+    """Returns a GEMM with the stochastic accumulator SOME. The random bits come from the random
+    stream of `purpose`, the number of a product within a layer."""
     return lambda *a: cpd.gemm(*a[:2], SOME, *a[2:], seed=3, stream=9 ^ purpose << 60)
 
 

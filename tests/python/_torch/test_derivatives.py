@@ -177,7 +177,7 @@ def test_cast_is_straight_through(dtype, rounding):
 
 def test_tangents_where_autograd_is_off():
     """Under torch.no_grad, tangents are still computed, because no_grad turns off reverse mode
-    alone. Forward mode has a switch of its own."""
+    alone. A separate switch controls forward mode."""
     x, t = torch.randn(4), torch.randn(4)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, t)
@@ -215,7 +215,7 @@ def test_both_modes_at_once():
 )
 def test_tangents_of_products_are_products(text):
     """The tangent of a product is the sum, in float32, of two products with the same accumulator.
-    Their random streams are the call's stream XOR 12 << 60 and XOR 13 << 60."""
+    The random streams of the two products are the call's stream XOR 12 << 60 and XOR 13 << 60."""
     generator = torch.Generator().manual_seed(3)
     a, b, c, of_a, of_b, of_c = (
         torch.randn(shape, generator=generator).half().float()

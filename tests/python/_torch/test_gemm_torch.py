@@ -179,8 +179,8 @@ def test_gradients_are_gemms(acc):
 @pytest.mark.parametrize(("of_a", "of_b", "of_c"), BATCHES)
 def test_gradients_of_broadcast_operands(of_a, of_b, of_c):
     """With sums in fp32, gradients of broadcast operands are close to gradients in float64. With
-    sums in e4m3, one single sum runs over the broadcast dimensions and then over the matrix's own
-    dimension."""
+    sums in e4m3, the gradient is one ordered sum over the broadcast dimensions and then over the
+    matrix's summed dimension."""
     leaves = [
         values(*shape, seed=s).requires_grad_()
         for s, shape in enumerate(((*of_a, 5, 7), (*of_b, 7, 4), of_c))

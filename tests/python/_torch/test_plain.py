@@ -31,7 +31,7 @@ from cpd._torch.private import is_plain  # noqa: E402
 
 
 class Seen(TorchDispatchMode):
-    """Records the names of the operators that are dispatched."""
+    """Records the names of the operators that torch's dispatcher calls."""
 
     def __init__(self):
         super().__init__()
@@ -290,8 +290,8 @@ def test_below_autograd_nothing_is_recorded():
 
 @pytest.mark.parametrize("module", ["cpd._torch.rounding", "cpd.nn.quantizers"])
 def test_whichever_module_comes_first(module):
-    """In a new process, all operators have their derivatives registered, whichever module of CPD is
-    imported first."""
+    """In a new process, all operators have their derivatives registered, even if another module of
+    CPD is imported first."""
     script = f"import {module}; from cpd._torch import derivatives; print(*derivatives._operators)"
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     assert {"cast", "cast_scaled", "gemm", "matmul", "sum"} <= set(done.stdout.decode().split())

@@ -435,7 +435,7 @@ def test_the_library_takes_no_scales_of_another_tensor():
 
 
 def test_threads():
-    """Many threads that call at the same time, each with formats of its own, get the right bits."""
+    """Many threads that call at the same time, each with its own formats, get the right bits."""
     x = normal(16, 96)
     wanted = {name: cpd.cast(x, cpd.Cast(name, rounding="stochastic"), seed=5) for name in FORMATS}
     wrong = []

@@ -76,8 +76,8 @@ def test_split_operands_are_padded_to_whole_transforms(rows):
 
 @pytest.mark.parametrize("factors", [(0.5, 1), (1, 0.5), (0.5, 0.25)])
 def test_factors_of_both_operands_are_taken_back(factors):
-    """Factors of both operands are divided out again. The product of small integers stays exact,
-    because mxint8 represents the integers with these factors too."""
+    """The result is divided by the factors with which both operands were multiplied. The product of
+    small integers stays exact, because mxint8 can represent the integers times these factors."""
     a, w = torch.randint(-4, 5, (3, 32)).float(), torch.randint(-4, 5, (5, 32)).float()
     texts = [f"mxint8 factor={factor}" for factor in factors]
     for sums in ("native", "fp32"):

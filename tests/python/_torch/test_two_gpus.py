@@ -46,7 +46,7 @@ def first_is_current() -> Iterator[None]:
 
 
 def assert_there(got: Any, wanted: Any, device: str, about: str = "") -> None:
-    """Asserts that the result, or each of several results, has the wanted bits and is on
+    """Asserts that the result, or each of several results, has the expected bits and is on
     `device`."""
     for one in got if isinstance(got, (tuple, list)) else (got,):
         assert str(one.device) == device, about
@@ -54,8 +54,8 @@ def assert_there(got: Any, wanted: Any, device: str, about: str = "") -> None:
 
 
 def wrong_calls(device: str, calls: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Returns the names of the calls that give, on `device`, other bits than `wanted` or a result
-    on another device."""
+    """Returns the names of the calls whose result on `device` differs from `wanted` or is on
+    another device."""
     x = normal(SIDE, SIDE).to(device)
     got = {name: call(x) for name, call in calls.items()}
     return [n for n, y in got.items() if str(y.device) != device or not same(y, wanted[n])]

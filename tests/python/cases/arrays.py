@@ -133,9 +133,9 @@ def truncated_bits(value: Fraction) -> int:
 
 
 def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
-    """Returns bit patterns near the points where rounding to a format changes. They are special
-    values and, for some gaps between neighboring values, the ends, the midpoint and a random point,
-    each with its binary32 neighbors. Random patterns follow."""
+    """Returns bit patterns near the points where rounding to a format changes. The first patterns
+    are special values and, for some gaps between neighboring values, the ends, the midpoint and a
+    random point, each with its binary32 neighbors. Random patterns follow."""
     generator = random.Random(seed)
     top = spec.max_code + 3
     chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}
@@ -212,7 +212,7 @@ def layer(n: int, seed: int) -> np.ndarray:
 
 
 def assert_same_values(expected: Any, got: Any) -> None:
-    """Asserts that two arrays have the same float32 values in order, whatever their shapes. Zeros
+    """Asserts that two arrays have the same float32 values in order. The shapes may differ. Zeros
     must have the same sign, and NaN equals NaN."""
     expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
     nan = np.isnan(expected)

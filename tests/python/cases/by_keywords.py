@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls operations whose rounding is given by keywords, as oracles and tables of cases have it. The
-keywords are moved into a `cpd.Cast`, which the operation takes."""
+"""Calls operations with rounding options given as keywords, because the oracles and the tables of
+cases use keywords. The keywords are moved into a `cpd.Cast`, which the operation takes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that the order and the exchange of `way` support."""
+    """Returns accumulators that support the order and the exchange of the pair `way`."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns the spec and step of test `index`: orders and exchanges in turn, the rest random."""
+    """Returns test `index`'s spec and step: orders and exchanges in turn, other fields random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -303,7 +303,7 @@ def others(comm: Communicator) -> list[str]:
 
 
 BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
-"""The sizes in bytes of the ranks' messages, repeated for further ranks."""
+"""The sizes in bytes of the messages of successive ranks. Further ranks repeat the sizes."""
 
 
 def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs compare, others, mismatches and refusals. Returns their results by name."""
+    """Runs compare, others, mismatches and refusals (above). Returns their results by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -525,8 +525,8 @@ def fault_spec(exchange: str) -> cpd.Reduce:
 
 
 def leaves_by_error(comm: Communicator) -> dict[str, Any]:
-    """Rank 1 leaves the communicator's `with` block by an exception of its own. Returns the error
-    that this rank raises, and the seconds until then."""
+    """Rank 1 leaves the communicator's `with` block by raising an exception. Returns the error that
+    this rank raises, and the seconds until then."""
     begin = time.monotonic()
     try:
         with comm:
@@ -541,7 +541,8 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
     """An uncaught exception ends rank 1's program outside the communicator's `with` block. Returns
-    another rank's error and the seconds until then. A slow rank may still be in the barrier."""
+    another rank's error and the seconds until that error. A slow rank may still be in the
+    barrier."""
     begin = time.monotonic()
     try:
         comm.barrier()

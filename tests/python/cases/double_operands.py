@@ -22,8 +22,8 @@ EDGES = [
 
 
 def near(spec: oracle.Spec, generator: random.Random) -> float:
-    """Returns a random number near a value of the format. It is a value, a midpoint of two values,
-    another point between them, or a binary64 neighbor of such a point."""
+    """Returns a random number near a value of the format. The number is a value, a midpoint of two
+    values, another point between them, or a binary64 neighbor of such a point."""
     code = generator.choice([0, 1, 2, spec.max_code, spec.max_code + 1, 1 << spec.man])
     code = generator.choice([code, generator.randrange(spec.max_code + 2)])
     low, high = spec.magnitude(code), spec.magnitude(code + 1)

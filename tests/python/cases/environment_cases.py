@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that test_environment.py runs. It prints, as JSON, the bits of every operation's
-results.
+"""A program that test_environment.py runs. The program prints, as JSON, the bits of every
+operation's results.
 
-The program runs with and without the CPU flags that flush subnormals to zero. It makes inputs and
-reads results as integers, which the flags do not affect.
+The program runs with and without the CPU flags that flush subnormals to zero. The program makes
+inputs and reads results as integers, which the flags do not affect.
 """
 
 from __future__ import annotations

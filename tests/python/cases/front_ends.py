@@ -24,10 +24,11 @@ from by_keywords import with_cast
 
 Array = npt.NDArray[Any]
 
-# Errors that differ in compiled programs: the message of an eager call, and the text of the
-# compiled call's error. The text is dynamo's own, or the library's if only the library sees the
-# values. None: the compiled call raises no error. A compiled program copies its arguments, so it
-# cannot see that two arguments overlap. It cuts 64-bit integers to 32 bits before they are checked.
+# Errors that differ in compiled programs. Each entry has the message of an eager call and the text
+# of the compiled call's error. The text is dynamo's own, or the library's if only the library sees
+# the values. None means that the compiled call raises no error. A compiled program copies its
+# arguments, so it cannot see that two arguments overlap. It cuts 64-bit integers to 32 bits before
+# they are checked.
 DIFFERS: dict[str, str | None] = {
     r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)": "Attempting to broadcast a dim",
     r"random must be 0…2\^24 - 1, got -1…-1": r"integers must be below 2\^random_bits = 16777216",

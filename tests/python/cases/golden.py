@@ -67,8 +67,9 @@ def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[n
 
 
 def points(f: cpd.Format, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Returns binary32 inputs for a cast to format `f`. They are midpoints between values with
-    their neighbors, also beyond the format's range, then special values and random patterns."""
+    """Returns binary32 inputs for a cast to format `f`. The first inputs are midpoints between
+    values with the midpoints' neighbors, also beyond the format's range, then special values and
+    random patterns."""
     top = min(127, math.frexp(f.max)[1] + 1)
     low = max(-126, math.frexp(f.min_subnormal or 1.0)[1] - 3)
     step = 23 - f.man
@@ -116,8 +117,8 @@ def numpy(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def tensor(x: npt.NDArray[Any]) -> Any:
-    """Returns a torch tensor with the bits of `x`. It has the strides of `x` too, where torch
-    supports them."""
+    """Returns a torch tensor with the bits of `x`. The tensor has the strides of `x` too, where
+    torch supports them."""
     import torch
 
     if any(stride < 0 for stride in x.strides):

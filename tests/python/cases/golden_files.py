@@ -66,8 +66,8 @@ def recipe_file(name: str, kind: str) -> str:
 
 
 def recipe(text: str) -> cpd.Recipe:
-    """Returns the recipe of a text of version 0.7. A text with semicolons is no longer supported:
-    its error names a new text, from which the recipe is made."""
+    """Returns the recipe that a text of version 0.7 describes. A text with semicolons is no longer
+    supported. Its error suggests a new text, and the recipe is made from the new text."""
     if ";" not in text:
         return cpd.Recipe(text)
     try:
@@ -90,7 +90,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "codec": cpd.Codec,
     "all-reduce": cpd.Reduce,
 }
-"""For each kind of text, the function that reads it."""
+"""For each kind of text, such as a format or a recipe, the function that parses the text."""
 TEXTS: dict[str, tuple[str, ...]] = {
     "format": (
         *("e4m3", "e4m3fn", "e5m2fnuz", "(4, 3)", "half", "bfloat16", "FLOAT8_E4M3FN", "tf32"),
@@ -255,8 +255,8 @@ def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
 
 
 def plain(name: str, value: Any) -> Any:
-    """Describes an object by texts and numbers. These stay comparable if the object's class changes
-    in a later version."""
+    """Describes an object by texts and numbers. The texts and numbers stay comparable if the
+    object's class changes in a later version."""
     if name.startswith("encoded"):
         values = recorded(cpd.decode(value))
         return {"format": str(value.format), "values": values, "axis": value.axis}

@@ -32,8 +32,8 @@ Results = Iterator[Any]
 
 
 def stored(make: Make, seed: int) -> list[Any]:
-    """Returns values of each storage type other than float32: float64, float16 and bfloat16. They
-    are random patterns and, for float64, neighbors of binary32 numbers too."""
+    """Returns values of each storage type other than float32: float64, float16 and bfloat16. The
+    values are random patterns and, for float64, neighbors of binary32 numbers too."""
     wide = doubles(floats((60,), seed), seed + 1)
     return [make(wide), *(make(halves(120, seed, kind)) for kind in (np.float16, bfloat16()))]
 

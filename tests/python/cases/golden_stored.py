@@ -38,8 +38,8 @@ def state() -> dict[str, Any]:
 
 
 def layers() -> dict[str, Any]:
-    """Returns, as the present version constructs them, the layers and the hook state that version
-    0.7 stored in the file MODULES."""
+    """Returns the layers and the hook state that version 0.7 stored in the file MODULES. The
+    present version constructs them here."""
     import torch
 
     linear = torch.nn.Linear(4, 3)

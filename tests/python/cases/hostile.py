@@ -271,7 +271,8 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
-"""Valid arguments of particular functions, which replace the general ones of RIGHT."""
+"""Valid arguments of particular functions. These arguments replace the default arguments that RIGHT
+lists by parameter name."""
 
 NORM = cpd.Recipe("native", norm="bf16")
 
@@ -397,8 +398,8 @@ def setter(whole: str, name: str) -> Callable[[], Callable[..., Any]]:
 
 
 def right(target: Target, parameter: inspect.Parameter) -> Any:
-    """Returns a valid argument for a parameter: the one for this function, else the parameter's
-    default, else the one for the parameter's name."""
+    """Returns a valid argument for a parameter: the argument stored for this function, else the
+    parameter's default, else the argument stored for the parameter's name."""
     given = SPECIFIC.get(target.name, {})
     if parameter.name in given:
         return given[parameter.name]()
@@ -409,8 +410,8 @@ def right(target: Target, parameter: inspect.Parameter) -> Any:
 
 EXEMPT = {
     ("cpd.random_integers", "shape"): {"2**31"},  # valid, but takes too long
-    # For the caller's own function, torch.nn.Linear is a valid argument, because a class is
-    # callable.
+    # If a parameter takes a function that the caller writes, torch.nn.Linear is a valid argument,
+    # because a class is callable.
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
     ("cpd.study.capture", "inputs"): set(WRONG),  # inputs of the caller's own model
@@ -476,7 +477,8 @@ MACHINE = re.compile(
 
 
 def complaint(error: BaseException) -> str:
-    """Returns the defect of an error that a wrong argument raised, or '' for a good error."""
+    """Returns a description of the defect in an error that a wrong argument raised. Returns '' for
+    a good error."""
     kind = type(error)
     text = str(error)
     if isinstance(error, UnicodeError):

@@ -35,8 +35,8 @@ SIDE = 6000  # rows of square matrices with products that take minutes
 
 
 class Interrupts:
-    """Sends SIGINT to this process `delay` seconds after `begin`. `took` returns the seconds since
-    the signal."""
+    """Sends SIGINT to this process `delay` seconds after `begin`. The method `took` returns the
+    seconds since the signal."""
 
     def __init__(self, delay: float = DELAY) -> None:
         self._sent = 0.0
@@ -58,8 +58,8 @@ class Interrupts:
 
 
 def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, Any]:
-    """Runs a call that Ctrl-C interrupts after `delay` seconds. Returns the error that the call
-    raised, its text and the time."""
+    """Runs a call that Ctrl-C interrupts after `delay` seconds. Returns the type and the text of
+    the error that the call raised, and the seconds until the error."""
     interrupts = Interrupts(delay)
     interrupts.begin()
     try:
@@ -307,8 +307,8 @@ def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. The
-    ranks behave as in `rank`."""
+    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. As in
+    the function `rank`, a second rank waits too, and the third comes late."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

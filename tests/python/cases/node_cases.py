@@ -148,7 +148,7 @@ def by_nodes(
     keep: Any = None,
     **options: Any,
 ) -> Trained:
-    """Trains like the function above, with one model and `cpd.VirtualNodes`."""
+    """Trains like `by_hand`, but with one model and `cpd.VirtualNodes`."""
     model = classifier()
     optimizer = optimizer_of(model)
     nodes = cpd.VirtualNodes(model, world, spec, keep, generators=range(world), **options)

@@ -54,8 +54,8 @@ STREAM = 3 << 36
 
 
 def by_hand(recipe, name, x, axis, layer=0):
-    """Casts an operand as `recipe` demands, by `cpd.cast` with the random stream of the documented
-    table. Returns the cast values and the factor that was multiplied in."""
+    """Casts an operand as `recipe` demands, by `cpd.cast` with the random stream that cpd.Recipe
+    documents. Returns the cast values and the factor by which the operand was multiplied."""
     spec = recipe._operand(name)
     if spec is None:
         return x, 1

@@ -80,8 +80,8 @@ def paper_text(paper: str) -> str:
 
 
 def found_at(paper: str, near: str, value: str) -> list[int]:
-    """Returns the positions at which `value` follows the words `near`. There is no digit between
-    the words and the value, and no further digit touches the value."""
+    """Returns the positions at which `value` follows the words `near`. A position is left out if a
+    digit stands between the words and the value, or directly before or after the value."""
     words = re.escape(plain(near)) + r"[^0-9]{0,40}?" if near else ""
     start = r"(?<![\d.])" if value[:1].isdigit() else ""
     end = r"(?!\.?\d)" if value[-1:].isdigit() else ""

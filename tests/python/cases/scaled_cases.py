@@ -288,7 +288,8 @@ def facts(case: Case, results: list[Result]) -> Facts:
 
 
 def _anywhere(hit: Array, block: Array) -> Array:
-    """Returns an array that is True for every element in whose block `hit` has a True."""
+    """Returns an array that is True for an element if `hit` is True for any element of the same
+    block."""
     return (np.bincount(block.reshape(-1), hit.reshape(-1)) > 0)[block]
 
 
@@ -562,8 +563,8 @@ def classes(element: Format, codes: Array) -> Array:
 
 
 def decode_scales(case: Case, what: str, theirs: Array) -> Array:
-    """Converts the original's scales to CPD's form: decode scales, one per block. For NVFP4's
-    `amax`, returns the outer scale of the tensor."""
+    """Converts the scales of the original implementation to CPD's form: decode scales, one per
+    block. For NVFP4's `amax`, returns the outer scale of the tensor."""
     with np.errstate(all="ignore"):
         if what == "amax":
             top = np.float32(case.spec.element.max * case.spec.largest_scale)

@@ -38,7 +38,7 @@ def codes_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
-    """Encodes `x`, and returns the scales. The format has one level of scales."""
+    """Encodes `x` in a format with one level of scales, and returns the scales."""
     return by_keywords(cpd.encode, x, q, **how)[1]
 
 
@@ -280,7 +280,8 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """Yields formats with one level of scales, in the arithmetic of other implementations."""
+    """Yields formats with one level of scales that follow the arithmetic of other implementations,
+    such as microxcaling."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}
         for arithmetic, rule in itertools.product(("te", "torchao"), ("max", "max_pow2")):

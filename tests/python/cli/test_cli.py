@@ -176,7 +176,8 @@ def test_no_escape_codes_in_pipes(arguments):
         assert started(arguments, TERM="xterm-256color", COLORTERM="truecolor") == plain
         assert started(arguments, NO_COLOR="1", FORCE_COLOR="1") == plain
         forced = started(arguments, FORCE_COLOR="1")
-        # The output has styles, because FORCE_COLOR demands them. It never moves the cursor.
+        # The output has styles, because FORCE_COLOR demands them. The output never moves the
+        # cursor.
         assert re.sub(ESCAPE + r"\[[0-9;]*m", "", forced) == plain
 
 

@@ -210,8 +210,8 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
 
 
 def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
-    """An array in one file is one tensor: top_k 0.25 sends one of its four values. An archive with
-    an array for each rank has two tensors: top_k sends one of the two values of each."""
+    """A file with a single array is one tensor: top_k 0.25 sends one of its four values. An archive
+    with an array for each rank has two tensors: top_k sends one of the two values of each."""
     ranks = np.float32([[4, 3], [2, 1]])
     np.save(tmp_path / "rows.npy", ranks)
     np.savez(tmp_path / "ranks.npz", **{f"rank{r}/w": row for r, row in enumerate(ranks)})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that `cpd show` of matrix units and formats, and `cpd show --compare`, print the package's
-own facts."""
+"""Tests that the properties of matrix units and formats that `cpd show` and `cpd show --compare`
+print equal the properties that the package itself computes."""
 
 from __future__ import annotations
 
@@ -229,8 +229,9 @@ def test_scaled_formats_as_json(capsys, name):
 
 @pytest.mark.parametrize("name", [*SCALED, "e2m1 8 scale=e2m1", "int4 8 scale=e4m3", "e5m2 4"])
 def test_least_and_largest_of_scaled_formats(name):
-    """`cpd show` prints the least and largest values of a scaled format. They equal values decoded
-    from codes: the least and the largest element, with the least and the largest scale."""
+    """`cpd show` prints the least and largest values of a scaled format. The printed values equal
+    values decoded from codes: the least and the largest element, with the least and the largest
+    scale."""
     q = cpd.Scaled(name)
 
     def levels(values):

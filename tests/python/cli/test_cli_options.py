@@ -20,7 +20,7 @@ from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
-"""Options that are named after letters of a formula."""
+"""Options that are named after the letters of a formula."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

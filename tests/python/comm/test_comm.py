@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `cpd.comm` over ranks that are threads: bits, arguments, reports and errors.
-test_comm_ranks.py tests ranks that are processes."""
+"""Tests `cpd.comm` over ranks that are threads: the bits of results, the checks of arguments,
+reports and errors. test_comm_ranks.py tests ranks that are processes."""
 
 from __future__ import annotations
 

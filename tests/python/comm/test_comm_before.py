@@ -89,7 +89,7 @@ except cpd.comm.RankLost as error:
 @pytest.mark.timeout(180)
 def test_the_rank_that_keeps_the_store(tmp_path: Path) -> None:
     """If the rank whose process has torch's store is lost, survivors cannot exchange the list of
-    lost ranks. Their error names this rank alone."""
+    lost ranks. The survivors' error names this rank alone."""
     skip_without("gloo")
     address, timeout = f"tcp://127.0.0.1:{lost_before.free_port()}", scaled(lost_before.TIMEOUT)
     program = tmp_path / "rank.py"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of sums over ranks: limits that are off by one, and arguments that might be
-forgotten."""
+"""Tests edge cases of sums over ranks: limits that code may miss by one, and arguments that code
+may ignore."""
 
 from __future__ import annotations
 

@@ -220,8 +220,9 @@ class Filled(Sequence[Any]):
 
 
 def test_virtual_ranks_in_one_tensor() -> None:
-    """simulate_all_reduce uses the layers of a function or a lazy sequence before it requests the
-    layers of the next rank. Lists, which it reads sixteen ranks at a time, give the same sums."""
+    """simulate_all_reduce accepts a function for each rank, or a lazy sequence. simulate_all_reduce
+    uses a rank's layers before it requests the layers of the next rank. Lists, which it reads
+    sixteen ranks at a time, give the same sums."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
     for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
@@ -248,8 +249,8 @@ CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 
 @pytest.mark.parametrize("text", CODECS)
 def test_codecs(text: str) -> None:
-    """Codecs give the CPU's values over virtual and real ranks. The test covers columns along
-    another axis, and states."""
+    """Codecs give the CPU's values over virtual and real ranks. The codecs include codecs of
+    columns along another axis, and codecs with states."""
     spec = cpd.Reduce(text)
     layers = [[torch.randn(6, 8), torch.randn(5)] for _ in range(3)]
     states = [cpd.compress.States(), cpd.compress.States()]

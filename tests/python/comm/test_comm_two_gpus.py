@@ -67,7 +67,8 @@ CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "
 
 @pytest.mark.parametrize("text", CODECS)
 def test_states_of_codecs_change_gpus(text: str) -> None:
-    """Tests virtual ranks, and real ranks with a GPU each, which then exchange GPUs."""
+    """Tests virtual ranks whose layers move from one GPU to the other between calls. Tests also
+    real ranks with a GPU each, which then exchange their GPUs."""
     spec = cpd.Reduce(text)
     layers = [[normal(6, 8, seed=rank), normal(5, seed=7 + rank)] for rank in range(2)]
     turns = [FIRST, SECOND, FIRST]
@@ -154,7 +155,7 @@ def test_layers_on_both_are_refused() -> None:
 @pytest.mark.parametrize("wire", [None, "one_bit bucket=8"])
 def test_virtual_nodes(wire: str | None, places: tuple[str, str]) -> None:
     """`VirtualNodes` gives the CPU's weights for a model on the second GPU. A model with layers on
-    both GPUs also does, and its gradients are summed on the CPU."""
+    both GPUs also gets the CPU's weights, and its gradients are summed on the CPU."""
     spec = cpd.Reduce("e4m3", aps=True) if wire is None else cpd.Reduce(wire)
     weights = []
     for first, second in (("cpu", "cpu"), places):

@@ -16,7 +16,8 @@ from oracle import MODES, Options
 from rationals import Fraction
 from reduce_cases import gradients
 
-# Many sums here have more terms than their format can count, which would give a warning.
+# Many sums here have more terms than their format can count: further terms no longer change the
+# sum. This would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-# Many sums here have more terms than their format can count, which would give a warning.
+# Many sums here have more terms than their format can count: further terms no longer change the
+# sum. This would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import pytest
 import cpd
 from reduce_cases import gradients
 
-# Many sums here have more terms than their format can count, which would give a warning.
+# Many sums here have more terms than their format can count: further terms no longer change the
+# sum. This would give a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 QSGD = "qsgd bits=4 bucket=512"

@@ -122,8 +122,8 @@ def test_a_communicator_gives_the_same(in_place):
 
 
 def test_out_must_be_as_many_as_the_names():
-    """`out` must have as many tensors as there are names. The number is checked even if no layer of
-    a spec lies beyond the end of `out`."""
+    """`out` must have one tensor for each name. The number of tensors is checked for every spec of
+    a schedule, even if all layers of the spec have a tensor in `out`."""
     layers = contributions(1)[0]
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     blank = [np.full_like(layer, 7) for layer in layers]

@@ -43,7 +43,7 @@ def parameters(function):
 
 # ---- wrong results of others ---------------------------------------------------------------------
 
-# Rows: (exp, man), bits of input and correct result. Comments: QPyTorch's or CPD 2020's result.
+# Each row has (exp, man), input and right result; comments show QPyTorch's or CPD 2020's result.
 WRONG = (
     ((4, 3), "43780000", "7F800000"),  # 248: CPD 256, as overflow was tested before rounding
     ((4, 3), "3A800001", "3B000000"),  # CPD 0: sticky bits dropped
@@ -144,7 +144,7 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Rounds to multiples of 2^(E - wl + 2), exactly; E: exponent of the largest magnitude."""
+    """Rounds to multiples of 2^(E - wl + 2) exactly; E is the largest magnitude's exponent."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:

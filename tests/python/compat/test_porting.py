@@ -69,7 +69,7 @@ def test_rowwise_bit_for_bit(dtype):
 
 def test_tensorwise():
     """With tensorwise scaling, CPD and torchao have the same codes. CPD multiplies the operands by
-    the scales, torchao multiplies the sums. So results agree to a tolerance only."""
+    the scales, torchao multiplies the sums. The results therefore agree to a tolerance only."""
     how = cpd.Recipe(f"e4m3fn {TENSORWISE}", gradient=f"e5m2 {TENSORWISE}")
     theirs = _float8("tensorwise", torch.float32)
     for got, wanted in zip(_ours(how, torch.float32), theirs, strict=True):

@@ -123,9 +123,9 @@ def floats(bits) -> np.ndarray:
 
 
 class ByRule:
-    """An all-reduce with APS over sparsified layers. Each rank adds its residual and sends the
-    largest values. The shift follows from these values, which are cast times 2^shift. The residual
-    holds the rest, in the values' own units."""
+    """Computes an all-reduce with APS over sparsified layers by the definition. Each rank adds its
+    residual and sends the largest values. The shift follows from these values, which are multiplied
+    by 2^shift and cast. The residual holds the rest, without the factor 2^shift."""
 
     def __init__(self, fraction, spec, world, n):
         self.fraction, self.spec = fraction, spec

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares values in uniform bins with rational arithmetic (compress_oracle_entropy): packages byte
-by byte, values, and the rule that chooses a layer's number of bits. A trained network takes about
-the bits per parameter that the paper reports."""
+"""Compares values in uniform bins with rational arithmetic (compress_oracle_entropy): the bytes of
+packages, the values, and the rule that chooses a layer's number of bits. A trained network takes
+about the bits per parameter that the paper reports."""
 
 from __future__ import annotations
 

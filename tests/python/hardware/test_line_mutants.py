@@ -58,7 +58,7 @@ MODULES = {
     "fma8": ("fp8_fma_wide", Ports(flags=False)),
     "mul16": ("fp16_mul_pipe", PIPE),
 }
-"""Modules whose ports are the fields of the vectors. The other modules have the ports of their
+"""Modules that have a port for each field of the vectors. The other modules have the ports of their
 operation."""
 EQUAL = {name for name, mutant in MUTANTS.items() if "equal" in mutant}
 """Code changes that are not bugs, because they change no result."""
@@ -129,8 +129,8 @@ def test_the_modules_pass_the_default_lines(bench: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", slow_but(MUTANTS, QUICK))
 def test_the_default_lines_find_a_bug(bench: Any, tmp_path: Path, name: str) -> None:
-    """The default test vectors find every bug. They report no failure for a code change that does
-    not affect results."""
+    """The default test vectors find every bug. The vectors report no failure for a code change that
+    does not affect results."""
     sources = mutated(name, tmp_path)
     failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources, stop=1)
     assert count > 10_000

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `cpd.hardware.probe`. It finds the rule of a hidden function, for all presets and for
-random rules, and reports sums that follow no rule. Commands that fail raise an error with the
+"""Tests `cpd.hardware.probe`. The probe finds the rule of a hidden function, for all presets and
+for random rules, and reports sums that follow no rule. Commands that fail raise an error with the
 reason."""
 
 from __future__ import annotations
@@ -379,8 +379,8 @@ except BrokenPipeError:
 
 
 def test_a_command_that_reads_nothing_ends_no_process() -> None:
-    """A command that does not read its input raises an error. It must not end the process by
-    SIGPIPE, whose default handler is set here."""
+    """A command that does not read its input raises an error. The command must not end the process
+    by SIGPIPE, whose default handler is set here."""
     done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "told\n")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the examples that simulate a module: from an accumulator to a simulation, cocotb, and
-DPI-C."""
+"""Runs the examples that simulate a module: one that leads from an accumulator to a simulation, one
+with cocotb, and one with DPI-C."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """A case cannot happen exactly if no line of an exhaustive file has it. `cannot_happen` gives
-    the same answer if all counts are zero."""
+    """A case cannot happen if no line of a file with all inputs has the case, and only then.
+    `cannot_happen` gives the same answer if all counts are zero."""
     every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests vectors of sums and matrix units: other arithmetic computes the result from the inner
-signals."""
+"""Tests vectors of sums and matrix units. Arithmetic in Python computes the result again from the
+operands and the inner signals."""
 
 from __future__ import annotations
 

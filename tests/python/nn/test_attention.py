@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests attention. With torch's own sums ("native"), it gives torch's results. With sums in a
-narrow format, it gives the bits of the same computation written by hand."""
+"""Tests attention. With torch's own sums ("native"), attention gives torch's results. With sums in
+a narrow format, attention gives the bits of the same computation written by hand."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def tensors(*shape, length=6, keys=7):
 
 
 def with_gradients(f, leaves):
-    """Returns the results of `f` without None, and the gradients of a weighted sum of all results
-    for each leaf."""
+    """Calls `f`. Returns its results except None, and for each leaf the gradient of a weighted sum
+    of all results."""
     made = f()
     results = [y for y in (made if isinstance(made, tuple) else (made,)) if y is not None]
     total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests cpd.autocast: within it, torch's functions compute as CPD's functional forms do. Converted
-layers keep their own recipe."""
+"""Tests cpd.autocast. Within cpd.autocast, torch's functions give the results of CPD's functional
+forms. Converted layers keep their own recipe."""
 
 from __future__ import annotations
 

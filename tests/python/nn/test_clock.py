@@ -115,8 +115,8 @@ def with_validation_with_gradients(model, n):
 
 
 def parts_before_the_call(model, n):
-    """Computes an auxiliary loss by part of the model before it calls the model. Both belong to one
-    step."""
+    """Computes an auxiliary loss by part of the model before it calls the model. The auxiliary loss
+    and the call belong to one step."""
     auxiliary = model.features(x_of(n)).square().mean()
     (auxiliary + model(x_of(n)).square().mean()).backward()
 
@@ -153,7 +153,8 @@ def frozen_trunk(model, n):
 
 
 def within_a_call(model, n):
-    """Calls a model whose forward trains its own parts."""
+    """Calls a model whose forward method itself runs a forward and a backward pass before it
+    returns a loss."""
     forward = model.forward
     try:
         model.forward = lambda x: by_method_of(model, forward, x)
@@ -203,7 +204,8 @@ def test_the_steps_of_three_rounds(train, recipe):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
 def test_recomputation_begins_no_step(part, reentrant, recipe):
-    """A model with activation checkpoints has the bits and the step count of a model without."""
+    """A model with activation checkpoints has the bits and the step count of the same model without
+    checkpoints."""
     plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):
@@ -222,8 +224,8 @@ def test_recomputation_begins_no_step(part, reentrant, recipe):
 
 def test_recomputation_of_all_layers_under_reentrant_checkpoints():
     """A reentrant checkpoint runs every layer without gradients in the forward pass. Layers run
-    with gradients only when the backward pass recomputes them. Each round still counts as one
-    step."""
+    with gradients only when the backward pass recomputes them. A forward pass and its backward pass
+    still count as one step."""
     model = net()
     for n in range(ROUNDS):
         x = x_of(n).requires_grad_()

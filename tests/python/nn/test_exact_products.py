@@ -346,8 +346,8 @@ def placed(shape, size):
     "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
 )
 def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
-    """Operands that are cast from float32 become bfloat16. They stay float32 if a value is below
-    2^-133, which bfloat16 cannot hold."""
+    """Operands that are cast from float32 become bfloat16. The operands stay float32 if a value is
+    below 2^-133, which bfloat16 cannot hold."""
     numbers = (None, None)
     options = {}
     if "stochastic" in text:
@@ -379,7 +379,7 @@ def test_float16_results_of_scales_that_are_rounded_up():
 def test_bfloat16_keeps_what_powers_of_two_scale():
     """A cast of bfloat16 by power-of-two scales is exact in bfloat16, because elements have at most
     eight significant bits. The test takes every positive bfloat16 number, each in a block with a
-    larger or smaller one."""
+    larger or smaller number."""
     codes = torch.arange(1, 0x7F80, dtype=torch.int32)
     x = torch.stack([codes, codes.roll(-300)], -1).to(torch.int16).view(torch.bfloat16)
     for text in ("mxfp8", "mxfp8-e5m2", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp6-e2m3"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests derivatives of products and layers beyond a plain backward pass: forward mode, torch.func,
 torch.vmap. With fp32 sums, the results equal torch's own to a tolerance. With narrow and stochastic
-sums, they have the bits of samples computed one by one."""
+sums, the results have the bits of samples computed one by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the measures of what a cast loses of a tensor, by their definitions in NumPy."""
+"""Tests the counts and errors that describe the loss by a cast, against their definitions in
+NumPy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of layers and recipes: treating only one of two operands, and changing state
-that a call must not touch."""
+"""Tests edge cases of layers and recipes: a recipe must treat both operands of a product, and a
+call must not change state that does not belong to it."""
 
 from __future__ import annotations
 

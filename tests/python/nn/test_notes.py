@@ -17,7 +17,7 @@ HYBRID = cpd.Recipe("e4m3fn", gradient="e5m2")
 )
 def test_units_that_lack_the_operands(recipe, sums):
     """The report's notes name each product that will raise an error because the matrix unit does
-    not accept its operands. They name no other product."""
+    not accept its operands. The notes name no other product."""
     torch.manual_seed(0)
     layer = nn.Linear(64, 64)
     report = cpd.convert(layer, cpd.Recipe(recipe, sums=sums), coverage=False)
@@ -59,7 +59,7 @@ def test_any_format_may_stand_beside_a_unit(cast):
 @pytest.mark.parametrize("layer", [nn.Conv1d(4, 4, 1), nn.ConvTranspose2d(4, 4, 1)], ids=str)
 @pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "mxfp8"])
 def test_convolutions_of_units_that_scale_sums(layer, recipe):
-    """`convert` refuses a layer that a call would refuse. Its error names the rule that leaves the
+    """`convert` refuses a layer that a call would refuse. The error names the rule that leaves the
     layer to torch."""
     model = nn.Sequential(nn.Linear(4, 4), layer)
     given = cpd.Recipe(recipe, sums=BY_PRODUCT)

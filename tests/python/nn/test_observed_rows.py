@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the printed table of what formats lose in a model's layers."""
+"""Tests the printed table of the errors that formats cause in a model's layers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests observers: their counts by NumPy's definitions, and which tensors they see. A model must
-compute the same with an observer, and be unchanged after its removal."""
+"""Tests observers: the counts that they record, by NumPy's definitions, and the tensors that they
+measure. A model must compute the same with an observer, and be unchanged after the observer is
+removed."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_nothing_to_lose(x):
 
 
 def seen(model, run, role, layer, **options):
-    """Returns the observer's rows of one tensor of a layer."""
+    """Returns the rows that the observer has recorded for one tensor of a layer."""
     with cpd.observe(model, **options) as watch:
         run(model)
     return [row for row in watch if (row.role, row.layer) == (role, layer)]
@@ -526,8 +527,8 @@ def test_a_converted_models_coverage_comes_first():
 
 
 def test_a_rule_exempts_a_layer():
-    """With `what_if`, the rows of a layer that a rule leaves to torch name the rule, and state no
-    loss."""
+    """`what_if` names recipes to try. If a rule of such a recipe leaves a layer to torch, the
+    layer's rows name the rule and state no loss."""
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     rules = cpd.Recipe("native", activation="e4m3fn", rules=[("last 1", None)])
     watch = cpd.observe(model, every=1, what_if={"ruled": rules})

@@ -122,7 +122,7 @@ def test_compiled_bits_are_those_of_eager(name):
 def test_gradients_of_gradients_go_through_torchs_own_kernels():
     """Second gradients pass through torch's own kernels. Let y = qx qwᵀ. The gradient of x is 2 y
     qv, where qv is the weight cast along its outputs. The sum of that gradient depends on w through
-    y and through qv, so its derivative has two terms."""
+    y and through qv, so the derivative of the sum with respect to w has two terms."""
     x, w = values(6, 32).requires_grad_(), values(8, 32, seed=1).requires_grad_()
     recipe = cpd.Recipe("native", activation="mxfp8", weight="mxfp8")
     y = functional.linear(x, w, recipe=recipe)

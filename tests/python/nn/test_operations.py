@@ -87,8 +87,8 @@ def test_a_convolution_of_0_7_has_its_dimensions():
 
 
 def test_a_new_row_is_one_function(monkeypatch):
-    """A single function adds an emulated form of an operation. The test adds one for cdist, whose
-    row in the table has none."""
+    """A single function adds an emulated form of an operation to the table. The test adds an
+    emulated form of cdist, whose row in the table has no emulated form."""
 
     def cdist(a, b, *, recipe, **how):
         return cpd.functional.matmul(a, b.mT, recipe=recipe, **how)

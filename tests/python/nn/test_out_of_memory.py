@@ -2,8 +2,8 @@
 """Tests a GPU without memory. For each kind of operator and layer, each request for memory, of
 torch or of CPD itself, is refused once.
 
-The call must raise torch's error. It must not leak memory or free memory twice, and the next call
-must give the same bits. The tests run on the CPU emulation of CUDA, whose allocator can refuse
+The call must raise torch's error. The call must not leak memory or free memory twice, and the next
+call must give the same bits. The tests run on the CPU emulation of CUDA, whose allocator can refuse
 requests.
 """
 

@@ -199,8 +199,8 @@ def at_once(monkeypatch):
 
 
 def wide_layer(kind, **options):
-    """Returns a layer with 24 inputs and 35 hidden values. Its rows are longer than a SIMD vector
-    but not a multiple of a vector's length."""
+    """Returns a layer with 24 inputs and 35 hidden values. The rows of its weights are longer than
+    a SIMD vector but not a multiple of a vector's length."""
     torch.manual_seed(1)
     cls = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(kind, torch.nn.RNN)
     named = {"nonlinearity": kind[4:]} if cls is torch.nn.RNN else {}
@@ -208,7 +208,8 @@ def wide_layer(kind, **options):
 
 
 def used(results, which):
-    """Returns all results, or only the one with this index: the output or a last state."""
+    """Returns all results if `which` is "all", else only the result with this index: the output or
+    a last state."""
     return results if which == "all" else (results[which],)
 
 

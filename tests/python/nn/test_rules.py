@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests recipes by name wherever a recipe is accepted, the forms of rules, and notes about texts
-with two possible meanings."""
+"""Tests recipes that are given by name to all functions that accept a recipe, the forms of rules,
+and notes about texts with two possible meanings."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ class Multiply(torch.autograd.Function):
 
 
 class Mul(Multiply):
-    """The same product as Multiply. Its autograd node is called MulBackward, similar to the node of
-    torch's multiplication."""
+    """The same product as `Multiply`. Its autograd node is called MulBackward, similar to the node
+    of torch's multiplication."""
 
 
 class Emulated(Multiply):
-    """The same product as Multiply, with cpd.autocast in its own backward pass, which runs outside
-    the module's forward."""
+    """The same product as `Multiply`, with cpd.autocast in its own backward pass. The backward pass
+    runs outside the module's forward."""
 
     @staticmethod
     def backward(ctx, gradient):

@@ -262,8 +262,8 @@ def test_a_form_has_its_keys_and_no_others(text):
 
 
 def test_units_and_integers_by_their_keys():
-    """Matrix units and integer accumulators can be constructed from keywords. They equal the
-    accumulators of texts; the test spells out the fields."""
+    """Matrix units and integer accumulators can be constructed from keywords. Such accumulators
+    equal the accumulators of texts; the test spells out the fields."""
     unit = cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23, min_exponent=-133)
     assert unit == cpd.Accumulator("v100")
     assert cpd.Accumulator("bf16", a="fp16", b="fp16", promote=16).format.name == "bf16"

@@ -208,8 +208,9 @@ refused."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """Returns the options that `parse` accepts after the text `head`, although none of their values
-    changes a result. An option that is refused by an error without its name is returned too."""
+    """Returns the options that `parse` accepts after the text `head` although no value of the
+    option changes a result. Returns also each option that is refused by an error that does not name
+    the option."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -281,9 +282,9 @@ SUM_OPTIONS: Options = {
 
 
 def probe_sums(head: str) -> Outcome:
-    """Returns a function from an accumulator's text to its products of probe operands. The operands
-    have scales if that text, or the text `head`, declares scales. If a matrix unit refuses the
-    operands, the error is the result."""
+    """Returns a function that takes an accumulator's text and returns products of probe operands.
+    The operands have scales if that text, or the text `head`, declares scales. If a matrix unit
+    refuses the operands, the function returns the error."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None

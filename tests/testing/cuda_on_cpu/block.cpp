@@ -270,8 +270,8 @@ class Block {
     switch_to(*running_, t_host);
   }
 
-  /// The body of a fiber. It runs the block's threads one after the other, as long as none of them
-  /// waits. A thread that has waited ends on this fiber, which then begins further threads.
+  /// The body of a fiber. The fiber runs the block's threads one after the other, as long as none
+  /// of them waits. A thread that has waited ends on this fiber, which then begins further threads.
   static void RunThreads() {
     begin_fiber();
     for (;;) {

@@ -52,8 +52,8 @@ void run_block(const void* kernel, ThreadOrder order, const std::function<void()
 /// Returns the kernel whose block this host thread runs; null if it runs none.
 const void* running_kernel();
 
-/// Returns the name of the kernel at an address. It is read with binutils, because many kernels are
-/// in unnamed namespaces, for which dladdr gives no name.
+/// Returns the name of the kernel at an address. The name is read with binutils, because many
+/// kernels are in unnamed namespaces, for which dladdr gives no name.
 std::string name_of(const void* kernel);
 
 /// Ends the process, because a kernel or its caller did something that is undefined on a GPU.

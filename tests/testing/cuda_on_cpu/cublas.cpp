@@ -10,8 +10,8 @@
 
 namespace {
 
-/// A cuBLAS context. It works only on the device that was current when it was created, and only
-/// with streams of that device.
+/// A cuBLAS context. The context works only on the device that was current when the context was
+/// created, and only with streams of that device.
 struct Context {
   int device = 0;
   cudaStream_t stream = nullptr;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Emulates the memory of the devices. Each device has a range of addresses that is accessible only
-// while that device works. The host and the other device cannot access it, since there is no peer
-// access. New memory is filled with 0xA5. Guard bytes follow each allocation and are checked when
-// it is freed. AddressSanitizer also detects reads around an allocation.
+// while that device works. The host and the other device cannot access the range, since there is no
+// peer access. New memory is filled with 0xA5. Guard bytes follow each allocation and are checked
+// when it is freed. AddressSanitizer also detects reads around an allocation.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class Memory {
   /// Returns the device whose range contains an address; -1 if no range does.
   static int DeviceOf(const void* memory);
 
-  /// Returns new memory; null if none is left. `pooled`: the memory comes from a pool, and no other
-  /// device may copy it.
+  /// Returns new memory; null if none is left. If `pooled` is true, the memory comes from a pool,
+  /// and no other device may copy it.
   void* Allocate(std::size_t bytes, bool pooled = false);
   void Free(void* memory);
   [[nodiscard]] bool IsPooled(const void* memory);

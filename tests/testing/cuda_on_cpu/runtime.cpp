@@ -204,7 +204,8 @@ int trims(int device) { return g_trims[static_cast<std::size_t>(device)]; }
 bool g_capturing = false;
 void set_capturing(bool capturing) { g_capturing = capturing; }
 
-/// Counts a wait of the host. During a capture a wait is an error.
+/// Counts that the host waits for the device. During the capture of a graph such a wait is an
+/// error.
 cudaError_t begin_wait() {
   ++g_waits;
   return g_capturing ? failed(cudaErrorStreamCaptureUnsupported) : cudaSuccess;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the __shared__ variables of a kernel. In the emulation they are thread-local variables of
-// the kernel's function, but not of functions that it calls. Their addresses are read from the
-// symbols of the program or library.
+// Finds the __shared__ variables of a kernel. In the emulation, these variables are thread-local
+// variables of the kernel's function, but not of functions that the kernel calls. The addresses of
+// the variables are read from the symbols of the program or library.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,11 @@ class SharedMemory {
   /// call is stored.
   static SharedMemory& Of(const void* kernel);
 
-  /// Fills the calling thread's variables with 0xA5, and stores a copy of the 256 bytes on either
-  /// side of them.
+  /// Fills the calling thread's variables with 0xA5, and stores a copy of the 256 bytes before and
+  /// after them.
   void Begin();
-  /// Ends the process if a byte on either side differs from the copy that Begin stored.
+  /// Ends the process if a byte before or after the variables differs from the copy that Begin
+  /// stored.
   void CheckAround() const;
 
  private:

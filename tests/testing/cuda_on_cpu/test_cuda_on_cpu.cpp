@@ -35,8 +35,8 @@ __global__ void sum_of_block(const unsigned* x, unsigned* out) {
   out[i] = total;
 }
 
-/// Swaps neighboring values through shared memory. `waits`: with a barrier between the write and
-/// the read.
+/// Swaps neighboring values through shared memory. If `waits` is true, a barrier separates the
+/// write from the read.
 __global__ void swap_pairs(bool waits, unsigned* x) {
   __shared__ unsigned values[kThreads];
   values[threadIdx.x] = x[threadIdx.x];

@@ -99,7 +99,7 @@ TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
 }
 
 /// A framework's allocator. Each call takes the first remaining element of `answers` as its answer.
-/// `owns`: all memory that is to be released belongs to the framework.
+/// If `owns` is true, the framework claims all memory that is to be released.
 struct Framework {
   std::deque<Answer> answers;
   bool owns = false;

@@ -62,7 +62,7 @@ void synchronize(int device) {
   cudaDeviceSynchronize();
 }
 
-/// The current stream of this thread on each device; null: the default stream.
+/// The current stream of this thread on each device. Null means the default stream.
 thread_local std::array<cudaStream_t, kDevices> t_streams{};
 
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
@@ -77,8 +77,8 @@ bool is_refused() {
   return number >= g_refused_from && number < g_refused_to;
 }
 
-/// An allocation on the current device. It belongs to the stream that was torch's current one when
-/// it was made.
+/// An allocation on the current device. The allocation belongs to the stream that was torch's
+/// current one when it was made.
 struct Block {
   void* memory = nullptr;
   int device = current_device();
@@ -103,7 +103,7 @@ bool fill(Block& block, std::size_t bytes) {
   return cudaMalloc(&block.memory, bytes) == cudaSuccess;
 }
 
-/// torch's allocator. It allocates on the current device.
+/// torch's allocator. The allocator allocates on the current device.
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device = device_number(current_device());
@@ -203,8 +203,8 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                                            c10::dtype_or_default(dtype));
 }
 
-/// Returns the tensor's memory as a CPU tensor. It may be used only while the device works
-/// (Memory::Access).
+/// Returns the tensor's memory as a CPU tensor. The CPU tensor may be used only while the device
+/// works (Memory::Access).
 Tensor as_host(const Tensor& x) {
   if (!x.is_cuda()) return x;
   const auto options = x.options().device(c10::kCPU);
@@ -353,7 +353,8 @@ void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize(int device) { synchronize(device); }
-/// Does the work queued on the stream and the work that it waits for. Does no other work.
+/// Does the work that is queued on the stream, and the work of other streams for which the stream
+/// waits. Does no other work.
 void cuda_on_cpu_synchronize_stream(int device, void* stream) {
   const OnDevice on(device);
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream));

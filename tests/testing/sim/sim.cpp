@@ -97,8 +97,8 @@ class Stream {
 /// also has a stream without a handle.
 class Streams {
  public:
-  /// Returns the list of streams. It is never destroyed, because threads may still work while the
-  /// process ends.
+  /// Returns the list of streams. The list is never destroyed, because threads may still work while
+  /// the process ends.
   static Streams& All() {
     static auto* all = new Streams;
     return *all;

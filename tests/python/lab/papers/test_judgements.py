@@ -248,7 +248,7 @@ CLAIMS = {
         [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
     ),
 }
-"""Each entry: the study, the row and the claim, the labels of the table's rows, and pairs of
+"""Each entry has the study, the row and the claim, the labels of the table's rows, and pairs of
 figures with the verdict that must follow."""
 
 

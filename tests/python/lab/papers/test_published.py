@@ -51,9 +51,10 @@ def by_wire(figure):
 
 
 def test_the_fit_of_mpi():
-    """Two constants are fitted to 24 published times with 32 bits. They predict the times of the
-    other codecs about as well as the fitted ones. 1bitSGD is worse: its kernels take more time than
-    its bytes save, and the model has no codec time for these GPUs."""
+    """Two constants are fitted to 24 published times with 32 bits. The constants predict the times
+    of the other codecs about as well as the 24 fitted times. The prediction for 1bitSGD is worse:
+    its kernels take more time than its bytes save, and the model has no codec time for these
+    GPUs."""
     found = fit("grubic-10")
     assert found.error == pytest.approx(0.1555, abs=0.002)
     assert fit("grubic-10", shared=True).error == pytest.approx(0.0652, abs=0.002)

@@ -149,7 +149,7 @@ def test_a_study_shows_what_little_there_is(study):
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_study_says_what_full_is(study):
-    """If a study runs the same experiments with --full as at the small size, it states the
+    """If a study runs the same experiments with --full as at the small size, the study states the
     reason."""
     small, full = ([cell.key for cell in study.cells(size, 3)] for size in ("small", "full"))
     assert (small == full) == study.full.startswith("as small: ")

@@ -39,7 +39,7 @@ def test_losses_of_pixels_and_characters_are_torchs():
 
 
 class Given(torch.nn.Module):
-    """A model that returns rows of a given tensor. Its input is the rows' indices."""
+    """A model that returns rows of a given tensor. The model's input is the indices of the rows."""
 
     def __init__(self, outputs):
         super().__init__()

@@ -182,7 +182,7 @@ def test_the_main_effect(digits):
 @pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     """With last_layer_fp32, the output layer is summed exactly as in an fp32 run: after one step
-    its weights are equal. No other layer's weights are."""
+    its weights are equal. The weights of all other layers differ."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
     models = [
         train(chosen, data=digits).model
