@@ -203,7 +203,8 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 def test_products_given_what_the_seed_gives(text: str) -> None:
     """Products with the random integers that a seed generates equal products by that seed.
 
-    They agree across tiles, blocks of k and a batch, also if the products by seed take fast paths.
+    The products are equal across tiles, blocks of k and a batch, also if the products by seed take
+    fast paths.
     """
     text += " rounding=stochastic"
     drawing = cpd.Accumulator(text)

@@ -205,9 +205,10 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 
 
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
-    """Returns the scale by the rule, on the exact a / outer.
+    """Returns a block's scale by the format's rule, computed from the exact quotient a / outer.
 
-    `more` is 3/2 for the candidate that maps the largest value to 4, otherwise 1.
+    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is 3/2 for
+    the candidate that maps the largest value to 4, otherwise 1.
     """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
         return NAN
@@ -248,7 +249,7 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # A whole tensor's scale is computed without the input's type.
+        # The greatest factor depends on the input's type, except for one scale of a whole tensor.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))

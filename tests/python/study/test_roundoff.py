@@ -129,7 +129,10 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, text):
 
 
 def test_error_is_equation_5(tmp_path, per_rank):
-    """For one node, whose values are only rounded, the error equals Eq. 5 computed directly."""
+    """The error for one node equals equation 5 of the APS paper, computed directly.
+
+    The values of one node are rounded but not summed.
+    """
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     x = per_rank[0][0].clone()
     x[0, 0] = 0

@@ -520,7 +520,10 @@ def test_groups_share_a_cast():
 
 
 def test_pages_of_sweeps_without_a_front(tmp_path):
-    """A page has no front if all values overflow, nothing is lost, or an accuracy is NaN."""
+    """Reports of sweeps are written even if they have no Pareto front.
+
+    There is no front if all values overflow, if no value changes, or if an accuracy is NaN.
+    """
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     beyond = np.full((2, 4), 1e30, np.float32)

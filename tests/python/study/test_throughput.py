@@ -26,9 +26,10 @@ def messages(wire, ranks, text, net=EIGHT, **options):
 
 
 def test_two_ranks_by_hand():
-    """Two ranks: each sends half of the layer to its owner, then its half of the sums.
+    """The predicted messages of two ranks equal a computation by hand.
 
-    Each message has 16 bytes in fp32.
+    Each rank sends one half of the layer to the other rank, which owns that half. Then each rank
+    sends the sums of its own half. In fp32, each message has 16 bytes.
     """
     found = messages("fp32", 2, "alpha=3 beta=8")
     assert (found.messages, found.steps, found.bytes_sent) == (2 * (3 + 16 / 8), 2, 32)
