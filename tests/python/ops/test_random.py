@@ -94,7 +94,10 @@ def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], 
 
 
 def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
-    """Returns the oracle's sum, which must use every one of the random integers `r`."""
+    """Returns the oracle's sum with the random integers `r`.
+
+    Asserts that the sum uses each of the integers.
+    """
     left, step = taking(r)
     bits = sum_of(acc, terms, step)
     assert next(left, None) is None

@@ -280,7 +280,7 @@ def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
 
 
 def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
-    """Returns the tensor's encode scale S and its stored scale 1 / S."""
+    """Returns a tensor's encode scale S, which multiplies, and the scale 1 / S that is stored."""
     a = a * f32(s.headroom)
     encode = min(f32(s.element.max * s.largest_scale) / a, FLT_MAX)
     if encode == 0 or a == 0:
@@ -289,7 +289,12 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
 
 
 def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
-    """Returns a block's scale below a tensor's; candidates (4/6) divide by the max first."""
+    """Returns TransformerEngine's scale of a block below a tensor's scale.
+
+    `a` is the block's largest magnitude, `encode` the tensor's encode scale. If the format chooses
+    between two candidate scales, `a` is divided by the element format's max first. `more` is the
+    candidate's factor.
+    """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
         return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
@@ -297,9 +302,10 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
 
 
 def te_multiplier(scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier that follows from the stored scales of block and tensor.
+    """Returns the multiplier of a block's elements: 1 / (scale * outer) in binary32.
 
-    With one level of scales it is 1 / D, as in the originals.
+    `scale` and `outer` are the stored scales of the block and of the tensor. The multiplier is
+    limited to the greatest finite binary32 number.
     """
     product = to_f32(scale) * to_f32(outer)
     return Multiplier(factor=min(F32(1) / product, FLT_MAX))

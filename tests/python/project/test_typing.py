@@ -37,7 +37,10 @@ MAY_BE_ANY = {
     "cpd.track.hugging_face",  # classes of packages that may be missing
     "cpd.track.lightning",
 }
-"""Arguments that have no type for a type checker."""
+"""Public names whose types may contain `Any`.
+
+A name of a module allows `Any` in the whole module.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -400,7 +400,7 @@ def test_plot(tmp_path, saved, suffix):
 
 
 def test_plot_without_error(tmp_path):
-    """Exact sums, whose error 0 has no place on a logarithmic axis, still give a plot."""
+    """A plot is written even if all errors are 0, which a logarithmic axis cannot show."""
     pytest.importorskip("matplotlib")
     save_gradients(tmp_path / "g.npz", ["a"], [[torch.ones(100)]] * 2)
     words = ["--gradients", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "p.svg")]

@@ -25,9 +25,10 @@ def normal_file(tmp_path):
 
 @pytest.mark.parametrize("wire", ["qsgd", "one_bit bucket=64", "int8_rows", "terngrad", "e4m3"])
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
-    """For codecs, which cannot encode partial sums, the exchange `owner` is modeled.
+    """`cpd roundoff --recommend` models the exchange `owner` for codecs.
 
-    The table has columns for bytes and times.
+    Codecs cannot encode the partial sums that a ring sends. The table has columns for bytes and
+    times.
     """
     out = tmp_path / "table.json"
     arguments = [
