@@ -62,8 +62,8 @@ def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
     return pool[chosen].reshape(rows, columns)
 
 
-# Each kind of operands: significant bits, least and greatest exponent, and the accumulator's
-# fraction bits.
+# Maps each kind of operands to a tuple: the operands' significant bits, their least and greatest
+# exponent, and the fraction bits of the accumulator.
 KINDS = {
     "int8": (8, 0, 7, 0),
     "int12": (12, 11, 11, 0),

@@ -91,7 +91,10 @@ def forward():
 
 
 def backward():
-    """Returns, by name, one call and the gradient of each differentiable operation."""
+    """Returns, by name, functions that compute a result and its gradients.
+
+    There is one function for each differentiable operation.
+    """
     x, y, z = (torch.rand(2, 2, requires_grad=True) for _ in range(3))
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)

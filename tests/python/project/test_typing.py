@@ -37,10 +37,7 @@ MAY_BE_ANY = {
     "cpd.track.hugging_face",  # classes of packages that may be missing
     "cpd.track.lightning",
 }
-"""Public names whose types may contain `Any`.
-
-A name of a module allows `Any` in the whole module.
-"""
+"""Public names that may have the type `Any` or, if they are functions, return `Any`."""
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,10 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """Returns the losses of a matrix in one cell, computed in plain NumPy."""
+    """Returns the losses of the matrix x by the cast and the sum of `cell`.
+
+    A cell is one measurement of a sweep. NumPy computes the expected losses.
+    """
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
         error = np.float64(y) - np.float64(x)

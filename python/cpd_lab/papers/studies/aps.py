@@ -474,7 +474,10 @@ _MOST_DRAWN = 8
 
 
 def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
-    """Returns at most 8 of the weights, evenly spread from the first to the last layer."""
+    """Returns the entries of up to 8 weights, without biases.
+
+    The weights are evenly spread from the first to the last layer.
+    """
     names = [name for name in by_layer if name.endswith("weight")]
     last, most = len(names) - 1, min(len(names), _MOST_DRAWN)
     chosen = [names[round(n * last / max(most - 1, 1))] for n in range(most)]
