@@ -291,9 +291,8 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
 def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
     """Returns TransformerEngine's scale of a block below a tensor's scale.
 
-    `a` is the block's largest magnitude, `encode` the tensor's encode scale. If the format chooses
-    between two candidate scales, `a` is divided by the element format's max first. `more` is the
-    candidate's factor.
+    If the format chooses between two candidate scales, `a` (the block's largest magnitude) is
+    divided by the element format's max first. `more` is the candidate's factor.
     """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
@@ -302,11 +301,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
 
 
 def te_multiplier(scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier of a block's elements: 1 / (scale * outer) in binary32.
-
-    `scale` and `outer` are the stored scales of the block and of the tensor. The multiplier is
-    limited to the greatest finite binary32 number.
-    """
+    """Returns a multiplier: 1 / (block's scale * tensor's scale) in binary32, at most FLT_MAX."""
     product = to_f32(scale) * to_f32(outer)
     return Multiplier(factor=min(F32(1) / product, FLT_MAX))
 
