@@ -340,7 +340,10 @@ def _claimed(row: dict[str, str], rate: float) -> Cell:
 
 
 _PRICES = (("alexnet", "resnet50", 600.0), ("resnet50", "resnet152", 1500.0))
-"""(Cheaper network, costlier network, published difference of their training costs in dollars)."""
+"""Pairs of networks, each with the published difference of their training costs in dollars.
+
+A tuple has the cheaper network, the costlier network, and the difference.
+"""
 
 
 def _prices(rate: float) -> list[Cell]:

@@ -247,9 +247,9 @@ class TrainOptions:
 
     @cached_property
     def recipes_wire(self) -> str | None:
-        """The text of the all-reduce: `reduce`, or else the recipe's.
+        """The text of the all-reduce: the option `reduce` or, without it, the recipe's all-reduce.
 
-        None if there is neither, or if `format` or `wire` replaces the recipe's all-reduce.
+        None if neither is given, or if `format` or `wire` replaces the recipe's all-reduce.
         """
         if self.reduce is not None:
             return self.reduce
@@ -265,7 +265,9 @@ class TrainOptions:
 
     @cached_property
     def spec(self) -> Reduce:
-        """The all-reduce, as a sum, of layers that are not exempt, after `fp32_epochs` epochs.
+        """The all-reduce of layers that are not exempt, in the epochs after `fp32_epochs`.
+
+        It sums gradients and does not average them.
 
         Raises ValueError for options that exclude each other.
         """

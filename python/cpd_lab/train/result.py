@@ -31,9 +31,9 @@ class LayerCounts:
     # Maps a number of bits for each value (N of `uniform`) to how often a codec chose it, over
     # steps and nodes.
     bits: dict[int, int] = field(default_factory=dict)
-    # Maps an epoch of `histogram_epochs` to a histogram of contributions: `exponents` by
-    # floor(log2|g|), `relative` by that exponent minus the step's APS exponent ceil(log2(max|g| ·
-    # nodes)), which APS moves to the format's largest exponent.
+    # Both map an epoch of `histogram_epochs` to a histogram of the contributions g. `exponents`
+    # counts by floor(log2|g|). `relative` counts by floor(log2|g|) minus the step's APS exponent,
+    # ceil(log2(max|g| · nodes)). APS moves that exponent to the format's largest exponent.
     exponents: dict[int, dict[int, int]] = field(default_factory=dict)
     relative: dict[int, dict[int, int]] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class TrainResult:
 
     @property
     def min_size(self) -> int:
-        """The `min_size` in use: the given one, or the one that `quantized_share` chose."""
+        """The `min_size` in use: the option's value, or the value that `quantized_share` chose."""
         return self.options.chosen_min_size
 
     @property

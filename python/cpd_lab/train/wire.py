@@ -58,7 +58,7 @@ def reduce_spec(
 
 
 def reduce_text(spec: Reduce) -> str:
-    """Returns the text of an all-reduce without its options on averages.
+    """Returns the text of an all-reduce without the options `average` and `divide`.
 
     A training divides by the number of nodes through its own option `divide`.
     """

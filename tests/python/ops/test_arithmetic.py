@@ -43,9 +43,10 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
 def calls(
     f: cpd.Format, rows: list[list[int]], o: Sequence[oracle.Options], how: dict[str, Any]
 ) -> list[Call]:
-    """Returns a call of each of the three operations, with the exact results.
+    """Returns a call of cpd.add, cpd.mul and cpd.fma each, with the exact results to expect.
 
-    `o` has the options of the exact computation, one for each element.
+    `rows` has the operands as binary32 bit patterns. `o` has one entry for each element: the
+    options of the oracle's exact computation. `how` has the keyword arguments of the calls.
     """
     result = []
     for operation, exact, n in OPERATIONS.values():

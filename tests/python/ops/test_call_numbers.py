@@ -46,7 +46,10 @@ def as_tensor(number: int) -> Any:
 
 
 def results(acc: Any, make: Any, **numbers: Any) -> list[Any]:
-    """Returns the results of every kind of sum and product of an accumulator with `numbers`."""
+    """Returns the results of all kinds of sums and products in accumulator `acc`.
+
+    `numbers` has the arguments `seed` and `stream` of each call. `make` converts the operands.
+    """
     x, a, b, c = (make(one) for one in (X, A, B, C))
     left, right = (cpd.Encoded(make(one.codes), make(one.scales), *one[2:]) for one in ENCODED)
     of = cpd.Accumulator(acc)
@@ -135,7 +138,10 @@ def test_compiled_steps(name: str) -> None:
 
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[1], UNITS])
 def test_derivatives_with_numbers_of_either_kind(text: str) -> None:
-    """Gradients and tangents with tensor seeds equal those with int seeds, eager and compiled."""
+    """Gradients and tangents of products are equal for a `stream` in a tensor and an int `stream`.
+
+    This holds in eager mode and in compiled programs.
+    """
 
     def product(acc: Any, **numbers: Any) -> Any:
         return lambda a, b, c: cpd.gemm(a, b, acc, c, **numbers)

@@ -49,7 +49,10 @@ def test_every_code(front_end: FrontEnd, cases: list[Any]) -> None:
 
 @cache
 def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]]:
-    """Returns, for each overflow policy, calls of encode, of decode, and of the equivalent cast."""
+    """Returns calls of encode, decode and cast with equal values, for each overflow policy.
+
+    Decoding the codes of encode must give the values of the cast.
+    """
     f = cpd.Format(name)
     spec = spec_of(f)
     result = []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests GPU memory as far as possible on the CPU emulation of CUDA."""
+"""Tests how operations allocate and release GPU memory.
+
+Without a GPU, the CPU emulation of CUDA replaces it where that is possible.
+"""
 
 from __future__ import annotations
 

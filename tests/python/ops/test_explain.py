@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that `cpd.explain` reports the plan of a call, by the call's own checks and dispatch.
+"""Tests that `cpd.explain` reports the plan of a call: the kernel that the call would run.
 
 tests/ops/test_explain.cpp tests that the reported kernel is the kernel that runs.
 """

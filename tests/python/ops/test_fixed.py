@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares `cpd.gemm` and `cpd.sum` in fixed-point accumulators to Python's integers.
 
-The accumulators have scheme `fixed`. The file also tests their texts and their errors, on every
-front end.
+The accumulators have scheme `fixed`. The file also tests the texts of such accumulators and the
+errors for invalid ones, on every front end.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
     return pool[chosen].reshape(rows, columns)
 
 
-# Each kind of operands: significant bits, least and greatest exponent, and the accumulator's
-# fraction bits.
+# Maps each kind of operands to a tuple: the operands' significant bits, their least and greatest
+# exponent, and the fraction bits of the accumulator.
 KINDS = {
     "int8": (8, 0, 7, 0),
     "int12": (12, 11, 11, 0),
@@ -285,8 +285,8 @@ def test_short_names() -> None:
     for width in (2, 8, 16, 24, 25):
         assert cpd.Accumulator(f"int{width}") == cpd.Accumulator(width=width)
     assert str(cpd.Accumulator("int8 overflow=saturate")).startswith("fp32 fixed width=8")
-    # With a scheme, `int8` is the format of the result. `sm8` (sign and magnitude) takes any
-    # scheme.
+    # `int8` alone means a fixed-point accumulator of 8 bits. If a scheme follows, `int8` is the
+    # format of the result. `sm8` (sign and magnitude) is always a format and takes any scheme.
     assert cpd.Accumulator("int8 fixed width=20").format == cpd.Format("int8")
     assert str(cpd.Accumulator("sm8 kahan")) == "sm8 kahan"
 

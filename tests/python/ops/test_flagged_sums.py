@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the flags of sums and products on every front end.
 
-An independent oracle gives the expected flags. For integers, exact rationals give them.
+An independent oracle gives the expected flags. For sums in integers, exact rationals give the
+expected flags.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def codes_of(
 ) -> tuple[Any, Any]:
     """Returns random codes and their values; half of the rows have small numbers.
 
-    If sums saturate, infinities and NaNs are replaced: test_flags.py tests what infinities raise
-    then.
+    If sums in `acc` saturate, zeros replace the infinities and NaNs. test_flags.py tests the flags
+    that infinities raise in such sums.
     """
     codes = generator.integers(0, 1 << f.bits, shape, np.uint32)
     sign = np.uint32(1 << (f.bits - 1))
@@ -238,7 +239,10 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """With generated random integers, the flags report the same roundings that made the values."""
+    """Flags belong to the returned values if rounding is stochastic with a seed.
+
+    A product with flags has the values of the product without flags and with that seed.
+    """
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8

@@ -29,7 +29,11 @@ _DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "sc
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 Scaling = tuple[F32 | None, int, int, F32 | None]
-"""(scales, number of k values for each scale, number of rows for each scale, row factors)."""
+"""The scaling of an operand, as a tuple.
+
+It has the scales, the number of k values of each scale, the number of rows of each scale, and the
+row factors.
+"""
 
 
 def _product(

@@ -328,7 +328,10 @@ def test_casts_with_a_transform_round_transformed_values(front_end: FrontEnd) ->
 
 
 def test_transforms_of_0_7_load() -> None:
-    """Pickles of CPD 0.7 load. Its class stored the text of a transform as a field."""
+    """Transforms that CPD 0.7 pickled can be loaded.
+
+    In CPD 0.7, the class of transforms stored the text of a transform as a field.
+    """
     made = pickle.loads(
         b"\x80\x02ccpd.numeric.hadamard\nHadamard\n)\x81}X\x04\x00\x00\x00text"
         b"X\x12\x00\x00\x00hadamard16:te:bf16sb."

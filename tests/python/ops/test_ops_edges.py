@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of operations' arguments: bounds, bools as numbers, one of a pair missing."""
+"""Tests edge cases of operations' arguments.
+
+Examples are bounds, bools in place of numbers, and one missing argument of a pair.
+"""
 
 from __future__ import annotations
 

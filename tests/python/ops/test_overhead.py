@@ -49,7 +49,10 @@ MOST = {
     "simulate_all_reduce": 64,
     "Communicator.all_reduce": 81,
 }
-"""The most Python functions that each warm call may call; torch's and NumPy's do not count."""
+"""Maps each warm call to the greatest number of Python functions that it may call.
+
+Functions of torch and NumPy do not count.
+"""
 
 OTHERS = tuple(str(Path(module.__file__).parent) for module in (torch, np))
 

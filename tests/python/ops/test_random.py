@@ -94,7 +94,10 @@ def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], 
 
 
 def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
-    """Returns the oracle's sum, which must use every one of the random integers `r`."""
+    """Returns the oracle's sum with the random integers `r`.
+
+    Asserts that the sum uses each of the integers.
+    """
     left, step = taking(r)
     bits = sum_of(acc, terms, step)
     assert next(left, None) is None
@@ -203,7 +206,8 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 def test_products_given_what_the_seed_gives(text: str) -> None:
     """Products with the random integers that a seed generates equal products by that seed.
 
-    They agree across tiles, blocks of k and a batch, also if the products by seed take fast paths.
+    The products are equal across tiles, blocks of k and a batch, also if the products by seed take
+    fast paths.
     """
     text += " rounding=stochastic"
     drawing = cpd.Accumulator(text)

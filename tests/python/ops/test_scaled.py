@@ -66,7 +66,8 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 def test_rules(front_end: FrontEnd, group: str, step: int) -> None:
     """Formats of all rules, elements, scales and arithmetics agree with the oracle at boundaries.
 
-    Each format has one rounding, in turn, and one of every `step` rows.
+    The boundary values of each format are rows. The test takes one of every `step` rows, and one
+    rounding mode for each format: the modes take turns.
     """
     check(front_end, tries_of_rules(group, step), few=12 if step == 1 else None)
 
@@ -269,7 +270,10 @@ def test_in_place(front_end: FrontEnd) -> None:
 
 @functools.cache
 def tries_of_random() -> list[Try]:
-    """Returns tries (array, format, options) with every random integer of few bits, in turn."""
+    """Returns test cases (array, format, options) with stochastic rounding by `random=`.
+
+    Random integers have 1 or 3 bits. Each array meets every integer of that length.
+    """
     formats: list[dict[str, Any]] = [
         {"element": "e2m1"},
         {"element": "e4m3fn", "rule": "max", "scale": "fp32"},
@@ -412,7 +416,7 @@ def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
 
 
 def held(tries: list[Try]) -> list[Try]:
-    """Returns the tries (array, format, options) whose array's dtype can hold the result."""
+    """Returns the test cases whose result can be stored in the dtype of the case's array."""
     return [t for t in tries if holds_scaled(t.x.dtype.name, cpd.Scaled(**t.arguments).text)]
 
 

@@ -97,7 +97,10 @@ def outcome(name: str) -> Outcome:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    """The number of values that differ from the original, for known reasons, is the stored one."""
+    """The stored number of CPD's values differ from the original implementation's values.
+
+    All of these differences have known reasons.
+    """
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 

@@ -80,7 +80,10 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """The number of values that differ from the original, for known reasons, is the stored one."""
+    """The stored number of the oracle's values differ from the original implementation's values.
+
+    All of these differences have known reasons.
+    """
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 
@@ -226,7 +229,10 @@ def test_zeros() -> None:
 
 
 def test_least_amax() -> None:
-    """An original's scale does not become smaller for blocks below a least amax."""
+    """Blocks with a tiny largest magnitude (amax) get the scale of a fixed least amax.
+
+    DeepGEMM, torchao and TransformerEngine have such a limit, each with its own least amax.
+    """
     of = {"element": "e4m3fn", "scale": "fp32"}
     assert row([1e-10], **of, arithmetic="deepgemm").values == [0]
     torchao = row([1e-13], **of, arithmetic="torchao").scales

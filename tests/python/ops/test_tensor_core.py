@@ -249,9 +249,10 @@ def test_changed_rules_fail_the_replay(case: Case, record_property: Any) -> None
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_chained_blocks(case: Case) -> None:
-    """Four published vectors in a row, four blocks long, give the same result by preset and model.
+    """The preset and the model of a unit agree on dot products of four blocks.
 
-    Each published vector is one block long. A preset with doubled block length must differ.
+    Each dot product consists of four published vectors, each one block long. A preset with a
+    doubled block length must give different results.
     """
     a, b, c, _ = _load(case)
     unit = case.accumulator()

@@ -27,9 +27,10 @@ def test_weight_decay_shrinks_weights():
 
 
 def test_each_state_draws_from_a_stream_of_its_own():
-    """Each state has its own random stream, k << 36 | i << 20 | purpose.
+    """Each state of an optimizer has its own random stream.
 
-    Purposes from 3 on follow from the state's name.
+    The stream of a step's first parameter is the purpose of the rounding. For states, the purpose
+    is 3 plus the index of the state's name among the sorted names.
     """
     n = 512
     gradient = [1 + 2**-7] * n

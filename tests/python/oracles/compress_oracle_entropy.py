@@ -109,7 +109,10 @@ def whole_bits(bits: Decimal) -> int:
 
 
 def entropy(numbers: list[int]) -> Decimal:
-    """Returns the entropy, in bits, of the frequencies of equal numbers; 0 for an empty list."""
+    """Returns the entropy of a list, in bits, from the frequency of each distinct number.
+
+    The entropy of an empty list is 0.
+    """
     with localcontext() as context:
         context.prec = 60
         total = Decimal(len(numbers))
@@ -136,9 +139,9 @@ def sampled_bits(
 
 
 def gradient_bits(rms: float, c0: float, c1: float) -> int:
-    """Returns the bits N = log2(G + c0) + c1, where G is the root mean square of a gradient.
+    """Returns the number of bits log2(rms + c0) + c1, rounded and limited by `whole_bits`.
 
-    G must be a binary32 number.
+    `rms` is the root mean square of a gradient and must be a binary32 number.
     """
     with localcontext() as context:
         context.prec = 60

@@ -58,8 +58,9 @@ def _fused(square: float, total: float) -> float:
 
 
 def moments(x: np.ndarray, mean: float) -> tuple[float, float, int]:
-    """Returns the sums of x - mean and of its square over the finite values, and their number.
+    """Returns the sum of x - mean, the sum of (x - mean)^2, and the number of finite values.
 
+    Both sums are over the finite values of x.
     `mean` may be any number.
     """
     sums, squares, finite = [0.0] * PARTIAL_SUMS, [0.0] * PARTIAL_SUMS, 0

@@ -35,7 +35,7 @@ def add(a: float, b: float) -> float:
     return to_float(oracle.round_value(BINARY32, total))
 
 
-# --- integers below a scale ----------------------------------------------------------------------
+# --- scaled integers -----------------------------------------------------------------------------
 
 
 def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int) -> list[float]:

@@ -55,9 +55,10 @@ def divide_values(a: Value, b: Value) -> Value:
 
 
 def root_value(a: Value) -> Value:
-    """Returns the root of a; for an irrational root, a number that is rounded like the root.
+    """Returns the square root of a, or a rational number that every format rounds like the root.
 
-    That number lies between the same two neighboring fractions of limited length as the root.
+    An irrational root lies between two neighboring fractions with a limited number of bits, and the
+    result for such a root is the middle of these fractions.
     """
     if isinstance(a, NotANumber) or (isinstance(a, Number) and a.value == 0):
         return a

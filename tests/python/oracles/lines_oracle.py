@@ -13,7 +13,7 @@ import numpy as np
 
 INTEGERS = ("int", "int_full")
 _MOST_WORDS = 40
-"""More random words than a line ever needs."""
+"""A number of random words that suffices for every line."""
 
 
 class Line:

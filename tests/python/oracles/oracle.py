@@ -26,7 +26,8 @@ POLICIES = ("ieee", "saturate")
 class Number:
     """A finite number.
 
-    ``negative`` is the sign; only for zero does it add to the value's own sign.
+    ``negative`` is True if the number has a minus sign. It distinguishes -0 from +0; for all other
+    numbers it repeats the sign of ``value``.
     """
 
     value: Fraction
@@ -361,7 +362,10 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
 
 
 def add_values(a: Value, b: Value, o: Options = Options()) -> Value:
-    """Returns the exact sum; a canceled one is +0, or -0 if rounding down (IEEE 754-2019, 6.3)."""
+    """Returns the exact sum of a and b.
+
+    If finite terms cancel, the sum is +0, or -0 if the rounding is "down" (IEEE 754-2019, 6.3).
+    """
     if isinstance(a, NotANumber) or isinstance(b, NotANumber):
         return NAN
     if isinstance(a, Infinity):

@@ -205,9 +205,10 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 
 
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
-    """Returns the scale by the rule, on the exact a / outer.
+    """Returns a block's scale by the format's rule, computed from the exact quotient a / outer.
 
-    `more` is 3/2 for the candidate that maps the largest value to 4, otherwise 1.
+    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is 3/2 for
+    the candidate that maps the largest value to 4, otherwise 1.
     """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
         return NAN
@@ -248,7 +249,7 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # A whole tensor's scale is computed without the input's type.
+        # The greatest factor depends on the input's type, except for one scale of a whole tensor.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
@@ -279,7 +280,7 @@ def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
 
 
 def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
-    """Returns the tensor's encode scale S and its stored scale 1 / S."""
+    """Returns a tensor's encode scale S, which multiplies, and the scale 1 / S that is stored."""
     a = a * f32(s.headroom)
     encode = min(f32(s.element.max * s.largest_scale) / a, FLT_MAX)
     if encode == 0 or a == 0:
@@ -288,7 +289,11 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
 
 
 def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
-    """Returns a block's scale below a tensor's; candidates (4/6) divide by the max first."""
+    """Returns TransformerEngine's scale of a block below a tensor's scale.
+
+    If the format chooses between two candidate scales, `a` (the block's largest magnitude) is
+    divided by the element format's max first. `more` is the candidate's factor.
+    """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
         return rounded(s.scale, min(a * (encode * (F32(1) / top)), f32(s.scale.max)))
@@ -296,10 +301,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
 
 
 def te_multiplier(scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier that follows from the stored scales of block and tensor.
-
-    With one level of scales it is 1 / D, as in the originals.
-    """
+    """Returns a multiplier: 1 / (block's scale * tensor's scale) in binary32, at most FLT_MAX."""
     product = to_f32(scale) * to_f32(outer)
     return Multiplier(factor=min(F32(1) / product, FLT_MAX))
 

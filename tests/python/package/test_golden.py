@@ -69,8 +69,9 @@ def test_texts(name):
 def test_pickled_objects_load():
     loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
     fresh = golden_texts.objects()
-    # The expressions differ from the stored ones, but the values do not. An accumulator's options
-    # are no longer an object.
+    # The expressions that make the objects have changed since the pickle was written, but the
+    # objects are equal. The options of accumulators in the pickle are left out, because
+    # accumulators no longer have such an object.
     kept = [value for name, value in loaded.items() if not name.endswith(".options")]
     for stored, (expression, value) in zip(kept, fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
@@ -79,7 +80,8 @@ def test_pickled_objects_load():
 def test_a_checkpoint_loads_weights_only():
     torch = pytest.importorskip("torch")
     loaded = torch.load(golden_stored.CHECKPOINT, weights_only=True)
-    # The last two stored objects had a seed in a tensor.
+    # When the checkpoint was written, its last two objects had a seed in a tensor. Specs have no
+    # seed now, so they load without the seed.
     fresh = golden_stored.specs() | {"sum": cpd.Accumulator("e4m3"), "cast": cpd.Cast("e4m3")}
     for stored, (expression, value) in zip(loaded["specs"].values(), fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression

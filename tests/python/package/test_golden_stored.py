@@ -25,18 +25,18 @@ OBJECTS = json.loads((STORED / "objects.json").read_text())
 SIZE = 200 * 1024
 """The greatest total size of all stored files, in bytes."""
 OLD_TYPE = ":".join(("type", "Conv2d"))
-"""A selector as version 0.7 wrote it."""
+"""A recipe's selector of all layers of class Conv2d, as version 0.7 wrote it."""
 
 
 def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data with the new keys that the error message names, not the keys of 0.7."""
+    """Returns a recipe's data with the keys that the error message names, without 0.7's keys."""
     kept = {key: value for key, value in data.items() if key not in ("wire", "update", "state")}
     optimizer = "bf16 update=stochastic random_bits=16 momentum=bf16"
     return kept | {"optimizer": optimizer, "reduce": "e4m3 aps rounding=stochastic"}
 
 
 def with_types(data: Any) -> Any:
-    """Returns the data with the new selector that the error message names."""
+    """Returns a recipe's data with the selector `type Conv2d` in place of 0.7's selector."""
     return json.loads(json.dumps(data).replace(OLD_TYPE, "type Conv2d"))
 
 
@@ -67,7 +67,7 @@ REFUSED = {
     ),
     "parts": (f"a selector of a class is 'type Conv2d' in place of '{OLD_TYPE}'", with_types),
 }
-"""For each refused file, the error's text and the change that makes the file readable."""
+"""Maps each refused file to the error's text and to the change that makes the file readable."""
 
 
 @pytest.mark.parametrize("kind", ["toml", "json"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls every public callable with wrong objects for each argument.
 
-Each call must raise a TypeError or ValueError with a sentence, or a documented error of the
-machine. It must not raise an internal error and not keep memory.
+Each call must raise a TypeError or ValueError whose message is a sentence, or a documented error
+of the machine, such as missing memory. No call may raise an internal error or leak memory.
 """
 
 from __future__ import annotations

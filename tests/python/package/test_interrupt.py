@@ -28,7 +28,8 @@ PROGRAM = Path(__file__).parents[1] / "cases" / "interrupt_cases.py"
 SOON = 15.0
 """The most seconds from Ctrl-C to the exception, on an idle machine.
 
-It takes well below one second. In a call that never checks for signals it would take minutes.
+The exception usually comes well within one second. If a call never checked for signals, the
+exception would come after minutes.
 """
 LATE = 2.0
 """Seconds from Ctrl-C until a late rank makes its call, on an idle machine."""
@@ -163,7 +164,11 @@ def test_a_run_of_threads_is_interrupted() -> None:
 
 
 def test_ctrl_c_in_a_transports_own_python_code() -> None:
-    """After Ctrl-C in a transport's Python code, both alarms are still raised."""
+    """An interrupted call warns the other ranks even if Ctrl-C interrupts that warning, too.
+
+    Ctrl-C arrives in `poll`, then in `raise_alarm`, the transport's method that warns the ranks.
+    `raise_alarm` is called twice in all.
+    """
     seen, said = run("python_transport")
     assert said == ""
     assert seen == {
@@ -188,8 +193,8 @@ def train(transport: str, **settings: str) -> forked.Program:
 def has_begun(process: forked.Program, *others: forked.Program) -> bool:
     """Waits until all processes train.
 
-    Node 0's `process` has reported it, and each process has worked since for longer than a first
-    step takes.
+    It waits until `process`, which has node 0, has printed its first line on the data. Then it
+    waits until each process has used one more second of CPU time: a first step takes less.
     """
     assert process.stdout is not None
     begun = any(line.startswith("digits:") for line in process.stdout)
@@ -297,9 +302,9 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
 
 
 def test_calls_are_ended_on_other_threads() -> None:
-    """Calls on other threads are ended as they are when the program ends.
+    """After `end_other_calls`, which CPD calls as a program ends, other threads make no calls.
 
-    At most one call was finished but not yet counted.
+    The count may still increase by one: a call was finished but not yet counted.
     """
     seen, said = run("calls_after_the_end_of_calls")
     assert said == ""

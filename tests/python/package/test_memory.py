@@ -23,9 +23,12 @@ import cpd.functional as F  # noqa: E402
 CALLS = 1_000
 ALL_CALLS = 200_000
 SPARE_BYTES = 16
-"""The growth allowed for each call of a round, in bytes: half of malloc's least chunk."""
+"""The memory that may grow for each call of a round, in bytes: half of malloc's least chunk."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
-"""The growth allowed in any round. With ALL_CALLS calls it is less than a byte for each."""
+"""The greatest growth of memory in a round: bytes of the heap, and Python's memory blocks.
+
+With ALL_CALLS calls, the limit is less than a byte for each call.
+"""
 
 
 def stochastic(f):
@@ -88,7 +91,10 @@ def forward():
 
 
 def backward():
-    """Returns, by name, one call and the gradient of each differentiable operation."""
+    """Returns, by name, functions that compute a result and its gradients.
+
+    There is one function for each differentiable operation.
+    """
     x, y, z = (torch.rand(2, 2, requires_grad=True) for _ in range(3))
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)

@@ -45,9 +45,10 @@ def test_interruptions_are_held_and_let_go():
 
 
 def test_the_first_cpds_sums():
-    """The first CPD's sums have APS with the paper's headroom, also for three ranks.
+    """cpd.compat.cpd2020 sums as the CPD of 2020 did: its APS has the headroom of the APS paper.
 
-    Without APS, the result is in the format.
+    The test compares sums of three ranks. Without APS, contributions are in fp32. The result is
+    in the chosen format with and without APS.
     """
     pytest.importorskip("torch")
     from cpd.compat.cpd2020 import _reduction

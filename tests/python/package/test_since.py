@@ -321,7 +321,10 @@ def test_arguments_of_0_7_in_calls() -> None:
 
 
 def test_checked_functions_name_new_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions and constructors name a new keyword; one row in the table KEYWORDS is enough."""
+    """A call with a keyword of 0.7 raises an error that names the new keyword.
+
+    To get this error, a function or constructor only needs a row in the table KEYWORDS.
+    """
     imported("torch")
     monkeypatch.setitem(KEYWORDS, "restore", {"net": "model"})
     monkeypatch.setitem(KEYWORDS, "Schedule", {"wire": "spec"})
@@ -364,7 +367,7 @@ PICKLED = [
     ("cpd.hardware.vectors.checking", "Check", "VectorCheck"),
     ("cpd.hardware.vectors.vectors", "Vectors", "Vectors"),
 ]
-"""Rows of (module and name in pickles of 0.7, the class's name now)."""
+"""Classes that 0.7 pickled, as tuples: their module and name in the pickle, and their name now."""
 
 
 @pytest.mark.parametrize(("module", "name", "now"), PICKLED)

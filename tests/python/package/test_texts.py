@@ -263,7 +263,10 @@ def test_nested_recipes(depth):
 
 LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]
 COMMANDS = ["show LONG", "roundoff --nodes LONG", "vectors mul LONG", "train --LONG", "LONG"]
-"""Commands with LONG as a format, a number, a further argument, an option or a command."""
+"""Commands in which an overlong text replaces the word LONG.
+
+LONG is a format, a number, a further argument, an option, or the command itself.
+"""
 
 
 @pytest.mark.parametrize("command", COMMANDS)

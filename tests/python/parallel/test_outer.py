@@ -203,7 +203,10 @@ def test_values_that_are_not_finite(value, weights):
 
 
 def test_what_codecs_keep():
-    """The codecs' states are restored if a step changes nothing, and are deleted by name."""
+    """Codecs' states are restored if an outer step fails, because a failed step changes nothing.
+
+    `reset` deletes the state of the parameter that it names.
+    """
     models = [model_of({}) for _ in range(2)]
     outer = cpd.optim.DiLoCo(models, None, cpd.Reduce("one_bit"), 1)
     models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))

@@ -239,9 +239,9 @@ def test_sums_that_may_stall_are_told_once():
 
 
 def test_room_is_looked_for_beforehand(monkeypatch):
-    """Gradients may take all available memory or disk space, but not more.
+    """`cpd.VirtualNodes` raises an error if gradients exceed the available memory or disk space.
 
-    100 nodes have 104 bytes of gradients each.
+    100 nodes have 104 bytes of gradients each. 10,400 available bytes suffice, 10,399 do not.
     """
     told = "the nodes' gradients take 10.4 kB, and there are 10.4 kB"
     for keep, error, where in (

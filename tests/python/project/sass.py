@@ -59,7 +59,7 @@ Cost = Callable[[Instruction], int]
 
 
 class Loop(NamedTuple):
-    """The instructions from a branch's target to the branch."""
+    """A loop: the instructions from the target of a backward branch to that branch."""
 
     code: list[Instruction]
 
@@ -111,10 +111,11 @@ def reads_together(code: list[Instruction], operation: str) -> int:
 
 
 def slots(instruction: Instruction) -> int:
-    """Returns an instruction's share of the lanes that a multiprocessor of sm_90 issues in a clock.
+    """Returns the cost of an instruction, in 128ths of the clock of a multiprocessor of sm_90.
 
-    It issues to 128 lanes of binary32 arithmetic, 16 of conversions and 64 of other instructions. A
-    few other instructions are faster in fact.
+    In one clock, a multiprocessor issues binary32 arithmetic to 128 lanes (cost 1), conversions to
+    16 lanes (cost 8), and other instructions to 64 lanes (cost 2). In fact, a few of the other
+    instructions are faster.
     """
     if instruction.name in {"FADD", "FMUL", "FFMA"}:
         return 1

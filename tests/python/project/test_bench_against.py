@@ -42,7 +42,10 @@ def test_a_verdict_needs_the_median_and_every_round(ratios, word):
 
 
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
-    """Rows with a verdict have rounds 4 to 9 too; only a round that disagrees ends a row early."""
+    """Rows found slower or faster in rounds 1 to 3 are measured again in rounds 4 to 9.
+
+    A row is measured no further after a round that disagrees with the other rounds.
+    """
     rounds = {
         "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],
         "faster": [1.04, 1.05, 1.04, 1.01, 1.02, 1.04, 1.05, 1.04, 1.04],
@@ -188,9 +191,9 @@ def test_a_compilers_time_is_the_processors(tmp_path):
 
 
 def test_compile_times_are_of_the_same_sources_and_confirmed(tmp_path, monkeypatch):
-    """Compile times compare the sources that both versions have.
+    """Compile times are compared only for the sources that both versions have.
 
-    A difference needs three rounds that agree.
+    A version is found slower or faster only if three rounds agree.
     """
     cast, cost = entry("cpd_kernels_avx2.dir", "cast.cpp"), entry("cpd.dir", "cost.cpp")
     listed = [[cast, cost], [cost, cast, entry("cpd.dir", "new.cpp")]]

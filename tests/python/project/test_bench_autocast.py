@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests benchmark rows under autocast, without timing.
 
-Each recipe is compared to the products that its operands need, and these products must be right.
+A recipe's row is compared to a training step without the recipe. The products of that step must
+have the data types that the recipe's operands need, and correct results.
 """
 
 from __future__ import annotations

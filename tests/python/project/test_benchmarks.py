@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the stored figures of the benchmarks, and the arithmetic of bounds on invented machines.
+"""Tests the stored figures of the benchmarks, and the computation of their bounds.
 
-Result files, named by CPU, and tables must agree. A row far below its bound must have a reason.
-Nothing is timed.
+Each CPU has a file of results, and the pages' tables must agree with these files. A row far below
+its bound must have a stated reason. The bounds are computed for invented machines, without timing.
 """
 
 from __future__ import annotations

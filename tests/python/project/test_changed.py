@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the tests that `./dev test --changed` runs to the files that the compiler read."""
+"""Tests that `./dev test --changed` runs every test that a changed file may break.
+
+For C++ tests, the expected files are the ones that the compiler read.
+"""
 
 import os
 import shutil

@@ -84,7 +84,10 @@ def test_a_command_is_shown() -> None:
 
 @pytest.mark.parametrize("page", ["models", "reduce", "hardware"])
 def test_five_tasks_in_ten_minutes(page: str) -> None:
-    """Each page of tasks has five tasks with time and output, and at least one mistake."""
+    """Each page of tasks has five tasks, which take less than ten minutes in all.
+
+    Each task states its time and shows an output. Each page shows at least one error.
+    """
     text = (DOCS / f"tasks/{page}.md").read_text()
     tasks = re.split(r"^## \d\. .*\?\n", text, flags=re.M)[1:]
     assert len(tasks) == 5
@@ -105,7 +108,7 @@ RUN_BY = {
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }
-"""README's slow or installing commands: a file that runs each, and a word in that file."""
+"""Maps README's slow or installing commands to a file that runs each, and a word in that file."""
 
 
 def test_who_runs_the_other_commands_of_readme() -> None:
@@ -221,7 +224,10 @@ def test_recipes_in_the_place_of_another_library_s() -> None:
 
 
 def test_blocks_of_transformer_engine() -> None:
-    """The page's formats for Float8BlockScaling equal the formats of the golden vectors."""
+    """The page porting.md names formats for TransformerEngine's Float8BlockScaling.
+
+    These formats equal the formats of TransformerEngine's golden vectors.
+    """
     (pow2,) = re.findall(r'pow2 = "(.*)"  # scales', (DOCS / "porting.md").read_text())
     for block in ("1x128", "128x128"):
         golden = cpd.Scaled("e4m3fn", block=block, scale="fp32", rule="max_pow2", arithmetic="te")
@@ -230,7 +236,10 @@ def test_blocks_of_transformer_engine() -> None:
 
 
 def test_element_formats_of_microxcaling() -> None:
-    """The page's formats for microxcaling have elements with the bits that their names state."""
+    """The page porting.md maps each element format of microxcaling to a format of CPD.
+
+    The elements of the CPD format have the bits that microxcaling's name states.
+    """
     found = {}
     for left, right in rows("porting.md", "microxcaling"):
         theirs, ours = re.findall(r"`'(\w+)'`", left), re.findall(r'`"(mx[\w-]+)"`', right)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the list of mutants matches the code and that compiled mutants mean what they say."""
+"""Tests that the list of mutants matches the code.
+
+It also tests that a compiled mutant behaves like the text with the mutant's change.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def is_path(node: ast.AST) -> bool:
 
 
 def test_help_is_enough() -> None:
-    """Each help text that the page names has the words that its task needs."""
+    """Each help text that the page newcomer.md names has the words that the page's task needs."""
     texts = {
         "cpd.cast": ("random", "cpd.Cast"),
         "cpd.Cast": ("stochastic", "random_bits", "⌊f · 2^N⌋ + R ≥ 2^N"),

@@ -96,7 +96,7 @@ NAMES = {
     "torchao: float8 by blocks": "torchao_blockwise",
     "DeepGEMM": "deepgemm",
 }
-"""Rows of the table of golden vectors, with the implementations whose vectors each row counts."""
+"""Maps each row of the page's table of golden vectors to the implementation that it counts."""
 
 
 def test_golden_vectors() -> None:
@@ -118,7 +118,10 @@ def test_golden_vectors() -> None:
     ],
 )
 def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
-    """A sum of zeros is -0 if c and all terms are -0, except in chunks, units and integers."""
+    """A sum of zeros is -0 if c and all terms are -0.
+
+    It is +0 in chunked sums, in matrix units and in integer accumulators.
+    """
     ones = np.ones((4, 1), np.float32)
     for c in (-0.0, 0.0):
         for products in ([-0.0] * 4, [-0.0, -0.0, -0.0, 0.0]):
@@ -130,7 +133,10 @@ def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
 
 
 def test_options_of_clocked_modules() -> None:
-    """Each option of the page's table is an option of `cpd vectors`, with the same default."""
+    """The hardware guide's options of clocked modules are options of `cpd vectors`.
+
+    The guide states the default of the last option as `cpd vectors --help` does.
+    """
     table = rows(HARDWARE, "| option of a module with `--clock` |")
     said = " ".join(command("vectors", "--help").split())
     options = re.findall(r"`(--[\w-]+)", " ".join(cells[0] for cells in table))

@@ -126,7 +126,10 @@ def test_limits_scale(marked):
 
 
 def test_limits_scale_with_the_load_when_the_test_begins(marked):
-    """A limit scales with the load when the test begins; pytest reads marks minutes earlier."""
+    """A test's time limit scales with the load at the moment when the test begins.
+
+    The load at the moment when pytest reads the test's marks does not count: it may be minutes old.
+    """
     told = marked.runpytest("-s", "-k", "begins").stdout
     told.fnmatch_lines(["*later: [[]160.0, 40]*"])
 

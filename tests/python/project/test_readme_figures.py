@@ -116,9 +116,10 @@ def test_short_columns_are_warned_of() -> None:
 
 
 def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
-    """Without the ten sums of a thousand that are nearest to zero, Eq.
+    """Two measures of error, equation 5 and the relative RMS, rank the two group sizes differently.
 
-    5 ranks the groups as RMS does.
+    Both rank them equally if equation 5 leaves out the ten sums with the largest relative errors,
+    of a thousand. Such sums are near zero.
     """
     x = np.random.default_rng(0).standard_normal((256, 1000), "f")
     true = x.astype(np.float64).sum(0)

@@ -27,10 +27,10 @@ _ARCHITECTURE = "sm_90"
 
 
 class Figure(NamedTuple):
-    """The instructions for an element in a kernel's smallest loop with all these operations.
+    """Describes the loop of a kernel in which a thread's instructions for an element are counted.
 
-    `operations` has the count of each operation. The instructions of an iteration are divided by
-    `elements`.
+    The loop is the kernel's smallest loop that has each of `operations` at least as often as its
+    number there. The count is the instructions of an iteration, divided by `elements`.
     """
 
     kernel: str
@@ -266,7 +266,10 @@ BYTES = {
     "fold of fp32, any numbers": 4,
     "fold of fp32, any numbers, Kahan": 4,
 }
-"""Bytes read and written for each element, or read for a rank's contribution to a sum."""
+"""Maps each kernel to the bytes that it reads and writes for an element.
+
+For a sum over ranks ("fold"), these are the bytes that it reads for an element of one rank.
+"""
 
 
 def _cuobjdump() -> Path:

@@ -83,7 +83,10 @@ def test_the_names_fit_in_a_head(found: dict[str, Any]) -> None:
 
 
 def test_one_word_has_one_meaning(found: dict[str, Any]) -> None:
-    """No parameter has a name that 0.7 used for it, or a second name for one meaning."""
+    """No public parameter has one of the names in GONE.
+
+    These are names of version 0.7, or second names for a meaning that has another name.
+    """
     wrong = {
         f"{name}: {parameter}"
         for name in found["names"]

@@ -37,7 +37,7 @@ MAY_BE_ANY = {
     "cpd.track.hugging_face",  # classes of packages that may be missing
     "cpd.track.lightning",
 }
-"""Arguments that have no type for a type checker."""
+"""Public names that may have the type `Any` or, if they are functions, return `Any`."""
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,10 @@ def twice() -> bytes:
 
 
 def patched(content: bytes, what: bytes, offset: int, value: bytes) -> bytes:
-    """Returns `content` with `value` written `offset` bytes after the start of each `what`."""
+    """Returns a copy of `content` that has `value` at some positions.
+
+    The positions are `offset` bytes after the start of each occurrence of `what`.
+    """
     changed = bytearray(content)
     at = changed.find(what)
     while at >= 0:
@@ -353,7 +356,7 @@ TEXTS = {
     (".pt", "terabytes that are one value"): "'a' repeats its values, (2, 1099511627776) of them",
     (".pt", "itself"): "'a' in it occurs in another place too",
 }
-"""The error for each wrong file, by the file's ending and name."""
+"""Maps the ending and the name of each invalid file to the expected error."""
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,10 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, text):
 
 
 def test_error_is_equation_5(tmp_path, per_rank):
-    """For one node, whose values are only rounded, the error equals Eq. 5 computed directly."""
+    """The error for one node equals equation 5 of the APS paper, computed directly.
+
+    The values of one node are rounded but not summed.
+    """
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     x = per_rank[0][0].clone()
     x[0, 0] = 0
@@ -397,7 +400,7 @@ def test_plot(tmp_path, saved, suffix):
 
 
 def test_plot_without_error(tmp_path):
-    """Exact sums, whose error 0 has no place on a logarithmic axis, still give a plot."""
+    """A plot is written even if all errors are 0, which a logarithmic axis cannot show."""
     pytest.importorskip("matplotlib")
     save_gradients(tmp_path / "g.npz", ["a"], [[torch.ones(100)]] * 2)
     words = ["--gradients", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "p.svg")]

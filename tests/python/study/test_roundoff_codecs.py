@@ -25,9 +25,10 @@ def normal_file(tmp_path):
 
 @pytest.mark.parametrize("wire", ["qsgd", "one_bit bucket=64", "int8_rows", "terngrad", "e4m3"])
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
-    """For codecs, which cannot encode partial sums, the exchange `owner` is modeled.
+    """`cpd roundoff --recommend` models the exchange `owner` for codecs.
 
-    The table has columns for bytes and times.
+    Codecs cannot encode the partial sums that a ring sends. The table has columns for bytes and
+    times.
     """
     out = tmp_path / "table.json"
     arguments = [
@@ -299,9 +300,10 @@ def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
 
 
 def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
-    """The predicted time is the slowest link's: 2 · 7 messages of 131 bytes, the longest slice.
+    """The predicted time of an all-reduce is the time of the slowest link.
 
-    Eight ranks sum 1,044 values of one byte.
+    Eight ranks sum 1,044 values of one byte. The longest of the eight slices has 131 bytes, so the
+    link carries 2 · 7 messages of 131 bytes.
     """
     out = tmp_path / "table.json"
     words = ["roundoff", "--gradients", str(normal_file), "--reduce", "e4m3", "--group-sizes", "8"]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a stored result is complete or absent, and never the result of another cell."""
+"""Tests the store of a study's measurements.
+
+A stored result is complete or absent, and never the result of another measurement.
+"""
 
 import json
 

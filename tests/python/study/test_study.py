@@ -238,9 +238,10 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
-    """Gradients of one distribution give one recommendation; Eq. 5 would give several.
+    """Random gradients of one distribution get the same recommendation for every seed.
 
-    In Eq. 5, a few tiny references decide.
+    Equation 5 of the APS paper would recommend different group sizes, because a few exact sums near
+    zero dominate it.
     """
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
@@ -288,7 +289,10 @@ def test_no_spread_of_few_values() -> None:
 
 
 def test_small_layers_fill_all_blocks() -> None:
-    """Forty layers of two values each spread over all 16 blocks, five values in each."""
+    """The values of forty layers, two in each layer, fill all 16 blocks with five values each.
+
+    The blocks give the spread of the measured round-off.
+    """
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
     one = Contributions(ranks).measure(cpd.Reduce("e4m3"), 2)

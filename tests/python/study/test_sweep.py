@@ -134,7 +134,10 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """Returns the losses of a matrix in one cell, computed in plain NumPy."""
+    """Returns the losses of the matrix x by the cast and the sum of `cell`.
+
+    A cell is one measurement of a sweep. NumPy computes the expected losses.
+    """
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
         error = np.float64(y) - np.float64(x)
@@ -520,7 +523,10 @@ def test_groups_share_a_cast():
 
 
 def test_pages_of_sweeps_without_a_front(tmp_path):
-    """A page has no front if all values overflow, nothing is lost, or an accuracy is NaN."""
+    """Reports of sweeps are written even if they have no Pareto front.
+
+    There is no front if all values overflow, if no value changes, or if an accuracy is NaN.
+    """
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     beyond = np.full((2, 4), 1e30, np.float32)

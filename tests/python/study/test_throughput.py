@@ -26,9 +26,10 @@ def messages(wire, ranks, text, net=EIGHT, **options):
 
 
 def test_two_ranks_by_hand():
-    """Two ranks: each sends half of the layer to its owner, then its half of the sums.
+    """The predicted messages of two ranks equal a computation by hand.
 
-    Each message has 16 bytes in fp32.
+    Each rank sends one half of the layer to the other rank, which owns that half. Then each rank
+    sends the sums of its own half. In fp32, each message has 16 bytes.
     """
     found = messages("fp32", 2, "alpha=3 beta=8")
     assert (found.messages, found.steps, found.bytes_sent) == (2 * (3 + 16 / 8), 2, 32)
@@ -69,9 +70,10 @@ AGREED = [
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (4, 2), (5, 3), (8, 3)])
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
-    """The bytes that ranks agree on first take ceil(log2(ranks)) steps.
+    """Before some all-reduces, ranks agree on scales, in ceil(log2(ranks)) steps.
 
-    In step k, each rank sends the agreed bytes to the rank that is 2^k places further.
+    `agreed` is the number of bytes that a rank sends in each of these steps. In step k, each rank
+    sends them to the rank that is 2^k places further.
     """
     two = Network(shapes=((8, 5), (3,)), batch=1)
     spec = cpd.Reduce(wire)
@@ -87,8 +89,8 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 def test_what_ranks_agree_on_first_goes_between_hosts():
     """The agreement of six ranks in hosts of two sends the predicted messages between hosts.
 
-    To the next rank, one message leaves each host. To ranks two and four places further, both
-    messages leave it.
+    When each rank sends to the next rank, one message leaves each host. When each rank sends to the
+    rank two or four places further, the messages of both ranks leave the host.
     """
     found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
@@ -149,7 +151,10 @@ def test_the_computation():
 
 
 def test_mean_code_lengths():
-    """A codec of variable code lengths counts with the greatest, unless its mean is given."""
+    """Predictions for a codec with variable code lengths assume the greatest length.
+
+    If the mean number of bits for a value is given, predictions use the mean.
+    """
     net, text = Network(shapes=((64, 512),)), "alpha=0 beta=1"
     wire = "qsgd bits=4 bucket=512 coding=elias-sparse"
     most = messages(wire, 2, text, net)

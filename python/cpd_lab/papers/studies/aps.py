@@ -57,7 +57,7 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "resnet18": ({"model": "resnet18", "divide": "after"}, _RESNET),
     "resnet18 loss/N": ({"model": "resnet18", "divide": "before"}, _RESNET),
 }
-"""The trainings of the small size, and those that the full size adds.
+"""Maps a training's label to its options for the size `small` and the changes for the size `full`.
 
 In a label, 'loss/N' says that each node's loss is divided by the number of nodes before the
 backward pass, as the authors' code does. With N = 8 nodes, gradients are then 8 times smaller, and
@@ -151,7 +151,10 @@ def _judge5(measured: Measured) -> list[Finding]:
 def _with_aps(
     measured: Measured, row: str, prefix: str, metric: str, wires: tuple[str, ...]
 ) -> list[Finding]:
-    """Judges two claims: `wires` with APS keep fp32's metric, and APS improves both formats."""
+    """Judges two kinds of claims of a table or figure, `row`.
+
+    Each of `wires` with APS keeps fp32's metric. APS improves the metric in e4m3 and in e5m2.
+    """
     keep = [
         keeps(measured, row, f"{prefix}{wire} with APS keeps fp32's {metric}",
               f"{{{wire} aps}} for {{fp32}}", f"{wire} aps", "fp32")
@@ -193,7 +196,7 @@ _NODES = (
         "schedule": "warmup 5 from 0.0625 steps 30 60 80",
     },
 )
-"""The settings of the small size and of the full size.
+"""The training options over 256 nodes: for the size `small`, and what the size `full` changes.
 
 DavidNet learns in the 32 steps of the small size, but ResNet-18 does not.
 
@@ -213,9 +216,10 @@ _ROWS6: dict[str, dict[str, Any]] = {
     },
     _HYBRID: {"reduce": f"e4m3 aps {_GROUPED}", "last_layer_fp32": True},
 }
-"""Table 6's rows.
+"""Maps the labels of table 6's rows to the options of their trainings.
 
-The last layer is summed in fp32, as in the paper; in table 7 half the rows do so.
+The last layer is summed in fp32, as in the paper. Table 7 uses some of these rows, for comparison
+with rows whose last layer is in 8 bits.
 """
 _GROUPS = (4, 16, 32, 64, 256)
 _ROWS8 = {
@@ -367,7 +371,10 @@ def _grouped(label: str, size: int) -> str:
 
 
 def _judge9(measured: Measured) -> list[Finding]:
-    """Judges table 9's claim by the paper's layer, the first convolution."""
+    """Judges table 9's claims: groups of 16 have a smaller round-off error than other group sizes.
+
+    The judged layer is the first convolution, as in the paper.
+    """
     seeds = measured.seeds.get(_FIRST, 0)
     n256, n16 = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
     column = "seeds with least error"
@@ -467,7 +474,10 @@ _MOST_DRAWN = 8
 
 
 def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
-    """Returns at most 8 of the weights, evenly spread from the first to the last layer."""
+    """Returns the entries of up to 8 weights, without biases.
+
+    The weights are evenly spread from the first to the last layer.
+    """
     names = [name for name in by_layer if name.endswith("weight")]
     last, most = len(names) - 1, min(len(names), _MOST_DRAWN)
     chosen = [names[round(n * last / max(most - 1, 1))] for n in range(most)]

@@ -18,9 +18,10 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     "6 hidden layers": {"model": "mlp", "depth": 6, "epochs": 40},
     "LeNet": {"model": "lenet", "lr": 0.02, "epochs": 20},
 }
-"""The networks.
+"""Maps a network's name to the options of its training.
 
-The second is the demo's: it is so deep that (4,3) turns its gradients into zeros.
+The network with 6 hidden layers is the demo's. It is so deep that rounding to (4,3) turns its
+gradients into zeros.
 """
 _WIRES = ("fp32", *CODECS)
 _SEEDS_MINUTES = {"smoke": 0.02, "small": 0.06, "full": 0.06}

@@ -260,7 +260,10 @@ _SENT = "MB sent by a node"
 
 
 def _draw_by_bytes(results: Results, name: str, metric: str, what: str) -> Shown:
-    """Draws a metric by the bytes that a node has sent; tables the time on a link of 1 Gb/s too."""
+    """Draws a metric by the bytes that a node has sent, and makes a table.
+
+    The table also has the time that a step's messages take on a link of 1 Gb/s.
+    """
     rows, series = [], {}
     for label in results.labels:
         first = results.of(label)[0].result
@@ -307,7 +310,10 @@ def _judge_lstm(measured: Measured) -> list[Finding]:
 
 
 def _reached(measured: Measured, bits: str) -> Finding | None:
-    """Judges whether an LSTM reaches fp32's loss in these bits, as figure 3b of the paper shows."""
+    """Judges whether an LSTM reaches fp32's loss with QSGD in `bits`, such as "2 bits".
+
+    Figure 3b of the QSGD paper shows the losses.
+    """
     a, b = measured.range(bits), measured.range("fp32")
     if a is None or b is None:
         return None
@@ -322,7 +328,7 @@ def _negative(loss: Range) -> Range:
 
 
 def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
-    """Judges whether a step can be `times` faster with these bits.
+    """Judges whether a training step can be `times` faster with codes of `bits` than in fp32.
 
     The verdict is False if messages shrink by `times` or less. Otherwise it is None, because
     bytes alone do not determine a step's time.

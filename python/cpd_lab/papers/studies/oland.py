@@ -136,7 +136,10 @@ def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def _best_split(measured: Measured) -> Finding | None:
-    """Judges whether M = 4 gives the best accuracy of all settings with c + M = 10."""
+    """Judges whether M = 4 gives the best accuracy of all settings with c + M = 10.
+
+    The codec `uniform` estimates the entropy H of weights in 2^M bins and sends H + c bits a value.
+    """
     splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
     ranges = {m: best for m, best in splits.items() if best is not None}
     if 4 not in ranges or len(ranges) < 2:

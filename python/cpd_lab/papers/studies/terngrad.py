@@ -89,10 +89,10 @@ _TABLE1: dict[str, Any] = {
     "dropout": 0.0,
     "last_layer_fp32": False,
 }
-"""The settings of table 1: its rate, and its epochs for 300,000 steps of 128 images.
+"""The training options of table 1: the paper's learning rate and number of images.
 
-They are as many images as 18,750 steps of 2048. The paper states no weight decay and no dropout.
-Only its larger networks keep layers in floating point.
+768 epochs have the images of 300,000 steps of 128, or of 18,750 steps of 2048. The paper states no
+weight decay and no dropout. Only the paper's larger networks have layers in floating point.
 """
 _BATCHES = {2: 64, 8: 128, 16: 128}
 """Maps the number of workers to the images of one worker in a step.
