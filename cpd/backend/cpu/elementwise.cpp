@@ -76,8 +76,8 @@ void WithElement(DType type, Run run) {
   }
 }
 
-/// Returns the plan of bf16 or fp16 as a format: a tensor of that type consists of packed 16-bit
-/// codes.
+/// Returns the plan of the format that has the same values as `type`, which is bf16 or fp16. A
+/// tensor of this type consists of packed 16-bit codes of the format.
 const RoundPlan& HalfPlan(DType type) {
   static const RoundPlan bf16 = PlanOf(MakeFormat(8, 7));
   static const RoundPlan f16 = PlanOf(MakeFormat(5, 10));

@@ -56,8 +56,9 @@ struct ScaledPart {
 
 /// `n` neighboring values that one call of a kernel processes. Their codes begin on a byte. The
 /// first value has index `begin` in its message block (ScaledPart) and index `place` in bucket
-/// number `bucket`. Each `run` values share a scale. If `run` is 0, the first and the last bucket
-/// may be incomplete.
+/// number `bucket`. If `run` is positive, each `run` values of the step share a scale. If `run` is
+/// 0, the scale changes where a bucket ends, and the step's first and last bucket may be
+/// incomplete.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
