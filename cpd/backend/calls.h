@@ -22,8 +22,8 @@
 
 namespace cpd {
 
-/// The number of elements in a block: after kBlock elements, codes of any width end on a byte and a
-/// new random word begins.
+/// The number of elements in a block. At the end of each block, codes of any width end on a full
+/// byte, and the next element begins a new random word.
 constexpr std::int64_t kBlock = 256;
 
 /// A value that stands for "no fault": no element has this index.
@@ -286,7 +286,7 @@ constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 /// A call of a scaled format's operation, and the inputs from which kernels form the tables of
 /// scales. Some kernels compute without tables. `given` has the caller's scales of blocks, scales
 /// of cells, and largest magnitudes of the outermost level, all in device memory. If one of these
-/// pointers is null, the values are formed from x.
+/// three pointers is null, kernels compute the values from x instead.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
@@ -303,8 +303,8 @@ struct ScalesCall {
   ScaledPlan nearest;
   Strided out;                     ///< the result of a cast (may be x) or a decoding
   std::uint8_t* packed = nullptr;  ///< the codes of an encoding or a decoding
-  /// For an encoding: lowered, unless null, to the lowest index of a NaN that has no code, in a
-  /// block whose scale is not NaN.
+  /// If not null: an encoding lowers *first_nan to the lowest index of a NaN that has no code.
+  /// Blocks whose scale is NaN do not count.
   unsigned long long* first_nan = nullptr;
   /// Only casts on a CPU use `indices`, `apart` and `holds`.
   const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides

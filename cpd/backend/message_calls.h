@@ -146,7 +146,7 @@ struct CodecMemory {
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
   SegmentCounts* counts = nullptr;     ///< a rounding adds its losses, unless null
-  /// Lowered by a decoding to the lowest index of a value whose norm or scale is invalid.
+  /// A decoding lowers *damaged to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
 

@@ -149,7 +149,7 @@ class Reduction {
   /// contributions are finite. If LacksNan() is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Describes values begin … begin + n - 1 of a rank's layer for the codec wire(layer). `scale`:
-  /// the codec's measurement.
+  /// the result of Codec::Measure for the layer.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {

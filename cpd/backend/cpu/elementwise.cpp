@@ -60,8 +60,8 @@ void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const StridedR
           });
 }
 
-/// Calls run(p) with a null pointer p, whose type selects a template: a pointer to the unsigned
-/// integer of the element's size.
+/// Calls run(p). p is a null pointer to the unsigned integer type of the element's size, and only
+/// its type matters.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {

@@ -103,8 +103,8 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
 }
 
 /// Three numbers for each bucket of a message block. `scale` is stored in the message. Elements are
-/// divided or multiplied by `factor`. Decoded values are computed with `decode`. There are up to
-/// kStep buckets, or one more if a bucket is incomplete.
+/// divided or multiplied by `factor`. `decode` is the scale by which the elements are decoded.
+/// There are up to kStep buckets, or one more if a bucket is incomplete.
 struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
