@@ -36,7 +36,8 @@ struct Allocator {
     not_mine,  ///< it does not serve this device and stream; the pool does
     none_left,
   };
-  /// Allocates memory for work on the stream. Sets *memory only if the answer is `given`.
+  /// Allocates memory for work on the stream. Sets *memory and returns `given`, or returns another
+  /// Answer and leaves *memory unchanged.
   Answer (*allocate)(int device, void* stream, std::int64_t bytes, void** memory);
   /// Releases memory of this allocator in the order of work on the memory's stream. Returns false
   /// for memory that another allocator gave.
@@ -64,8 +65,9 @@ struct Backend {
   /// call.
   const char* (*describe)(int status);
 
-  /// Sets where `allocate` finds a framework's allocator: `place` refers to a pointer to the
-  /// allocator. While that pointer is not null, `allocate` gets queued memory from the allocator.
+  /// Sets the place where `allocate` looks for a framework's allocator. `place` holds a pointer to
+  /// the allocator, or null. While the pointer is not null, `allocate` gets queued memory from that
+  /// allocator.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
   /// Allocates memory. If none is left, releases the pool's memory and tries once more (except
   /// while a CUDA graph is captured), before returning kNoMemoryLeft.

@@ -30,8 +30,8 @@ class Library {
   /// returns the name of its file.
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// Computes out = a * b, or out += a * b if `adds` is set. Copies operands, and `out`, that have
-  /// neither contiguous rows nor contiguous columns or that overlap themselves. Uses MaxThreads()
+  /// Computes out = a * b, or out += a * b if `adds` is set. Copies a matrix (a, b or out) if
+  /// neither its rows nor its columns are contiguous, or if its elements overlap. Uses MaxThreads()
   /// threads. Throws Error for sizes or strides of 2^31 or more if the library's integers have 32
   /// bits.
   CPD_API void Multiply(const Matrix& a, const Matrix& b, const Matrix& out, bool adds) const;

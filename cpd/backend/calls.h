@@ -22,8 +22,8 @@
 
 namespace cpd {
 
-/// The number of elements in a block: after kBlock elements, codes of any width end on a byte and a
-/// new random word begins.
+/// The number of elements in a block. At the end of each block, codes of any width end on a full
+/// byte, and the next element begins a new random word.
 constexpr std::int64_t kBlock = 256;
 
 /// A value that stands for "no fault": no element has this index.
@@ -33,8 +33,9 @@ inline constexpr unsigned long long kNoFault = ~0ULL;
 using Operation = soft::Operation;
 
 /// A tensor in memory, as kernels take it. Dimensions whose strides fit together are merged, so a
-/// contiguous tensor has one dimension of stride 1. If there is data, shape and stride are set for
-/// dimensions below `rank`.
+/// contiguous tensor has one dimension of stride 1. If `data` is not null, shape and stride are set
+/// for dimensions 0 … rank - 1. If `data` is null, there is no tensor, and shape and stride may be
+/// unset.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -51,8 +52,8 @@ constexpr DType kTypeOf = std::is_same_v<T, float>    ? DType::f32
                           : std::is_same_v<T, double> ? DType::f64
                                                       : DType::u32;
 
-/// Returns contiguous elements for CPU kernels, which do not read the shape and the stride of a
-/// single dimension.
+/// Returns a tensor of contiguous elements at `data`, for CPU kernels. The shape is not set,
+/// because CPU kernels do not read the shape of a tensor of one dimension.
 template <class T>
 Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
   Strided x;
@@ -101,13 +102,14 @@ struct ScaledGemmCall : GemmCall {
   ProductScales scales = {};
 };
 
-/// A cast: out[i] = round(x[i] * 2^shift). out may be x. `random` may have no data.
+/// A cast: out[i] = round(x[i] * 2^shift). out may be x. `random` has no data if the caller passes
+/// no random integers.
 ///
 /// CPU kernels require that x and out have one element type. The tensors are contiguous, or consist
-/// of rows of contiguous elements. Rows require `random`, except rows of bf16, which do not accept
-/// `random`. Kernels round bf16 values only if bf16 holds all values of the format and
-/// RoundPlan::wide is false. Only CPU kernels use `first`, `shift` (fp32 only; |shift| <= 600) and
-/// `streaming`.
+/// of rows of contiguous elements. If they consist of rows, `random` must have data. Rows of bf16
+/// are an exception: `random` must have no data. Kernels round bf16 values only if bf16 holds all
+/// values of the format and RoundPlan::wide is false. Only CPU kernels use `first`, `shift` (fp32
+/// only; |shift| <= 600) and `streaming`.
 struct CastCall {
   std::int64_t n = 0;
   std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
@@ -137,7 +139,7 @@ struct EncodeCall {
 };
 
 /// Decodes packed codes: out = (value * 2^shift) / divisor. The product and the quotient are each
-/// rounded once to binary32. CPU kernels write contiguous fp32. Only CPU kernels have `shift`
+/// rounded once to binary32. CPU kernels write contiguous fp32. Only CPU kernels use `shift`
 /// (|shift| <= 600), `divisor` (finite and not zero) and `streaming`.
 struct DecodeCall {
   std::int64_t n = 0;
@@ -182,9 +184,10 @@ struct BlasCall {
   const char** error = nullptr;
 };
 
-/// An elementwise operation: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
-/// Division and square root do not accept fp64 operands. CPU kernels take contiguous elements of
-/// one type, fp32 or fp64. `first` is the row-major index of element 0, a multiple of kBlock.
+/// An elementwise operation: out[i] = round(x[i] op y[i] (+ z[i])). `random` has no data if the
+/// caller passes no random integers. Division and square root do not accept fp64 operands. CPU
+/// kernels take contiguous elements of one type, fp32 or fp64. `first` is the row-major index of
+/// element 0, a multiple of kBlock.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
@@ -229,17 +232,18 @@ struct FixedSumCall {
 /// g of x and are x_step apart in memory. Its results begin at element g of out and are out_step
 /// apart. out may be x.
 ///
-/// CPU kernels take fp32 with equal strides of x and out. They take contiguous groups, one after
-/// the other, or rows of first elements (x.shape[1] neighboring columns, x_step apart). Only CPU
-/// kernels have `streaming`. They do not read `inner`.
+/// CPU kernels take fp32, with the same strides in x and out. Either each group is contiguous, and
+/// the groups follow one another in memory. Or the groups are the columns of matrices of plan.size
+/// rows: a row has x.shape[1] contiguous elements, and rows begin x_step elements apart. Only CPU
+/// kernels use `streaming`. CPU kernels do not read `inner`.
 struct HadamardCall {
   const HadamardPlan* plan = nullptr;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// The number of neighboring groups whose elements alternate in row-major order. A CPU transforms
-  /// these groups together.
+  /// In row-major order, the first elements of `inner` groups are neighbors, then come the second
+  /// elements of the same groups, and so on. A CPU transforms these groups together.
   std::int64_t inner = 1;
 };
 
@@ -282,7 +286,7 @@ constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 /// A call of a scaled format's operation, and the inputs from which kernels form the tables of
 /// scales. Some kernels compute without tables. `given` has the caller's scales of blocks, scales
 /// of cells, and largest magnitudes of the outermost level, all in device memory. If one of these
-/// pointers is null, the values are formed from x.
+/// three pointers is null, kernels compute the values from x instead.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
@@ -299,8 +303,8 @@ struct ScalesCall {
   ScaledPlan nearest;
   Strided out;                     ///< the result of a cast (may be x) or a decoding
   std::uint8_t* packed = nullptr;  ///< the codes of an encoding or a decoding
-  /// For an encoding: lowered, unless null, to the lowest index of a NaN that has no code, in a
-  /// block whose scale is not NaN.
+  /// If not null: an encoding lowers *first_nan to the lowest index of a NaN that has no code.
+  /// Blocks whose scale is NaN do not count.
   unsigned long long* first_nan = nullptr;
   /// Only casts on a CPU use `indices`, `apart` and `holds`.
   const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides
@@ -319,10 +323,11 @@ struct CastBothCall {
 /// `count` >= 1 consecutive additions to an ordered sum, for each of n elements: terms[0][i],
 /// terms[1][i], … (FoldStep in ops/reduce.h).
 ///
-/// `starts`: the first addition is sum = round(term) with the random integer `draw`, and Kahan's
-/// compensation becomes +0. Every other addition is sum = round(sum + term), or Kahan's four
-/// operations, with the next random integers. If count is 1, the terms may be `sum`. For fp64
-/// terms, the plan's assumption about the terms' format is ignored.
+/// If `starts` is set, the first addition is sum = round(term) with random integer number `draw`,
+/// and it sets Kahan's compensation to +0. Every other addition is sum = round(sum + term), or the
+/// four operations of Kahan's scheme, with the next random integers. If count is 1, terms[0] may
+/// point to the same memory as `sum`. For fp64 terms, the kernel ignores what the plan assumes
+/// about the terms' format.
 struct FoldCall {
   DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
   bool starts = false;
@@ -376,7 +381,8 @@ struct GemmBlock {
   GivenDraws given;
   /// The scales of a matrix unit that takes scales. Group g has BlockFma::scale_block values of k,
   /// counted from first_k. The scale of a's row i is a_scale[g * scale_rows + i], and the scale of
-  /// b's column j is b_scale[g * state_columns + j]. Padded like the sums.
+  /// b's column j is b_scale[g * state_columns + j]. Both arrays are padded to whole panels, as the
+  /// sums are.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   std::int64_t scale_rows = 0;

@@ -27,8 +27,8 @@ Noted& All() {
   return *all;
 }
 
-/// True if any memory for faults was allocated. Calls take no lock before a device can have
-/// recorded a fault.
+/// True if any memory for faults was allocated. While it is false, no device can have recorded a
+/// fault, and calls take no lock.
 std::atomic<bool> g_has_places = false;
 
 std::atomic<bool>& AtOnce() {

@@ -40,8 +40,9 @@ enum class ReduceTask : std::uint8_t {
   /// Casts this rank's contributions and writes their codes, in to_codes, to message `to`.
   pack,
   /// Adds the messages from[r] of all ranks r and writes the sums to `to`. If `unit` is not -1,
-  /// adds the messages from[m] of all members m of group `unit`. The terms are `wire` codes, or
-  /// `values` if `wire` has the same format and positions.
+  /// adds instead the messages from[m] of all members m of group `unit`. The terms are in `wire`
+  /// codes. from_codes may be `values` if the codes of kind `wire` have the same format and the
+  /// same places in messages as the codes of kind `values`.
   fold,
   /// Adds term k, which is message from[1] (in from_codes), to the running sum in message from[0]
   /// (null for k = 0). Writes the new sum to `to`, or after the last term the result.
@@ -80,8 +81,9 @@ struct ReduceCall {
   SumPlan group, across;
   Rounds rounds;
   std::int64_t world = 1, group_size = 0;  ///< 0: no groups
-  /// The random streams (streams.h) of layer 0, from which the streams of all layers are computed:
-  /// for this rank's cast, and at position 0 for sums and for the roundings of sums to the result.
+  /// Random streams (streams.h) of layer 0, from which kernels compute the streams of all layers
+  /// (StreamFrom). cast_stream is the stream of this rank's cast. The other two are the streams at
+  /// position 0: of the additions, and of the rounding of sums to the result.
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
@@ -109,9 +111,9 @@ struct VirtualCall {
   std::int64_t size = 0;
   /// The range of values that the ranks contribute. Only a CPU may take less than the whole layer.
   std::int64_t begin = 0, end = 0;
-  /// x[r] points to value `begin` of rank number r of this call; a ring has one rank in a call. The
-  /// values are terms. If `casts` is set, the values are first cast to terms: x / divisor *
-  /// 2^shift.
+  /// x[r] points to value `begin` of rank number r of this call. With order ring, a call has one
+  /// rank. If `casts` is false, the values are terms. If `casts` is set, the call first casts x /
+  /// divisor * 2^shift to terms.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -122,8 +124,8 @@ struct VirtualCall {
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
   /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
-  /// is not negative, the term's number depends on the slice instead: Rounds computes the number
-  /// from `visit`, the first rank's position in the order of contributions.
+  /// is not negative, a term's number depends on the slice instead of `k`: Rounds computes it from
+  /// the slice and `visit`, the first rank's position in the order of contributions.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
@@ -144,7 +146,7 @@ struct CodecMemory {
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
   SegmentCounts* counts = nullptr;     ///< a rounding adds its losses, unless null
-  /// Lowered by a decoding to the lowest index of a value whose norm or scale is invalid.
+  /// A decoding lowers *damaged to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
 
@@ -159,8 +161,8 @@ struct LevelCall : CodecMemory {
   const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
   float norm = 1;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the plan's
-  /// The number of values of a message's blocks. Each block is encoded separately and begins with
-  /// its buckets' norms.
+  /// The number of values in each block of a message. A block is encoded separately and begins with
+  /// the norms of its buckets.
   std::int64_t block = 0;
   bool stores_norms = true;
 };
@@ -179,8 +181,8 @@ struct NormCall {
 /// All memory is on the device.
 struct QuantizedCall : CodecMemory {
   ScaledCall scaled;  ///< its plan and route alone
-  /// True if a bucket's stored number multiplies values before rounding and divides decoded values
-  /// (FP8 rows).
+  /// True if values are multiplied by their bucket's stored number before they are rounded, and
+  /// decoded values are divided by that number (FP8 rows).
   bool inverted = false;
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::uint64_t stream = 0;       ///< of the random integers
@@ -236,12 +238,14 @@ struct TopKSearch {
   std::int64_t kept;      ///< how many values are kept
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// The number of values above the limit, and of values equal to the limit: first the values in one
-/// span of a layer's tiles, and in a later step the values in all spans before that span.
+/// Two counts: the values above the limit, and the values equal to the limit. At first the counts
+/// are for the values in one span of a layer's tiles. A later step replaces them by the counts for
+/// all spans before that span.
 struct TopKSpan {
   unsigned long long above, equal;
 };
-/// The number of values that a message keeps, and the bits of the codes of the gaps before them.
+/// The number of values that a message keeps, and the total number of bits of the codes that store
+/// the gaps before these values.
 struct TopKPlaces {
   std::uint32_t kept, bits;
 };
@@ -255,10 +259,10 @@ struct TopKCall {
   float* sum = nullptr;         ///< v, if there is a residual; a CPU uses `next`
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
-  /// Counts of a GPU's kernels: of each digit, and of each span's values; one more span holds the
-  /// totals. Both arrays follow `search` in memory and are cleared first. If `goes_on` is set, both
-  /// arrays already hold counts of other values, to which the kernels add, and may be anywhere in
-  /// memory.
+  /// Counts of a GPU's kernels. counts_of has the counts for each digit. `spans` has the counts for
+  /// each span, and one more entry with the totals. Both arrays follow `search` in memory, and the
+  /// call clears them first. If `goes_on` is set, both arrays may be anywhere in memory and are not
+  /// cleared: the kernels add to counts of other values.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
@@ -270,7 +274,8 @@ struct TopKCall {
   /// than the whole layer.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of the selected values, by rank. Null: the cast computes the terms.
+  /// The terms of the selected values in the range begin … end - 1, in ascending order of the
+  /// values' indices. Null: the cast computes the terms.
   const float* terms = nullptr;
   float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;

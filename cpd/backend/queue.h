@@ -65,8 +65,9 @@ class CPD_API Queue {
   /// Waits until all work queued here is done.
   void Wait() const;
 
-  /// Returns how many of n bytes or values, passed between kernels, the caller must provide memory
-  /// for: n on a device, and 0 on the CPU, whose operations compute at once.
+  /// If one kernel passes n bytes or values to another, returns the size of the memory that the
+  /// caller must provide for them. This is n on a device, and 0 on the CPU, whose operations
+  /// compute at once.
   [[nodiscard]] std::int64_t ForKernels(std::int64_t n) const { return on_host() ? 0 : n; }
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;

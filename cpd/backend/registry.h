@@ -29,8 +29,8 @@ CPD_API Device AddBackend(const Backend& backend);
 
 /// For tests: replaces the backend of a kind of device in all later calls, and returns the backend
 /// that was set before by SetBackend or AddBackend. SetBackend with the returned backend undoes the
-/// change. Null stands for the CPU's or CUDA's own backend. Throws std::logic_error for null and a
-/// kind that AddBackend has added.
+/// change. Null stands for the CPU's or CUDA's own backend. Throws std::logic_error if `backend` is
+/// null and the kind was added by AddBackend.
 CPD_API const Backend* SetBackend(Device device, const Backend* backend);
 
 /// Makes kernels ask this allocator for the memory that they need, from now on; null: no allocator.

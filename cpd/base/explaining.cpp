@@ -9,7 +9,8 @@ namespace {
 
 thread_local Explaining* t_explaining = nullptr;
 
-/// Above all addresses of a process: a tensor with memory cannot overlap a tensor without memory.
+/// The first address that Place returns. It is above all addresses of a process, so a tensor
+/// without memory cannot overlap a tensor with memory.
 constexpr std::uintptr_t kFirstPlace = std::uintptr_t{1} << 56;
 
 }  // namespace

@@ -49,8 +49,8 @@ class CPD_API Explaining {
 
   /// Begins the record of an operation.
   void Begin(const char* function, std::string path, std::string why);
-  /// Run completes the record of the last operation. Take sets the record's number of threads, if
-  /// larger than before.
+  /// Run adds the backend, the kernel and the tile to the record of the last operation. Take sets
+  /// the number of threads in that record, unless the record has a larger number.
   void Run(std::string backend, std::string kernel, std::vector<std::int64_t> tile = {});
   void Take(int threads);
   /// Returns an address for `bytes` bytes of a tensor without memory. The address overlaps no other

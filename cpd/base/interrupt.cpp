@@ -25,7 +25,8 @@ thread_local std::int64_t t_next = 0;  // when the next check is due
 thread_local int t_calls = 0;          // this thread's nested calls
 thread_local bool t_stays = false;     // the thread that ends the others' calls
 
-/// The exception in a thread whose call another thread has ended.
+/// The exception that CheckInterrupt throws after another thread has ended this thread's calls, or
+/// has stopped the loop that this thread works for.
 class Ended final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "the call was ended"; }

@@ -36,8 +36,8 @@ class CPD_API SharedHost {
 
 /// While an object exists, parallel_for on this thread uses OpenMP's threads, in a build with
 /// OpenMP. torch's operators run on the same threads, which spin for some milliseconds after each
-/// operator, on cores that the pool's threads would need. Code between torch's operators therefore
-/// shares their threads.
+/// operator, on cores that the pool's threads would need. With such an object, code that runs
+/// between torch's operators uses the same threads.
 class CPD_API OpenMpThreads {
  public:
   OpenMpThreads();

@@ -31,8 +31,8 @@ CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int la
 /// Returns the path of an ordered sum of terms by kernels whose fast path for the accumulator is
 /// `path`. `lanes` and `given`: as for a sum of products.
 CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
-/// Returns the path of a scaled format's elements. `powers`: whether blocks whose scales are usual
-/// powers of two are cast separately from other blocks.
+/// Returns the path of a scaled format's elements. `powers`: whether blocks that PowerBlocks
+/// supports (power_blocks.h) are cast separately from other blocks.
 CPD_API Path PathOf(const ScaledPlan& plan, ElementRoute route, bool powers);
 
 }  // namespace cpd

@@ -116,7 +116,8 @@ TensorView View(const void* data, DType dtype, std::span<const std::int64_t> sha
   for (int d = view.rank - 1; d >= 0; --d) {
     view.shape[d] = shape[static_cast<std::size_t>(d)];
     view.stride[d] = stride;
-    // The product of extents may wrap here. Then Check refuses the tensor, or an extent is 0.
+    // The product of extents may wrap around here. Check later refuses such a tensor, unless one of
+    // its extents is 0.
     stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) *
                                        static_cast<std::uint64_t>(view.shape[d]));
   }

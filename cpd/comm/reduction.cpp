@@ -209,8 +209,8 @@ bool Reduction::MayOverflow(float largest) const {
       return most * std::exp(steps) > format.max();
     });
   }
-  // From 2^96 on, a codec's own sums may overflow: assume the largest exponent. The last 1 covers a
-  // rounding away from zero.
+  // If the largest magnitude is 2^96 or more, a codec's own sums may overflow, so the exponent is
+  // taken to be 136, the largest. The added 1 covers a rounding away from zero.
   const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
   return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
     return has_limit(format) && e + shift > format.emax();

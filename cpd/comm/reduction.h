@@ -31,9 +31,9 @@ struct Level {
   RandomKey result_key{};    ///< random stream of the rounding to `result`
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
-  /// Returns the format of value q of each running sum's state. Value 0 is the sum. Value 1 is what
-  /// the schemes kahan and chunked carry in addition. Not for scheme pairwise, whose leaves are in
-  /// `terms_in`.
+  /// Returns the format of value q of each running sum's state. Value 0 is the sum. Value 1 is
+  /// Kahan's compensation (scheme kahan) or the sum of the current chunk (scheme chunked). Do not
+  /// call this function for scheme pairwise, whose leaves have the format `terms_in`.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
     const bool lost = accumulator.scheme == Scheme::kahan && q == 1;
@@ -149,7 +149,7 @@ class Reduction {
   /// contributions are finite. If LacksNan() is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Describes values begin … begin + n - 1 of a rank's layer for the codec wire(layer). `scale`:
-  /// the codec's measurement.
+  /// the result of Codec::Measure for the layer.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
@@ -168,7 +168,7 @@ class Reduction {
     return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
   }
   [[nodiscard]] int ShiftOf(float largest, Aps aps) const;
-  /// Returns whether sums in this format add terms of the same format. If such sums round to
+  /// Returns whether contributions, sums and inner sums all have this format. If such sums round to
   /// nearest, they stop growing before they leave the format's range.
   [[nodiscard]] bool IsWires(const Format& format) const;
   /// Returns W times the largest contribution after its scaling and its rounding to the wire
@@ -180,7 +180,8 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
-  /// Returns whether each format holds every sum of W terms that are -1, 0 or 1 exactly.
+  /// Returns whether each format holds, without rounding, every sum of W terms that have only the
+  /// values -1, 0 and 1.
   [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows);
 

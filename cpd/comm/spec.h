@@ -89,8 +89,9 @@ CPD_API bool IsLossScale(double scale);
 CPD_API Reduce ParseReduce(std::string_view text);
 template <>
 CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys);
-/// Returns the keys. `aps` is a bool or `paper`. `group_size` is not set without groups. `format`
-/// and `codec` are fields that a text cannot set by name; `format` is not set for a compressor.
+/// Returns the keys of a reduction's text. The key `aps` has a bool or `paper` as its value.
+/// `group_size` has no value without groups. `format` and `codec` are fields that a text cannot set
+/// by name; `format` is not set for a compressor.
 template <>
 CPD_API Keys<Reduce> KeysOf<Reduce>();
 /// Returns the canonical text: the form of the contributions, then every key that differs from its

@@ -171,8 +171,8 @@ struct VirtualReduce::Impl {
     return largest ? *largest : MeasureRange(View(values, DType::f32, x.size())).max_abs;
   }
 
-  /// Returns the codec's state of a layer or of its results, and notes it as begun; null if the
-  /// codec has no states.
+  /// Returns the codec's state of a layer or of a layer's results, and adds the state to `begun`.
+  /// Returns null if the codec has no states.
   CodecState* StateOf(const Codec& codec, const CodecStates::Key& key, std::int64_t size) {
     CodecState* const state = states->Of(codec, key, size);
     if (state != nullptr) begun.insert(state);

@@ -76,7 +76,8 @@ class VirtualSums {
   /// Ends the schedule: adds the contributions that are still stored, and releases the memory of
   /// groups' sums.
   void End();
-  /// Writes a layer's result, which is its sums times `scale`, with the scale 2^shift undone.
+  /// Writes a layer's result to `out`: the layer's sums, times `scale`, times 2^-shift, divided by
+  /// Reduction::divisor().
   void Result(int layer, int shift, float scale, const TensorView& out);
   struct Counts {
     Losses contributions;          ///< of contributions that kernels rounded
@@ -92,9 +93,9 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// The first overload returns the members that the calls of one level (within a group, or across
-  /// groups) share. The second overload adds the members of one layer; `position` selects the
-  /// layer's random streams.
+  /// The first overload returns a call with the arguments that all layers of one level (sums within
+  /// groups, or sums across groups) have in common. The second overload returns a copy of `level`
+  /// with the arguments of one layer; `position` selects the layer's random streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;

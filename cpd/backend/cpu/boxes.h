@@ -20,8 +20,8 @@ namespace cpd {
 /// of an element is then its row-major index.
 TensorView IndicesOf(const TensorView& x);
 
-/// The random integers that a stochastic plan uses for the elements of boxes. A box's offsets are
-/// the elements' indices.
+/// The random integers that a stochastic plan uses for the elements of boxes. In these boxes, an
+/// element's offset (Box) is its row-major index in the tensor.
 class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}

@@ -18,8 +18,9 @@ namespace cpd::cpu {
 namespace {
 
 /// kBoxElements: the number of elements of a box, whose values and random integers stay in L2.
-/// kBoxColumns: the number of columns of a box, which is a whole block of random integers. Boxes
-/// are wider if rows do not begin with a block, so few integers are generated twice.
+/// kBoxColumns: the number of columns of a box, which is a whole block of random integers. If rows
+/// do not begin with a block of random integers, boxes are wider than kBoxColumns, so that few
+/// integers are generated twice.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
 /// Returns the dimension along which neighboring elements are neighbors in memory, or -1 if there

@@ -18,8 +18,8 @@ const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<floa
 /// Adds to `counts` the losses of n values x that were rounded to y.
 void AddLosses(std::int64_t n, const float* x, const float* y, SegmentCounts& counts);
 
-/// Lowers *damaged to the index of a value that a message does not encode correctly, if that index
-/// is lower. Does nothing if `damaged` is null.
+/// Records that a message does not encode value number `index` correctly: lowers *damaged to
+/// `index` if `index` is less than *damaged. Does nothing if `damaged` is null.
 inline void Note(unsigned long long* damaged, std::int64_t index) {
   if (damaged != nullptr) *damaged = std::min(*damaged, static_cast<unsigned long long>(index));
 }

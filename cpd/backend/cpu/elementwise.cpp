@@ -60,8 +60,8 @@ void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const StridedR
           });
 }
 
-/// Calls run(p) with a null pointer p, whose type selects a template: a pointer to the unsigned
-/// integer of the element's size.
+/// Calls run(p). p is a null pointer to the unsigned integer type of the element's size, and only
+/// its type matters.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {
@@ -76,8 +76,8 @@ void WithElement(DType type, Run run) {
   }
 }
 
-/// Returns the plan of bf16 or fp16 as a format: a tensor of that type consists of packed 16-bit
-/// codes.
+/// Returns the plan of the format that has the same values as `type`, which is bf16 or fp16. A
+/// tensor of this type consists of packed 16-bit codes of the format.
 const RoundPlan& HalfPlan(DType type) {
   static const RoundPlan bf16 = PlanOf(MakeFormat(8, 7));
   static const RoundPlan f16 = PlanOf(MakeFormat(5, 10));

@@ -61,8 +61,8 @@ void Gather(const StridedRef& x, std::int64_t begin, std::int64_t n, void* to);
 /// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const StridedRef& y);
 
-/// Returns element `begin` of a contiguous tensor and the elements after it; has no data if x has
-/// none.
+/// Returns a contiguous tensor with the elements of x from element `begin` to the end. x must be
+/// contiguous. If x.data is null, the result's data is null, too.
 [[nodiscard]] inline Strided From(const Strided& x, std::int64_t begin) {
   const auto* const data = static_cast<const std::uint8_t*>(x.data);
   const std::int64_t bytes = begin * static_cast<std::int64_t>(SizeOf(x.dtype));
@@ -140,9 +140,9 @@ class Writer {
   std::vector<std::uint64_t> raw_;
 };
 
-/// The position of a box of `rows` x `columns` elements in a tensor's memory. The box begins
-/// `offset` elements after the tensor. Neighbors in a column are row_stride elements apart,
-/// neighbors in a row column_stride.
+/// The position of a box of `rows` x `columns` elements in a tensor's memory. The box's first
+/// element lies `offset` elements after the tensor's first element. Neighbors in a column are
+/// row_stride elements apart, and neighbors in a row are column_stride elements apart.
 struct Box {
   std::int64_t offset = 0, rows = 0, columns = 0, row_stride = 0, column_stride = 1;
 };
@@ -158,8 +158,8 @@ struct BoxRows {
   std::int64_t stride;
 };
 
-/// Reads boxes (two-dimensional ranges) of one tensor as rows of values of T. Reader does this for
-/// ranges of neighboring elements.
+/// Reads boxes (two-dimensional ranges) of one tensor as rows of values of T. For ranges of
+/// neighboring elements there is the class Reader.
 template <class T>
 class BoxReader {
  public:
@@ -174,8 +174,8 @@ class BoxReader {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Writes rows of values to boxes (two-dimensional ranges) of one tensor. Writer does this for
-/// ranges of neighboring elements.
+/// Writes rows of values to boxes (two-dimensional ranges) of one tensor. For ranges of neighboring
+/// elements there is the class Writer.
 template <class T>
 class BoxWriter {
  public:

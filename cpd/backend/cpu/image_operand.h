@@ -57,8 +57,8 @@ class CPD_API ImageOperand {
   TensorView Read(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, ImageBuffer& buffer) const;
   /// Writes binary32 values, which the image's type must hold, to a range of a matrix. Rows of
-  /// `from` begin `stride` values apart. The rows of the matrix must be terms, and the range's
-  /// positions must be different elements of the image.
+  /// `from` begin `stride` values apart. The rows of the matrix must be terms (Rows::terms). Each
+  /// position in the range must be an element of the image, and no two positions the same element.
   void Write(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
              std::int64_t columns, const float* from, std::int64_t stride,
              ImageBuffer& buffer) const;

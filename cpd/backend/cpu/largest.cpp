@@ -128,7 +128,7 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Removes the values that the limit does not select.
+/// Removes from `of` the values that the limit does not select.
 void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {
@@ -141,7 +141,7 @@ void Shrink(LargestLimit limit, Selection& of) {
   of.values.resize(kept);
 }
 
-/// Appends the values that the limit selects.
+/// Appends to `to` each of the n values v that the limit selects.
 void Within(std::int64_t n, const float* v, LargestLimit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {

@@ -20,7 +20,8 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// The range of ranks first … last - 1 among the values of a Selection.
+/// The values number first … last - 1 of a Selection. The number of a value in its Selection is
+/// called its rank.
 struct RankRange {
   std::int64_t first = 0, last = 0;
   [[nodiscard]] std::int64_t size() const { return last - first; }
@@ -28,7 +29,7 @@ struct RankRange {
 
 /// Some of n values, with their indices in ascending order.
 struct Selection {
-  /// Returns the ranks of the values whose indices are in [begin, end).
+  /// Returns the range of the selected values whose indices are in [begin, end).
   [[nodiscard]] RankRange Within(std::int64_t begin, std::int64_t end) const {
     const auto rank_of = [&](std::int64_t i) {
       return std::ranges::lower_bound(places, i) - places.begin();

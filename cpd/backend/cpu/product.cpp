@@ -359,7 +359,7 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// Packs the block's values of k, from `k` on. If a matrix unit reorders k, packs whole groups.
+  /// Packs both operands from `k` on: block.count values of k, or whole groups of a matrix unit.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);

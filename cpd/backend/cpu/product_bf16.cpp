@@ -115,9 +115,9 @@ void KeepLeast(std::atomic<Word>& least, Word found) {
   }
 }
 
-/// Returns whether no sum of products can be subnormal. This holds if the numbers are normal and
-/// the powers of two at or below the least magnitudes have a product of at least 2^-112. Each
-/// product, like each rounded sum, is a multiple of 2^-14 times that product.
+/// Returns whether no sum of products can be subnormal. Let p be 2 to the sum of the exponents of
+/// the least magnitudes of a and b. No sum is subnormal if the numbers are normal and p >= 2^-112:
+/// each product, like each rounded sum, is a multiple of 2^-14 * p.
 bool StaysNormal(Word least_of_a, Word least_of_b) {
   const std::int64_t first = ExponentOf(least_of_a), second = ExponentOf(least_of_b);
   return first > 0 && second > 0 && first + second >= 2 * 127 + 14 - 126;

@@ -44,8 +44,8 @@ constexpr double kGuarded = 2.5;
 /// binary64 lanes.
 constexpr double kStochasticInBinary32 = 12, kStochasticInBinary64 = 20;
 
-/// Integer sums: the time of one product if a sum has at most kFewWords words of 32 bits, and
-/// otherwise the time for each word.
+/// Integer sums. If a sum has at most kFewWords words of 32 bits, a product takes the time
+/// kIntegerOfFewWords. Otherwise it takes kIntegerWord for each word.
 constexpr int kFewWords = 4;
 constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 

@@ -46,9 +46,9 @@ constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   return turns * (rows * columns + kPackingCost * (rows + columns));
 }
 
-/// Divides each matrix of sums into blocks of at most `most` x `most` sums. `grid` must have one
-/// block for each matrix. Chooses the numbers of blocks with the lowest cost_of. So threads get
-/// nearly equal shares, and few operand values are packed more than once.
+/// Divides each matrix of sums into blocks of at most `most` x `most` sums. Before the call, each
+/// matrix of `grid` must be a single block. Chooses the numbers of blocks with the lowest cost_of.
+/// So threads get nearly equal shares, and few operand values are packed more than once.
 constexpr GemmGrid divided(GemmGrid grid, std::int64_t most, std::int64_t threads) {
   const auto least = [&](const GridLines& x) {
     const std::int64_t panels_of_most = std::max<std::int64_t>(1, most / x.width);

@@ -56,8 +56,9 @@ struct ScaledPart {
 
 /// `n` neighboring values that one call of a kernel processes. Their codes begin on a byte. The
 /// first value has index `begin` in its message block (ScaledPart) and index `place` in bucket
-/// number `bucket`. Each `run` values share a scale. If `run` is 0, the first and the last bucket
-/// may be incomplete.
+/// number `bucket`. If `run` is positive, each `run` values of the step share a scale. If `run` is
+/// 0, the scale changes where a bucket ends, and the step's first and last bucket may be
+/// incomplete.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
@@ -102,8 +103,8 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
 }
 
 /// Three numbers for each bucket of a message block. `scale` is stored in the message. Elements are
-/// divided or multiplied by `factor`. Decoded values are computed with `decode`. There are up to
-/// kStep buckets, or one more if a bucket is incomplete.
+/// divided or multiplied by `factor`. `decode` is the scale by which the elements are decoded.
+/// There are up to kStep buckets, or one more if a bucket is incomplete.
 struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };

@@ -11,7 +11,8 @@
 
 namespace cpd {
 
-/// Returns a copy of the sum plan `of` with the random streams of the layer's sum at `position`.
+/// Returns a copy of the sum plan `of` with the random streams of one of the layer's sums: the sum
+/// of group number `position`, or the sum across groups if `position` is kAcross.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;

@@ -184,8 +184,8 @@ class Work {
   }
   [[nodiscard]] static const float* Own(const Block& block) { return block.segment->x + block.at; }
 
-  /// Returns the values that rank `which` contributes, decoded from message from[which]. If that is
-  /// null, casts this rank's own values to `row`.
+  /// Returns the values that rank `which` contributes, decoded from message from[which]. If
+  /// from[which] is null, casts this rank's own values to `row`.
   const float* Contribution(const Block& block, std::int64_t which, float* row) const {
     if (call_.from[which] != nullptr) return Load(block, which, call_.from_codes, row);
     CastSpan(CastPlan(block), block.segment->shift, block.segment->begin + block.at, block.n,

@@ -12,7 +12,8 @@
 namespace cpd {
 namespace {
 
-/// Casts the blocks of a tensor whose scales are usual powers of two (power_blocks.h).
+/// Casts those blocks of a tensor that PowerBlocks supports: their scales are powers of two, and
+/// their largest |x| is 0 or in a certain range (power_blocks.h).
 class PowerCaster {
  public:
   PowerCaster(const ScaledPass& pass, const TensorView& out) : x_(pass.x), layout_(pass.layout()) {
@@ -28,10 +29,10 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether the call may have blocks whose scales are usual powers of two.
+  /// Returns whether the call may have blocks that PowerBlocks supports.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts the blocks of a tile whose scales are usual powers of two. Calls other(part) for each
-  /// range of the tile that contains other blocks and must be cast by another method.
+  /// Casts the blocks of a tile that PowerBlocks supports. Calls other(part) for each range of the
+  /// tile that contains other blocks, which must be cast by another method.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
     if (!blocks_.has_any()) return other(tile);
@@ -121,8 +122,8 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
   if (of.holds != nullptr) *of.holds = holds;
 }
 
-/// Finds the lowest index of a NaN that has no code. Skips blocks with a NaN scale, in which an
-/// element has code 0.
+/// Finds the lowest index of a NaN that has no code. Skips blocks whose scale is NaN: in such a
+/// block every element gets the code 0.
 class NanFinder {
  public:
   /// `first`: the index that Look lowers when it finds a NaN without a code. If `first` is null,

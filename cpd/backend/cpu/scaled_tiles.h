@@ -23,7 +23,8 @@ namespace cpd {
 TensorView ViewOf(const Strided& x);
 
 /// A tile: the elements that a thread handles at a time. A tile has `rows` x `count` elements of
-/// one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout.
+/// one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout
+/// (block_layout.h).
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
   std::int64_t rows = 0, count = 0;
@@ -97,8 +98,8 @@ class TileReader {
   std::vector<float> values_;
 };
 
-/// Returns whether random integers can be generated tile by tile for a tensor whose indices have
-/// other strides than its own row-major order.
+/// `indices` has the strides of the elements' indices. Returns whether random integers can be
+/// generated tile by tile although these strides differ from the layout's row-major strides.
 bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices);
 
 /// The random integers of a tile's elements: the caller's, or integers generated from the elements'

@@ -45,9 +45,9 @@ class AlignedRows {
 /// 2^shift, which is far below every format's grid or above every format's range.
 constexpr int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 
-/// Calls run(i, count, random) for ranges that cover [0, n). If the random integers of a stochastic
-/// plan begin inside a block, passes the integers, range by range. Otherwise makes one call with
-/// null for `random`.
+/// Calls run(i, count, random) for ranges i … i + count - 1 that cover [0, n). If the plan is
+/// stochastic and index `first` is inside a block (kBlock), generates each range's random integers
+/// and passes them as `random`. Otherwise makes one call, for all n values, with null for `random`.
 template <class Run>
 void WithIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
   const std::int64_t skip = first % kBlock;

@@ -19,8 +19,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Writes values begin … end - 1 of the call to `y`: the terms of `ranks`, and +0 for all other
-/// values.
+/// Writes values begin … end - 1 of the call to `y`. The selected values in the range `ranks` are
+/// replaced by their `terms`, and all other values by +0.
 void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::int64_t begin,
                 std::int64_t end, float* y) {
   std::fill_n(y, end - begin, 0.0F);
@@ -30,7 +30,8 @@ void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::
   }
 }
 
-/// Writes the terms to the call's `y`, and counts what is lost of x.
+/// Writes all values of the call to its `y`, as PlaceTerms does. Adds to call.counts the losses of
+/// x.
 void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> y(static_cast<std::size_t>(kStage));
   ForRanges(call.begin, call.end, kStage, [&](std::int64_t i, std::int64_t n) {
@@ -41,7 +42,8 @@ void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   });
 }
 
-/// Writes the errors of the values with ranks `ranks`, which are sent as `terms`.
+/// Writes to the next residual the errors of the selected values in the range `ranks`, which are
+/// sent as `terms`.
 void StoreErrors(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> scratch;
   if (call.unit != 1) {

@@ -33,8 +33,8 @@ class CPD_API Codecs {
   /// message.
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds the codecs of the next plane (one value of each sum's state). `otherwise` is the codec of
-  /// layers whose entry in `of_layers` is null.
+  /// Adds the codecs of the next plane (one value of each sum's state). If a layer's entry in
+  /// `of_layers` is null, the layer has the codec `otherwise`.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }

@@ -28,7 +28,7 @@ Intent IntentOf(const std::string& operation, const Reduce& spec, std::uint64_t 
                 std::uint64_t step);
 
 /// Returns the text of the numbers that select layers' random streams. Consecutive numbers are
-/// written as `first-last`. An empty list has the text of 0, 1, ….
+/// written as `first-last`. A list 0, 1, …, n - 1 has the text `0, 1, …`, and so has an empty list.
 std::string NumbersText(std::span<const std::int64_t> numbers);
 
 /// Compares the intents of all ranks, and the sizes and shapes of the layers (TensorOptions), as
@@ -37,8 +37,8 @@ std::string NumbersText(std::span<const std::int64_t> numbers);
 /// kMostRefusal bytes of the reason are sent, with a note if the reason is shortened. `numbers`:
 /// the layers' numbers in error texts; empty: 0, 1, …
 ///
-/// Throws Mismatch with the same text on all ranks, except on a rank that refuses, where it
-/// returns.
+/// Throws Mismatch with the same text on all ranks. On a rank that refuses, the function returns
+/// instead of throwing.
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
                const std::string& refusal, std::span<const std::int64_t> numbers = {},
                std::span<const std::int64_t> shapes = {});

@@ -341,8 +341,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    // No answer has come. It may only be late if there is a keeper of alarms or alarms were heard
-    // before.
+    // The transport has not answered. The answer may still come if a rank keeps the alarms, or if
+    // the transport has answered before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };

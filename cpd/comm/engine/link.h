@@ -106,9 +106,10 @@ class CPD_API Channel {
   virtual void Enter(Phase phase, std::int64_t chunk) = 0;
   /// Returns memory for a message of `bytes` bytes of values.
   [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
-  /// Starts a transfer that sends each message's size to a receiver that does not know it, from the
-  /// same ranks to the same ranks. The messages of `in` have their maximum sizes. Empty messages
-  /// are left out.
+  /// Starts a transfer of sizes, for messages whose receivers do not know their sizes. Sends the
+  /// size of each message of `out` to the message's receiver, and receives the sizes of the
+  /// messages of `in`. Before the call, the messages of `in` have their maximum sizes. Empty
+  /// messages are left out.
   virtual Pending StartSizes(Phase phase, std::span<const Addressed> out,
                              std::span<const Addressed> in) = 0;
   /// Sets the sizes of the messages of `in` to the received sizes, after the transfer `sizes` is
@@ -168,9 +169,10 @@ class CPD_API Link final : public Channel {
   [[nodiscard]] bool Poll(Pending& pending);
   /// Returns a text that names the other ranks that have given up; empty if there are none.
   [[nodiscard]] std::string HeardAlarm();
-  /// Returns the ranks to name as lost: suspects that are not alive, or else all ranks that are not
-  /// alive. If `alive` is empty, nothing is known; then returns the rank that keeps the alarms, or
-  /// in a group of two the suspects, or none.
+  /// Returns the ranks to name as lost: the suspects that are not alive or, if all suspects are
+  /// alive, all ranks that are not alive. If `alive` is empty, it is unknown which ranks are alive.
+  /// Then returns the rank that keeps the alarms, if that is known and is another rank. Otherwise
+  /// returns the suspects in a group of two ranks, and no rank in a larger group.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
   /// Raises the alarm, listens for a while to learn which ranks are alive, and throws RankLost.

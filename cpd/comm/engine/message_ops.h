@@ -81,11 +81,12 @@ class MessageOps {
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const;
   /// LoadResults decodes results to values, and StoreResults encodes values as results. values[i]
-  /// is the value at position i in the Part (a list of ranges of layers), with the layer's scale.
+  /// is the value at position i in the Part (a list of ranges of layers), still multiplied by the
+  /// layer's scale.
   void LoadResults(const Part& part, const Message& from, float* values) const;
   void StoreResults(const Part& part, const float* values, Message& to) const;
-  /// Writes results to the layers, with the scale undone and the sum divided if the reduction
-  /// averages.
+  /// Writes results to the layers: divides each value by the layer's scale and, if the average is
+  /// taken after the sum (Divide::after), by the number of ranks.
   void Unpack(const Part& part, const Message& from) const;
   /// Decodes another rank's packed contributions and writes them to out + offset[layer].
   void UnpackWire(const Part& part, const Message& from,
@@ -133,8 +134,8 @@ class MessageOps {
                 Message& to) const;
   void HopFrom(const Part& part, std::int64_t k, const Message* from, const float* values,
                Message& to) const;
-  /// Returns a message with this rank's encoded contributions on devices other than the CPU; null
-  /// on the CPU, which needs no message of its own.
+  /// On devices other than the CPU, encodes this rank's contributions and returns the message. On
+  /// the CPU returns null: the CPU casts or encodes this rank's contributions while it adds them.
   [[nodiscard]] std::unique_ptr<Message> OwnMessage(const Part& part) const;
 
   [[nodiscard]] Piece OwnPiece(const Block& block) const;

@@ -21,7 +21,8 @@ struct Join {
 
 /// Sends this rank's Join to all members of a new group and returns the Joins of all members.
 /// `world`: the members' ranks in MPI_COMM_WORLD. Throws RankLost if a member does not answer
-/// within `timeout` seconds. `names`: the number by which RankLost names each member, below `size`.
+/// within `timeout` seconds. In the text of RankLost, names[i] is the number of member i, and
+/// `size` is the number of ranks of the group in which these numbers count.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 
