@@ -149,8 +149,9 @@ struct FromPython<const Operands&> {
     return {ViewOf(operands[0]), other(1), other(2)};
   }
 };
-/// A scaled operand of a matrix product: its scales or None; the numbers of values along k and of
-/// lines (rows of a, columns of b) that share a scale; and a factor or None.
+/// A scaled operand of a matrix product, as a tuple: the scales or None; the number of values along
+/// k that share a scale; the number of lines (rows of a, columns of b) that share a scale; and the
+/// factor (OperandScales) or None.
 template <>
 struct FromPython<const OperandScales&> {
   using Type = const std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>&;

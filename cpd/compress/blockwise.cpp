@@ -81,8 +81,8 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// Encodes `part`, a range of values within one bucket. `values` holds all values of the bucket
-/// that are known.
+/// Encodes `part`, a range of values within one bucket. `values` holds all values of the bucket; if
+/// the size of the layer is not known, only the values of the part.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;
@@ -127,8 +127,8 @@ std::int64_t Blockwise::EncodeOn(const Queue& /*queue*/, const Piece& piece, Cod
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
-    // Random integers are generated in blocks of kBlock. Generation starts with the block in which
-    // the known values begin.
+    // Random integers are generated in blocks of kBlock values. The first block is the block of the
+    // layer that contains the first value in `around`.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
     Kernels().random_integers(random_.random_bits, piece.key.seed, piece.key.stream,
