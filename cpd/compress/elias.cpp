@@ -433,8 +433,8 @@ uint32_t ReadElias(BitReader& from, uint32_t most) {
 int64_t EliasMostBits(EliasLayout layout, int64_t n, int32_t most) {
   const auto largest = static_cast<uint32_t>(most);
   if (layout == EliasLayout::dense) return n * (EliasLength(largest + 1) + (most > 0 ? 1 : 0));
-  // The code is longest if all levels are nonzero. A zero level adds at most 2 bits to the code of
-  // a gap, because a gap g has at most 2 g - 1 bits. A nonzero level takes at least 3 bits.
+  // The code is longest if all levels are nonzero. The g - 1 zero levels of a gap g lengthen the
+  // gap's code by at most 2 (g - 1) bits. As nonzero levels, they would take at least 3 bits each.
   const int64_t each = most > 0 ? 2 + EliasLength(largest) : 0;
   return EliasLength(static_cast<uint32_t>(n) + 1) + n * each;
 }

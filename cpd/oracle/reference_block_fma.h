@@ -240,7 +240,8 @@ inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exa
 
 // --- The rule ------------------------------------------------------------------------------------
 
-/// Replaces products beyond binary32's range by Inf. Units that sum in two steps do so.
+/// Replaces each finite product of magnitude 2^128 or more by Inf, as the adders two_steps and
+/// two_steps_even do.
 inline void limit(std::vector<BlockTerm>& terms) {
   const Exact beyond = exact_finite(false, 1, 128);
   for (BlockTerm& term : terms) {

@@ -277,8 +277,8 @@ Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
   return cost;
 }
 
-/// Returns the larger number of bytes sent and of bytes received. The result is exact if both costs
-/// are exact and equal.
+/// Returns the larger bytes_sent and the larger bytes_received of two costs. The result is exact if
+/// both costs are exact and have equal bytes.
 Cost MostOf(const Cost& a, const Cost& b) {
   const bool equal = a.bytes_sent == b.bytes_sent && a.bytes_received == b.bytes_received;
   return {a.steps, std::max(a.bytes_sent, b.bytes_sent),
