@@ -39,8 +39,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// The arguments of a codec's call in addition to the values. `states` are the codec's states, of
-/// which the call uses rank 0. The other members correspond to members of Piece and StreamOptions.
+/// The arguments of a codec's call in addition to the values. The call uses the states of rank 0 in
+/// `states`. The other members correspond to members of Piece and StreamOptions.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;

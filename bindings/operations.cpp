@@ -165,7 +165,8 @@ struct FromPython<const OperandScales&> {
     return {OptionalViewOf(scales), OptionalViewOf(factor), block, lines};
   }
 };
-/// The scales of blocks, the outer scales, and the largest magnitudes that a caller gives.
+/// The tensors that a caller may give for a cast to a scaled format: the scales of blocks, the
+/// outer scales, and the largest magnitudes.
 template <>
 struct FromPython<const GivenScales&> {
   using Type = const std::array<OptionalArray, 3>&;

@@ -166,7 +166,7 @@ struct SumBy {
 
 // ---- the stack ------------------------------------------------------------------------------
 
-/// Reads an argument from torch's stack, where the argument has kEntries entries.
+/// Reads an argument from torch's stack. The argument takes kEntries entries of the stack.
 template <class Argument>
 struct OnStack {
   static constexpr std::size_t kEntries = 1;

@@ -21,8 +21,8 @@ namespace {
 constexpr std::int64_t kSizeBytes = 4;
 
 /// Splits values at the ends of buckets and of blocks, and calls part(i, n) for each range of n
-/// values from value i on. Blocks have `bucket` values each, counted from value 0. Buckets have the
-/// same length, but the first one begins `before` values before value 0.
+/// values from value i on. Blocks and buckets have `bucket` values each. The first block begins at
+/// value 0. The first bucket begins `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
   for (std::int64_t i = 0; i < n; i += bucket) {

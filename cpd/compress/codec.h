@@ -260,7 +260,7 @@ enum class Stage : std::uint8_t { contribution, result };
 class CPD_API CodecStates {
  public:
   /// The rank, of `world` ranks, to which the states belong. Without a rank, the states belong to
-  /// all ranks, as virtual ranks.
+  /// all ranks, which is so for virtual ranks.
   struct Owner {
     int world = 1;
     std::optional<int> rank{};
@@ -309,7 +309,8 @@ class CPD_API CodecStates {
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner, before its call. Throws Error if a nonzero value of another owner is
-  /// stored. Zeros of another owner, which a failed call can leave too, are discarded.
+  /// stored. If all values of another owner are zero, for example after a failed call, discards
+  /// them.
   void Claim(const Owner& owner);
   /// Returns the owner. Returns none if no state is stored, unless Load set an owner.
   [[nodiscard]] std::optional<Owner> owner() const;

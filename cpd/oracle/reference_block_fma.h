@@ -166,15 +166,15 @@ inline Exact floor_to(const Exact& x, int quantum) {
   return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
 }
 
-/// A sum of cut products. The products were cut fraction_bits below 2^exponent.
+/// A sum of cut products. Each product was cut to a multiple of 2^(exponent - fraction_bits).
 struct CutSum {
   Exact value = exact_finite(false, 0, 0);
   int exponent = kNothing;
   static constexpr int kNothing = -999;  ///< the exponent where all products are zero
 };
 
-/// Returns the sum of terms first, first + step, …. Each term is cut toward zero, fraction_bits
-/// below the greatest exponent of these terms.
+/// Returns the sum of terms first, first + step, …. Each term is cut toward zero to a multiple of
+/// 2^(e - fraction_bits), where e is the greatest exponent of these terms.
 inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
                       std::size_t step) {
   CutSum sum;

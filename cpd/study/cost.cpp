@@ -248,8 +248,8 @@ bool MayBePlain(const Reduction& reduction) {
   return reduction.MayMeetNan(largest);
 }
 
-/// Returns a dry run for each form in which values may be sent: packed, in binary32, or both if the
-/// values decide.
+/// Returns a dry run for each form in which values may be sent: packed, in binary32, or both forms
+/// if the form depends on unknown values.
 std::vector<DryRun> WaysOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());

@@ -156,9 +156,9 @@ struct ScaledFloat {
   }
 };
 
-/// Function objects that convert a code's value to the result. AsItIs only converts the type.
-/// Rescaled multiplies by a power of two, converts, and divides by a divisor or multiplies by its
-/// inverse.
+/// Function objects that convert the value of a code to a result in binary32. AsItIs does not
+/// change the value. Rescaled multiplies by a power of two, converts to binary32, and divides by a
+/// divisor or multiplies by its inverse.
 struct AsItIs {
   template <class V>
   CPD_FN auto operator()(V v) const {

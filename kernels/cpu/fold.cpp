@@ -264,7 +264,7 @@ CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
 
 // --- the fast path of stochastic rounding --------------------------------------------------------
 
-/// The largest number of steps that one block of random words serves.
+/// The largest number of steps for which one block of random words yields random integers.
 constexpr int64_t kStochasticSteps = 16;
 constexpr int64_t kGroup = 4 * Lanes<F>::count;  ///< sums whose random integers are in cache
 
