@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sends the codes of a scaled format for contributions and for results. The codes of a piece (a
-// range of a layer's values) depend only on the values of the piece. Each block has one scale; a
-// block consists of neighboring values, or is a row. Covers int8 with one scale for each row, int4
-// in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
+// range of a layer's values) depend only on the buckets that have values in the piece. Each bucket
+// is a block with one scale; a block consists of neighboring values, or is a row. Covers int8 with
+// one scale for each row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format
+// with one level of scales.
 #pragma once
 
 #include "cpd/compress/pieces.h"
