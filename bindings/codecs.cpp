@@ -39,8 +39,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// The arguments of a codec's call in addition to the values: the codec's states for rank 0, and
-/// the other members of the struct Piece.
+/// The arguments of a codec's call in addition to the values. The call uses the states of rank 0 in
+/// `states`. The other members correspond to members of Piece and StreamOptions.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;
@@ -150,7 +150,7 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
   return values;
 }
 
-/// Returns the encoded bytes, and how many of them the codec itself wrote.
+/// Returns the encoded stream, and the number of bytes of the stream's blocks (StreamSize::blocks).
 std::pair<py::bytes, std::int64_t> EncodeLayer(const BoundCodec& bound, const Floats& x,
                                                const LayerCall& given) {
   StreamOptions options{given.key, given.shift, given.row, given.scale, {}};
@@ -288,7 +288,9 @@ void BindCodec(py::module_& m) {
 
 constexpr const char* kStages[] = {"contribution", "result"};
 
-/// A saved state: rank, number, stage, the codec's text, size, begin (None: not saved), values.
+/// A saved state as a tuple: the rank, the layer's number, the stage, the codec's text, the number
+/// of values of the layer or slice, the index in the layer of the first value (None: the index was
+/// not saved), and the values.
 using Kept = std::tuple<int, std::int64_t, std::string, std::string, std::int64_t,
                         std::optional<std::int64_t>, Floats>;
 

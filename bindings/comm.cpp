@@ -298,7 +298,7 @@ void HookFaults(const std::optional<PythonHook>& hook) {
 // ---- errors ---------------------------------------------------------------------------------
 
 /// Raises the exception `name` of cpd.comm.errors. If a signal's handler raises an exception while
-/// it is constructed, raises the handler's exception instead.
+/// Python constructs that exception, raises the handler's exception instead.
 template <class... Args>
 void Raise(const char* name, const char* what, Args&&... args) {
   try {

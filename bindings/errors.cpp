@@ -23,8 +23,8 @@ py::object NoDeviceMemoryType() {
 
 void Raise(const char* message) { PyErr_SetString(NoDeviceMemoryType().ptr(), message); }
 
-/// Throws the error for libcpd_torch, whose callers pass pybind11's error_already_set to Python
-/// unchanged.
+/// Throws the Python error that Raise sets, as pybind11's error_already_set. libcpd_torch passes an
+/// error_already_set to Python unchanged.
 void Throw(const char* message) {
   const AcquireGil gil;
   Raise(message);

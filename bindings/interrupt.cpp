@@ -52,8 +52,9 @@ bool HasOtherThreads() {
 }
 
 /// Ends the running calls of other threads at exit. Waits until all of them have ended, at most
-/// `seconds`, and returns whether they have. A thread that leaves a call has another 50 ms to get
-/// the GIL and reach its next call, in which it then stays.
+/// `seconds`, and returns whether they have. Then sleeps for 50 ms without the GIL. In this time,
+/// threads that have left a call can get the GIL and reach their next call, from which they never
+/// return.
 bool EndCalls(double seconds) {
   if (!HasOtherThreads()) return true;
   const ReleaseGil release;

@@ -149,8 +149,9 @@ struct FromPython<const Operands&> {
     return {ViewOf(operands[0]), other(1), other(2)};
   }
 };
-/// A scaled operand of a matrix product: its scales or None; the numbers of values along k and of
-/// lines (rows of a, columns of b) that share a scale; and a factor or None.
+/// A scaled operand of a matrix product, as a tuple: the scales or None; the number of values along
+/// k that share a scale; the number of lines (rows of a, columns of b) that share a scale; and the
+/// factor (OperandScales) or None.
 template <>
 struct FromPython<const OperandScales&> {
   using Type = const std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>&;
@@ -164,7 +165,8 @@ struct FromPython<const OperandScales&> {
     return {OptionalViewOf(scales), OptionalViewOf(factor), block, lines};
   }
 };
-/// The scales of blocks, the outer scales, and the largest magnitudes that a caller gives.
+/// The tensors that a caller may give for a cast to a scaled format: the scales of blocks, the
+/// outer scales, and the largest magnitudes.
 template <>
 struct FromPython<const GivenScales&> {
   using Type = const std::array<OptionalArray, 3>&;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec whose bytes Python produces. Tests use it for messages of any size on transports that
-// only Python reaches.
+// A codec whose bytes a Python object encodes and decodes. With this codec, tests send messages of
+// any size over transports that can be used only from Python.
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -23,8 +23,9 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
-/// Casts values to a format as packed values are. Then the object's encode(array) returns bytes, at
-/// most `value_bytes` for each value. decode(bytes) returns the array again, or raises ValueError.
+/// First rounds values to a format, as the codec Packed does. Then the Python object's method
+/// encode(array) returns the bytes, at most `value_bytes` for each value. The object's method
+/// decode(bytes) returns the array, or raises ValueError.
 class PythonCodec final : public Codec {
  public:
   PythonCodec(const Format& format, const RoundingOptions& rounding, const py::object& codec)

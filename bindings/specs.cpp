@@ -88,7 +88,8 @@ RoundingOptions MakeOptions(const std::string& rounding, const std::string& over
   return options;
 }
 
-/// Returns rounding options with the random bits of a codec. Only some codecs use random bits.
+/// Returns the rounding options of a codec: the given number of random bits, and default values for
+/// all other options. Codecs that round without random bits ignore the number.
 RoundingOptions OptionsOfCodec(int random_bits) {
   const RoundingOptions options{.random_bits = random_bits};
   Check(options);

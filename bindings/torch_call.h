@@ -111,7 +111,8 @@ inline void TakeNumber(const OptionalTensor& given, const char* what, const Tens
   on_device = static_cast<const std::uint64_t*>(data);
 }
 
-/// Lists the types of an argument's entries on torch's stack, or of a function's arguments.
+/// Lists C++ types: the types of the stack entries that one argument of an operator has on torch's
+/// stack, or the types of all arguments of a function.
 template <class... All>
 struct Types {};
 
@@ -137,7 +138,7 @@ struct ElementCast {
   using Entries = Types<Text, Numbers, OptionalTensor>;
   static constexpr const char* kSchema = "str how, Tensor? seed, Tensor? stream, Tensor? random";
 
-  /// Returns the parsed text and the random bits of a call on x.
+  /// Returns the parsed cast and the random bits for a call on the tensor x.
   [[nodiscard]] std::pair<PlainCast, RandomKey> On(const Tensor& x) const {
     const PlainCast to = Parsed<ParsePlainCast>(how);
     return {to, numbers.KeyOf(to.rounding, x)};
@@ -153,7 +154,7 @@ struct SumBy {
   using Entries = Types<Text, Numbers>;
   static constexpr const char* kSchema = "str accumulator, Tensor? seed, Tensor? stream";
 
-  /// Returns the parsed text and the random bits of a call on x.
+  /// Returns the parsed accumulator and the random bits for a call on the tensor x.
   [[nodiscard]] std::pair<Accumulator, RandomKey> On(const Tensor& x) const {
     const Accumulator how = Parsed<ParseAccumulator>(text);
     return {how, numbers.KeyOf(how.rounding, x)};
@@ -165,7 +166,7 @@ struct SumBy {
 
 // ---- the stack ------------------------------------------------------------------------------
 
-/// Reads an argument from torch's stack, where the argument has kEntries entries.
+/// Reads an argument from torch's stack. The argument takes kEntries entries of the stack.
 template <class Argument>
 struct OnStack {
   static constexpr std::size_t kEntries = 1;

@@ -29,7 +29,8 @@ void SetAxes(Windows& windows, std::int64_t WindowAxis::* field, std::span<const
   for (std::size_t d = 0; d < of.size(); ++d) windows.axes[d].*field = of[d];
 }
 
-/// Returns the windows of images x.
+/// Returns the windows (positions of a kernel) for images x. Sets the number of axes, and the
+/// steps, dilations and paddings before the image; the caller sets the other members.
 Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const Ints& before) {
   const std::int64_t rank = x.dim() - 2;
   if (rank < 1 || rank > Windows::kMaxRank) {
@@ -79,8 +80,8 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const Optional
   return out;
 }
 
-/// Returns the correlation of g with x. `kernel` has the kernel's spatial dimensions. g has one
-/// position for each window.
+/// Returns the correlation of g with x (ops/convolve.h). `kernel` holds the kernel's sizes along
+/// the spatial dimensions. The sizes of g's spatial dimensions are the numbers of window positions.
 Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const Ints& kernel,
                     const Ints& step, const Ints& dilation, const Ints& before, const SumBy& by,
                     ScalarType dtype) {

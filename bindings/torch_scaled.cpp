@@ -122,8 +122,8 @@ Tensor CastScaledNarrow(const Tensor& x, const To& to, const Numbers& numbers) {
   return out;
 }
 
-/// Returns the cast in `dtype` without the outermost scales, and these scales in the shape of their
-/// grid.
+/// Casts x, but leaves out the scales of the outermost level. Returns two tensors: the values in
+/// `dtype`, and the left-out scales (float32) in the shape of their grid.
 std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const Numbers& numbers,
                                            ScalarType dtype) {
   const ScaledCall call(x, to, numbers);

@@ -58,8 +58,9 @@ inline DType DTypeOf(ScalarType type) {
 
 inline DType DTypeOf(const Tensor& x) { return DTypeOf(x.scalar_type()); }
 
-/// Returns the stream on which torch queues work. A process with CUDA tensors has loaded torch's
-/// CUDA library, but this library must also load without it.
+/// Returns the stream on which torch queues work for a GPU. Looks up torch's function at run time,
+/// because CPU builds of torch lack libtorch_cuda.so. A process with CUDA tensors has loaded
+/// libtorch_cuda.so. Throws Error if torch lacks the function or the function fails.
 inline void* CurrentCudaStream(int device_index) {
   using Getter = AOTITorchError (*)(std::int32_t, void**);
   static const auto get = [] {

@@ -176,8 +176,9 @@ std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_styl
   return counts;
 }
 
-/// Returns the lines as text. A field is a tuple: the text before the digits, n × count integers,
-/// and the bits of each integer.
+/// Returns the lines as text. Each column is a field of all lines, given as a tuple: the text
+/// before the field's digits, n × count integers, and the number of bits of each integer. Each line
+/// ends with the text `last`.
 py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& columns,
                  const py::bytes& last) {
   std::vector<TextField> fields;

@@ -100,8 +100,8 @@ class BitWriter {
   int count_ = 0;
 };
 
-/// Reads the bits of `bytes`, and no memory after them. Bits past the end read as 0, which Check
-/// reports.
+/// Reads the bits of `bytes`, and no memory after them. Bits past the end read as 0. Check throws
+/// DamagedBytes if such bits were read.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::uint8_t> bytes)

@@ -21,8 +21,8 @@ namespace {
 constexpr std::int64_t kSizeBytes = 4;
 
 /// Splits values at the ends of buckets and of blocks, and calls part(i, n) for each range of n
-/// values from value i on. Blocks have `bucket` values each, counted from value 0. Buckets have the
-/// same length, but the first one begins `before` values before value 0.
+/// values from value i on. Blocks and buckets have `bucket` values each. The first block begins at
+/// value 0. The first bucket begins `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
   for (std::int64_t i = 0; i < n; i += bucket) {
@@ -81,8 +81,8 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// Encodes `part`, a range of values within one bucket. `values` holds all values of the bucket
-/// that are known.
+/// Encodes `part`, a range of values within one bucket. `values` holds all values of the bucket; if
+/// the size of the layer is not known, only the values of the part.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;
@@ -127,8 +127,8 @@ std::int64_t Blockwise::EncodeOn(const Queue& /*queue*/, const Piece& piece, Cod
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
-    // Random integers are generated in blocks of kBlock. Generation starts with the block in which
-    // the known values begin.
+    // Random integers are generated in blocks of kBlock values. The first block is the block of the
+    // layer that contains the first value in `around`.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
     Kernels().random_integers(random_.random_bits, piece.key.seed, piece.key.stream,

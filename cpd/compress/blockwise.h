@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Applies a codec that encodes whole layers to every 4096 values separately. So an owner of a
-// slice, which has only that slice of the sums, can encode the sums again.
+// Encodes each bucket of a layer separately (4096 values by default), by a codec that otherwise
+// encodes whole layers. An owner has only a slice of the sums. With this codec, the owner can
+// encode the buckets of the slice again.
 #pragma once
 
 #include "cpd/compress/codec.h"

@@ -27,7 +27,7 @@ std::string BucketText(std::int64_t bucket);
 std::int64_t WholeBucket(std::int64_t bucket, std::string_view whole);
 
 /// The keys `bucket`, `whole` and `axis` for a codec's table of options. `axis` is an axis of a
-/// layer, -64…63; -64 is the first of 64 dimensions.
+/// layer, -64…63. A negative axis counts from the end: -1 is the last dimension.
 template <auto member>
 constexpr auto BucketKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

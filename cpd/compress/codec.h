@@ -132,15 +132,15 @@ class CPD_API Codec {
   /// `before` (begin mod bucket()) is the number of values of the piece's first bucket that come
   /// before the piece.
   [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const = 0;
-  /// Returns the number of values that a message stores together: a multiple of 8 and of bucket(),
-  /// at least 4096. Blocks count from the beginning of a piece (a range of a layer's values) of the
-  /// layer.
+  /// Returns the number of values in a block, which a message stores together: a multiple of 8 and
+  /// of bucket(), at least 4096. Blocks are counted from the first value of a piece (a range of a
+  /// layer's values).
   [[nodiscard]] virtual std::int64_t block() const { return 4096; }
-  /// Returns the number of values that share something that costs bytes, such as a norm; at most
-  /// kMostBucket. Layers are cut at multiples of bucket() where possible.
+  /// Returns the length of a bucket: the number of values that share a part of a message, such as a
+  /// norm; at most kMostBucket. Layers are cut at multiples of bucket() where possible.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Returns whether Encode has bytes for NaN and infinities. If not, and if a call may meet NaN,
-  /// contributions are sent as the binary32 results of Round.
+  /// Returns whether Encode has bytes for NaN and infinities. If Encode has none and a call may
+  /// meet NaN, ranks send binary32 numbers as contributions: the results of Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
   /// Returns whether the codec itself scales values. APS then has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
@@ -148,8 +148,8 @@ class CPD_API Codec {
   /// and `hierarchical` do. The codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
-  /// Returns whether some values of a layer of n values become zero whatever the values are. Such a
-  /// parameter never changes.
+  /// Returns whether some values of a layer of n values become zero in every call, whatever the
+  /// values are. If a layer holds gradients, the parameters of these values never change.
   [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
   /// Returns whether a layer's state must know the root mean square of the layer's gradient before
   /// Begin (CodecState::SetGradient). If the number was not set, Begin and CodecStates::Of throw
@@ -178,8 +178,8 @@ class CPD_API Codec {
   /// their number. `x` points to the piece's values, which may be any binary32 values. If a piece
   /// cuts a bucket, the values of the layer around the piece are read too (x[-piece.begin] …
   /// x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in any order and
-  /// repeatedly: a state records the same for a piece each time. Throws Error for a value without a
-  /// code.
+  /// repeatedly. A piece that is encoded again leaves the same numbers in the state. Throws Error
+  /// for a value without a code.
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const = 0;
   /// Writes y[i] = (value i * 2^shift) / divisor, where each of the two operations is rounded once
@@ -188,14 +188,15 @@ class CPD_API Codec {
   /// on other devices (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
                         int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
-  /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Adds
-  /// the losses to *counts, on the device, unless `counts` is null. y may be x, unless the piece (a
-  /// range of a layer's values) cuts a bucket. The default encodes and decodes on the CPU, and does
-  /// not count losses.
+  /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Unless
+  /// `counts` is null, adds the piece's SegmentCounts (such as the number of NaN and infinities) to
+  /// *counts, in device memory. y may be x, unless the piece (a range of a layer's values) cuts a
+  /// bucket. The default encodes and decodes on the CPU, and counts nothing.
   virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                        float* y, SegmentCounts* counts = nullptr) const;
-  /// Queues the counting of LayerBytes, and returns a function that waits for the number. Call
-  /// BytesOn before RoundOn replaces x. The default counts on the CPU.
+  /// Queues work that counts the bytes of a layer (LayerBytes). Returns a function that waits for
+  /// the work and returns the number of bytes. If RoundOn writes to x, call BytesOn before RoundOn.
+  /// The default counts on the CPU.
   [[nodiscard]] virtual std::function<std::int64_t()> BytesOn(const SharedQueue& queue,
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
@@ -225,9 +226,9 @@ class CPD_API Codec {
   /// `format`. By default, the codec is Packed.
   [[nodiscard]] virtual SharedCodec ForSums(const Format& format) const;
   /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). The
-  /// default result, null, stands for the codec of ForSums. A codec that encodes sums again, with
-  /// loss, gets whole buckets, and no values around them. It must measure nothing, and must have
-  /// the block() and bucket() of this codec.
+  /// default result, null, stands for the codec of ForSums. A returned codec may encode the sums
+  /// again with loss. Such a codec gets whole buckets, and no values around these buckets. It must
+  /// measure nothing, and must have the block() and bucket() of this codec.
   [[nodiscard]] virtual SharedCodec ForResults(const Format& format, int world) const;
 };
 
@@ -253,13 +254,13 @@ CPD_API bool IsFinite(std::int64_t n, const float* x);
 /// The use of a state: for a rank's contribution, or for the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// The states of codecs between calls, by rank and layer. A layer's number is its number in random
-/// streams. Only one call at a time may use an object. The first call that stores a state makes its
-/// rank the owner. Calls of another owner are refused.
+/// The states of codecs between calls, by rank and layer. A layer is identified by its number in
+/// random streams. Only one call at a time may use an object. The first call that stores a state
+/// sets the owner (one rank, or all ranks). Calls of another owner throw Error.
 class CPD_API CodecStates {
  public:
   /// The rank, of `world` ranks, to which the states belong. Without a rank, the states belong to
-  /// all ranks, as virtual ranks.
+  /// all ranks, which is so for virtual ranks.
   struct Owner {
     int world = 1;
     std::optional<int> rank{};
@@ -276,8 +277,8 @@ class CPD_API CodecStates {
   /// The index in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// The beginning that the rank's slice has if the owners of slices are not rotated. Used for a
-    /// saved state without a `begin`.
+    /// The index at which the rank's slice would begin if the owners of slices were not rotated.
+    /// Used for a saved state without a `begin`.
     std::int64_t unrotated = 0;
   };
   struct Kept {
@@ -308,7 +309,8 @@ class CPD_API CodecStates {
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner, before its call. Throws Error if a nonzero value of another owner is
-  /// stored. Zeros of another owner, which a failed call can leave too, are discarded.
+  /// stored. If all values of another owner are zero, for example after a failed call, discards
+  /// them.
   void Claim(const Owner& owner);
   /// Returns the owner. Returns none if no state is stored, unless Load set an owner.
   [[nodiscard]] std::optional<Owner> owner() const;

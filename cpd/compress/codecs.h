@@ -28,10 +28,10 @@ CPD_API std::span<const CodecInfo> Compressors();
 constexpr int kMostNested = 8;
 
 /// Makes the codec of a text. The text is a compressor (`qsgd bits=4 bucket=512`), or the name of a
-/// format (packed codes) or of a scaled format. `rounding` applies to a format; of a scaled format
-/// it does not set the overflow, because elements saturate. A compressor has its own rules and uses
-/// only random_bits. `keys` replace options of the text. Throws Error for any other text, with the
-/// names of all compressors.
+/// format (packed codes) or of a scaled format. `rounding` applies to formats. The overflow of
+/// `rounding` does not apply to scaled formats, whose elements always saturate. A compressor uses
+/// only the random_bits of `rounding`, and defines all other roundings itself. `keys` replace
+/// options of the text. Throws Error for any other text, with the names of all compressors.
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
                               std::span<const Option> keys = {});
 

@@ -96,8 +96,8 @@ constexpr bool IsSmall(Level level) {
 
 void Put(const Code& code, BitWriter& to) { to.Put(code.bits, code.length); }
 
-/// Encodes with its own copy of the writer, and returns the copy. The bytes written cannot alias
-/// the copy.
+/// Encodes with a copy of the writer, and returns the copy. The compiler can keep the members of
+/// the copy in registers, because a written byte cannot overwrite these members.
 template <class Level>
 BitWriter EncodeDense(std::span<const Level> levels, BitWriter to) {
   const auto code_of = [](Level level) { return kDenseCodes[static_cast<std::uint8_t>(level)]; };
@@ -213,8 +213,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// The position of the number k in its Elias code, for numbers below 2^16. A table has one entry
-/// for each possible value of the code's first bits.
+/// The position of a number k < 2^16 within the Elias code of k. A table has one NumberEntry for
+/// each possible value of a code's first kFirst bits.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
@@ -339,8 +339,8 @@ void CheckRange(std::span<const Level> levels, int32_t most) {
   }
 }
 
-/// Decodes with its own copy of the reader, and returns the copy. The levels written cannot alias
-/// the copy.
+/// Decodes with a copy of the reader, and returns the copy. The compiler can keep the members of
+/// the copy in registers, because a written level cannot overwrite these members.
 template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
@@ -433,7 +433,8 @@ uint32_t ReadElias(BitReader& from, uint32_t most) {
 int64_t EliasMostBits(EliasLayout layout, int64_t n, int32_t most) {
   const auto largest = static_cast<uint32_t>(most);
   if (layout == EliasLayout::dense) return n * (EliasLength(largest + 1) + (most > 0 ? 1 : 0));
-  // A gap g takes at most 2 g - 1 bits, so the code is longest if all levels are nonzero.
+  // The code is longest if all levels are nonzero. The g - 1 zero levels of a gap g lengthen the
+  // gap's code by at most 2 (g - 1) bits. As nonzero levels, they would take at least 3 bits each.
   const int64_t each = most > 0 ? 2 + EliasLength(largest) : 0;
   return EliasLength(static_cast<uint32_t>(n) + 1) + n * each;
 }

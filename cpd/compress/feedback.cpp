@@ -27,8 +27,9 @@ FeedbackCall CallOf(const Piece& piece, const float* x) {
 
 }  // namespace
 
-/// The residual, and the state of the inner codec. If the inner codec has a state, that state
-/// begins with the v of the whole layer, which is stored until Free.
+/// The residual, and the state of the inner codec. If the inner codec has a state, that state's
+/// call begins with v = x * 2^shift + residual of the whole layer. The values v are stored until
+/// Free.
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 

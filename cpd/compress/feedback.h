@@ -12,8 +12,8 @@ namespace cpd {
 class CodecWords;
 
 /// Encodes v = x * 2^shift + residual, in binary32, with `inner`. The message consists of inner's
-/// bytes. The next residual is v - decoded, rounded once to binary32, or 0 if that is not finite.
-/// If inner encodes an owner's results again, the results have a separate residual.
+/// bytes. The next residual is v - decoded, rounded once to binary32, or 0 if that difference is
+/// not finite. If inner encodes an owner's results again, the results have a separate residual.
 class CPD_API Feedback final : public Codec {
  public:
   /// Throws Error if inner itself feeds errors back, or uses a scale that ranks share: ranks agree
@@ -32,7 +32,8 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return inner_->block(); }
   [[nodiscard]] std::int64_t bucket() const override { return inner_->bucket(); }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// Returns true: a layer's residuals are for one shift, which APS must not change.
+  /// Returns true, so APS does not choose shifts. A layer's residuals are multiplied by 2^shift,
+  /// and are right only for calls with the same shift.
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Canonical Huffman codes (Huffman 1952) of symbols below 2^31, if few symbols are used. The
-// lengths determine the codes: shorter codes come first; among codes of equal length, smaller
-// symbols come first.
+// Canonical Huffman codes (Huffman 1952). Symbols are numbers below 2^31; the table of a code lists
+// only the symbols that have a code. The lengths determine the codes: shorter codes come first;
+// among codes of equal length, smaller symbols come first.
 #pragma once
 
 #include <array>
@@ -67,8 +67,9 @@ class CPD_API HuffmanDecoder {
   /// code is longer than kWindow bits.
   std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
   std::array<std::uint32_t, 1 << kWindow> window_values_{};
-  /// Indexed by the length of a code. Codes whose first 32 bits are below end_ are at most that
-  /// long. first_ is the index in values_ of code 0 of that length.
+  /// Both arrays are indexed by a length n. If the first 32 bits of a window are below end_[n], the
+  /// code at its beginning has at most n bits. A code of n bits plus first_[n] is the code's index
+  /// in values_.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};
   std::vector<std::uint32_t> values_;  ///< the values in the order of their codes

@@ -49,7 +49,7 @@ void LevelsOf(LevelCall call, std::vector<Level>& levels) {
   HostQueue()->encode_levels(call);
 }
 
-/// Writes the values that belong to the levels of a block.
+/// Decodes the levels of a block, which are integers of type Level, to values.
 template <class Level>
 void ValuesOf(LevelCall call, const std::vector<Level>& levels) {
   call.plan.bits = 8 * sizeof(Level);

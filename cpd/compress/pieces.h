@@ -33,8 +33,8 @@ CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
 
 /// Splits a piece (a range of a layer's values) into parts and calls run(part, i) for each. A part
 /// begins at value i of the piece. On the CPU, a part has up to `step` values, which stay in the
-/// caches from one operation to the next. This requires that the values of all buckets that the
-/// piece cuts are known. Otherwise, and on other devices, the part is the whole piece.
+/// caches from one operation to the next. There is only one part, the whole piece, on other
+/// devices, and if the piece may cut a bucket whose other values are not known.
 template <class Run>
 void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::int64_t step,
               Run run) {

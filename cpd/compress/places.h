@@ -27,8 +27,8 @@ CPD_API std::int64_t TakeNumber(std::span<const std::uint8_t>& bytes, std::int64
 /// Returns the largest number of bytes that PutPlaces writes for the indices of any selection from
 /// n values.
 constexpr std::int64_t MostPlaceBytes(std::int64_t n) { return kMostNumberBytes + (n + 15) / 8; }
-/// Encodes ascending indices, all in begin … begin + n - 1, minus `begin`. Returns the address
-/// after the last byte.
+/// Encodes the differences between some indices and `begin`. The indices (`places`) must ascend and
+/// lie in begin … begin + n - 1. Returns the address after the last byte.
 CPD_API std::uint8_t* PutPlaces(std::span<const std::int64_t> places, std::int64_t begin,
                                 std::int64_t n, std::uint8_t* to);
 /// Decodes indices from the front of `bytes`, and removes their bytes. Throws DamagedBytes unless

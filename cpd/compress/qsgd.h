@@ -27,9 +27,9 @@ struct QsgdOptions {
   /// axis is not supported if a bucket is the whole layer.
   std::optional<int> axis{};
   bool euclidean = false;  ///< the norm is the 2-norm, else the largest magnitude
-  /// True: levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; with one bit, the
-  /// two signs. False: a level is a sign and one of `steps`, or 2^(bits - 1) - 1, levels above
-  /// zero.
+  /// True: levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]. With one bit, the
+  /// levels are -norm and norm. False: a level is a sign and one of the levels above zero. Their
+  /// number is `steps`; if `steps` is 0, their number is 2^(bits - 1) - 1.
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
   /// True: levels are placed so that the layer's variance is least (spacing.h). This requires

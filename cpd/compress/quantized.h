@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends the codes of a scaled format for contributions and for results. Each piece (a range of a
-// layer's values) alone determines its codes. Blocks are neighbors or rows with one scale each.
-// Covers int8 with one scale for each row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows,
-// and any format with one level of scales.
+// Sends the codes of a scaled format for contributions and for results. The codes of a piece (a
+// range of a layer's values) depend only on the buckets that have values in the piece. Each bucket
+// is a block with one scale; a block consists of neighboring values, or is a row. Covers int8 with
+// one scale for each row, int4 in blocks (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format
+// with one level of scales.
 #pragma once
 
 #include "cpd/compress/pieces.h"

@@ -18,8 +18,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-// The size, in bytes, of a field in the message: the number of values that the first block has
-// among the next kRunValues values.
+// The size, in bytes, of a field in the message. The field tells how many of the next kRunValues
+// values belong to the first block.
 constexpr std::int64_t kCountBytes = 2;
 constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 

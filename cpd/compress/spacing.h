@@ -35,8 +35,8 @@ class CPD_API SpacingSums {
   std::array<Sums, LevelSpacing::kUnits> units_{};
 };
 
-/// Fills the table `below` from the positions of the levels. Throws DamagedBytes unless the
-/// positions ascend from 0 to 256.
+/// Computes `spacing.below`, the table of the last level at or below each position, from the
+/// positions of levels 0 … steps. Throws DamagedBytes unless the positions ascend from 0 to 256.
 CPD_API void CompleteSpacing(LevelSpacing& spacing, int steps);
 
 }  // namespace cpd

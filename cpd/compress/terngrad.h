@@ -46,7 +46,8 @@ class CPD_API TernGrad final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
-  /// Returns `none` if ranks clip their own values.
+  /// Returns KernelSupport::none if ranks clip their own values, else the kernel support of
+  /// LevelBlocks.
   [[nodiscard]] KernelSupport kernels() const override {
     return options_.clips_own ? KernelSupport::none : blocks_.kernels();
   }

@@ -51,8 +51,8 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// Returns `round` if the inner codec has NaN, and is a packed format or a codec of fixed size
-  /// that has kernels. Else returns `none`.
+  /// Returns KernelSupport::round if the inner codec has NaN, and is a packed format or a codec of
+  /// fixed size that has kernels. Otherwise returns KernelSupport::none.
   [[nodiscard]] KernelSupport kernels() const override;
   [[nodiscard]] bool counts_bytes() const override { return kernels() != KernelSupport::none; }
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,

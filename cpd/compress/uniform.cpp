@@ -467,7 +467,8 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// Returns the key of an option that is a number in the rule for the number of bits.
+/// Returns the key of an option of the rule that determines the number of bits. The option's value
+/// is a number. `has` tells whether the rule in use has the option.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

@@ -17,8 +17,8 @@ struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,
     /// floor(H + c + 1/2), limited to 1…30. H is the entropy, in bits, of a sample of the values,
-    /// divided into 2^sample bins. The sample is every floor(1/fraction)-th value, from a random
-    /// value on.
+    /// divided into 2^sample bins. The sample begins at a randomly chosen value, and consists of
+    /// every floor(1/fraction)-th value from there on.
     entropy,
     /// floor(log2(G + c0) + c1 + 1/2), limited to 1…30. G is the root mean square of the layer's
     /// gradient (CodecState::SetGradient), in the units of the gradient. The shift of the values

@@ -29,8 +29,8 @@ class CPD_API CodecWords {
   /// Removes and returns all words that are left.
   std::string Rest();
 
-  /// Replaces options of the text by these options. `stochastic`, with the value `true` or `false`,
-  /// stands for the word.
+  /// Replaces options of the text by these options. The option `stochastic` is a word without a
+  /// value in the text: `true` adds the word, any other value removes it.
   void Replace(std::span<const Option> options);
   /// Reads the options of a table and removes them from the text, wherever they are. Sets them in
   /// the table's order, and returns the result. Throws Error if an option occurs twice, has an
@@ -88,8 +88,8 @@ constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                       always};
 }
 
-/// The key of a member that is one of several words. Each word is at the index of its enumerator,
-/// or at the index of false or true.
+/// The key of a member whose text is one of several words. The index of a word in `words` is the
+/// value of the member's enumerator, or is 0 for false and 1 for true.
 template <KeyName name, auto member, const auto& words>
 constexpr auto ChoiceKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

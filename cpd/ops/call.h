@@ -19,7 +19,8 @@ namespace cpd {
 /// Returns x as a call needs it, with dimensions merged where possible (MergeDimensions); at least
 /// one remains.
 [[nodiscard]] Strided Merge(const TensorView& x);
-/// Merges the dimensions of an optional tensor; has no data if x is null.
+/// Returns an optional tensor with its dimensions merged, as the function above does. If x is null,
+/// the result has a null data pointer.
 [[nodiscard]] Strided Merge(const TensorView* x);
 
 /// Returns the addresses of the key's seed and stream in device memory. They are null if the

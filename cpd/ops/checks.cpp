@@ -247,8 +247,8 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
     throw Error("stochastic rounding numbers at most 2^40 elements, got " +
                 std::to_string(out.size()));
   }
-  // Block numbers of Philox have 24 bits. A product takes up to five random integers, and one more
-  // at the end of a chunk.
+  // Block numbers of Philox have 24 bits, so an element has a limited number of random integers. A
+  // value of k takes up to six: five for a product, and one more at the end of a chunk.
   const auto per_block = static_cast<std::int64_t>(first_draw(accumulator.rounding));
   const std::int64_t most = ((std::int64_t{1} << 24) - 2) * per_block / 6;
   if (depth > most) {

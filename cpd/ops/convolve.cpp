@@ -78,8 +78,9 @@ void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64
   CheckNumbers(accumulator, out, depth, key, nullptr, 0);
 }
 
-/// Throws Error unless all of the image's elements in `batch` matrices are values of `format`. The
-/// error gives the element's position in the matrices.
+/// Throws Error if an element of the image is not a value of `format` and one of the `batch`
+/// matrices contains the element. Each matrix has the given rows and columns. The error gives the
+/// element's row-major position in the matrices.
 void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::int64_t batch,
                     std::int64_t rows, std::int64_t columns, const Format& format,
                     const char* name) {
@@ -144,8 +145,9 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const RandomKey& key, std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
-  // Random bits depend on the row-major number of an element of `out`. `out` has the dimension of
-  // images before the dimension of groups.
+  // Random bits depend on an element's row-major number in `out`, where images come before groups.
+  // So a stochastic convolution is one matrix product for each image and group. Otherwise one
+  // product for each group covers the windows of all images.
   const bool numbered = accumulator.rounding.mode == Rounding::stochastic;
   const Of batch = numbered ? Of::images_and_groups : Of::groups;
   const Matrices matrices(w);
@@ -256,8 +258,8 @@ void Thin(TensorView& x, int dimension, std::int64_t first, std::int64_t step, s
   x.shape[at] = count;
 }
 
-/// Returns the ends of chunks of `chunk` terms. Skipped products count for the length of a chunk,
-/// but ends are numbers of computed products.
+/// Returns the ends of chunks. A chunk has `chunk` terms, including the products that are skipped.
+/// The end of a chunk is the number of products that are computed (not skipped) up to that end.
 std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Residue> residues,
                                     std::int64_t channels, std::int64_t chunk) {
   std::vector<std::int64_t> taps{0};

@@ -165,7 +165,7 @@ GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t b
   return grid;
 }
 
-/// Sets a call's scales.
+/// Stores the scales and factors of both operands in the arguments `call`.
 void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
                ScalesAt at, ScaledGemmCall& call) {
   const MatrixProduct& product = call.product;

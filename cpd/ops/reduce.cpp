@@ -27,7 +27,8 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// The plans for adding terms and for adding sums. Each plan is made when it is first needed.
+/// The plans of an ordered sum: terms() is the plan for adding terms, and sums() is the plan for
+/// adding the sums of chunks or of trees. Each plan is made when it is first needed.
 class PlansOfSteps {
  public:
   PlansOfSteps(const Accumulator& accumulator, const Format& terms_in, const RandomKey& key)

@@ -334,7 +334,7 @@ struct Besides {
   bool* holds = nullptr;
 };
 
-/// Casts x in the order of its dimensions.
+/// Casts x with the dimensions in the order that x's shape gives.
 void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& out, const GivenScales& given,
                  const RandomKey& key, const TensorView* random, const Besides& besides = {}) {

@@ -24,8 +24,9 @@ inline int least_exponent(const Spec& spec) {
   return spec.encoding == Encoding::e8m0 ? -127 : spec.emin();
 }
 
-/// Returns the format's grid with `more` additional binades of normal numbers below the format's
-/// own. The code of each power of two stays even or odd as before, if `more` is even.
+/// Returns the grid of a format that has all numbers of `spec` and, below its least normal number,
+/// `more` additional binades of normal numbers. If `more` is even, the code of each power of two is
+/// even or odd as in `spec`.
 inline Spec extended(const Spec& spec, int more) {
   const int bias = 1 - least_exponent(spec) + more;
   const bool odd_below = spec.encoding == Encoding::e8m0;  // code c is 2^(c - 127): 127 + more

@@ -86,7 +86,8 @@ class IntegerTrace {
       return {Wide{low.bits_from(64) & 0xFFFFFFFF} << 64 | low.bits_from(0), bits};
     }
     // A product has at most 48 bits. If some of these bits are below one unit, the product is below
-    // 2^48 units. In this range, the code of a number on `grid` equals its number of units.
+    // 2^48 units. The code that `grid` gives to a number of n units is n, for numbers in this
+    // range.
     constexpr int kBits = 50;
     const Spec grid{8, kBits, 1 - kBits + fixed_.fraction};
     Options o;

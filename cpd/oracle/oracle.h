@@ -61,9 +61,10 @@ class CPD_API ElementOracle {
  public:
   virtual ~ElementOracle() = default;
 
-  /// Computes the codes, flags and corners of the lines. If the inputs have at most 16 bits and
-  /// `lines` has at least as many lines as there are inputs, computes each input once and looks the
-  /// results up. Throws Error if a code or a random integer is out of range.
+  /// Computes the codes, flags and corners of the lines. A line's inputs are its operands' codes
+  /// and its random integer. If these have at most 16 bits in all, and there are at least as many
+  /// lines as possible inputs, computes the result of each possible input once, in a table. Throws
+  /// Error if a code or a random integer is out of range.
   virtual void Compute(const ElementLines& lines) = 0;
 };
 

@@ -26,7 +26,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-/// Returns the outcome of x if it rounds beyond the largest number of a signed format.
+/// Returns the outcome of rounding x. The format must be signed, and x must round beyond the
+/// format's largest number.
 template <class Integer>
 Outcome outcome_beyond(const Spec& spec, const Number<Integer>& x, const Options& o,
                        Tininess tininess) {

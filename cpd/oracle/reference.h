@@ -311,7 +311,8 @@ std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const 
 }
 
 /// Returns whether a finite overflow gives the largest value rather than Inf or NaN. Rounding to
-/// odd gives the largest value, except in a P3109 format with Inf if the next code is odd.
+/// odd gives the largest value, except in a P3109 format with Inf if the code after the largest
+/// value's code is odd.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;

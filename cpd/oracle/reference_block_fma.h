@@ -166,15 +166,15 @@ inline Exact floor_to(const Exact& x, int quantum) {
   return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
 }
 
-/// A sum of cut products. The products were cut fraction_bits below 2^exponent.
+/// A sum of cut products. Each product was cut to a multiple of 2^(exponent - fraction_bits).
 struct CutSum {
   Exact value = exact_finite(false, 0, 0);
   int exponent = kNothing;
   static constexpr int kNothing = -999;  ///< the exponent where all products are zero
 };
 
-/// Returns the sum of terms first, first + step, …. Each term is cut toward zero, fraction_bits
-/// below the greatest exponent of these terms.
+/// Returns the sum of terms first, first + step, …. Each term is cut toward zero to a multiple of
+/// 2^(e - fraction_bits), where e is the greatest exponent of these terms.
 inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
                       std::size_t step) {
   CutSum sum;
@@ -240,7 +240,8 @@ inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exa
 
 // --- The rule ------------------------------------------------------------------------------------
 
-/// Replaces products beyond binary32's range by Inf. Units that sum in two steps do so.
+/// Replaces each finite product of magnitude 2^128 or more by Inf, as the adders two_steps and
+/// two_steps_even do.
 inline void limit(std::vector<BlockTerm>& terms) {
   const Exact beyond = exact_finite(false, 1, 128);
   for (BlockTerm& term : terms) {

@@ -43,9 +43,9 @@ inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> co
   return counter;
 }
 
-/// Returns the options of one rounding after the other of one sum, each with its random integer of
-/// the key. Random integer 0 is for the addend. The integers of the loop over k begin with the next
-/// four Philox words.
+/// Returns the options of the roundings of one sum, one rounding after the other. The options
+/// include the random integer that the key gives for the rounding. Random integer 0 is for the
+/// addend. The integers of the loop over k begin with the next four Philox words.
 class Draws {
  public:
   Draws(const RoundingOptions& o, const RandomKey& key, std::uint64_t index)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The oracle's results of operations before rounding. Quotients and square roots are computed by
-// long division of integers, to within 2^-60 of the exact result. One more bit is set if nonzero
-// digits follow. A rounding of reference.h looks at 24 bits of a format and 25 bits below, so the
-// rounding is the same as for the exact result.
+// long division of integers, to within 2^-60 of the exact result. If nonzero digits follow, one
+// more bit below the result is set. A rounding of reference.h depends on 24 bits of a format, on 25
+// bits below, and on whether any lower bit is set. So the rounding is the same as for the exact
+// result.
 #pragma once
 
 #include <cstdint>

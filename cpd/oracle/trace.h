@@ -16,10 +16,10 @@
 
 namespace cpd {
 
-/// The rule of one element of Gemm or, if `is_sum`, of Sum, which adds the terms a and has no b and
-/// c. If sums are integers (FixedPoint), c is such an integer. Then the result is an integer too if
-/// the accumulator's format is fp32; any other format means that the sum is rounded into that
-/// format.
+/// The rule of one element of Gemm or, if `is_sum`, of Sum. Sum adds the terms a, and has no b and
+/// c. If sums are integers (FixedPoint), c is an integer of the same kind. Then the result is an
+/// integer too if the accumulator's format is fp32. With any other format, the result is the sum
+/// rounded into that format.
 struct SumRule {
   Accumulator accumulator{};
   Format a{}, b{}, c{};

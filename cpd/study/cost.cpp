@@ -248,8 +248,8 @@ bool MayBePlain(const Reduction& reduction) {
   return reduction.MayMeetNan(largest);
 }
 
-/// Returns a dry run for each form in which values may be sent: packed, in binary32, or both if the
-/// values decide.
+/// Returns a dry run for each form in which values may be sent: packed, in binary32, or both forms
+/// if the form depends on unknown values.
 std::vector<DryRun> WaysOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());
@@ -277,8 +277,8 @@ Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
   return cost;
 }
 
-/// Returns the larger number of bytes sent and of bytes received. The result is exact if both costs
-/// are exact and equal.
+/// Returns the larger bytes_sent and the larger bytes_received of two costs. The result is exact if
+/// both costs are exact and have equal bytes.
 Cost MostOf(const Cost& a, const Cost& b) {
   const bool equal = a.bytes_sent == b.bytes_sent && a.bytes_received == b.bytes_received;
   return {a.steps, std::max(a.bytes_sent, b.bytes_sent),

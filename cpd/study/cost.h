@@ -27,17 +27,17 @@ struct Cost {
 /// Facts about layers that the caller may know in addition to their sizes.
 struct KnownLayers {
   std::span<const std::int64_t> rows{};  ///< as in TensorOptions
-  /// The largest magnitude of each layer over all ranks; infinite or NaN if a value is. Empty:
-  /// unknown, but assumed to be below 2^96.
+  /// The largest magnitude of each layer over all ranks. If a layer has an infinity or NaN, its
+  /// entry is infinite or NaN. Empty: magnitudes are unknown, but assumed to be below 2^96.
   std::span<const float> largest{};
   std::span<const std::int64_t> numbers{};  ///< as in TensorOptions
 };
 
 /// Returns the cost of rank `rank` of `world` ranks. `sizes` are the numbers of values of the
 /// layers, which are sent in chunks of `chunk` values (CommOptions). If a format has no code for
-/// NaN and a sum may leave the format's range, all values are sent in binary32. `known.largest`
-/// decides whether a sum may; without it, the bytes are the larger of both cases. Throws Error for
-/// invalid arguments.
+/// NaN and a sum may leave the format's range, all values are sent in binary32. Whether a sum may
+/// leave the range follows from `known.largest`. If that is empty, the cost has the larger bytes of
+/// both cases. Throws Error for invalid arguments.
 CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
                     std::int64_t chunk, const KnownLayers& known = {});
 

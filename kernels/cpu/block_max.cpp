@@ -49,8 +49,9 @@ CPD_FN float largest_in(int64_t n, const float* x) {
 }
 
 /// Stores the largest |x| of as many blocks as a vector has lanes. Each block has kVectors whole
-/// vectors. The blocks are all neighbors, or kSide neighbors in each of several pages (pages.h).
-/// Does not prefetch, because the pass over the elements of the previous tile has already done so.
+/// vectors. All blocks are neighbors in memory, or kSide blocks are neighbors in each of several
+/// memory pages (pages.h). Does not prefetch x: the pass over the elements of the previous tile has
+/// prefetched it.
 template <class V, bool kWithNan, int kVectors, int64_t kSide>
 CPD_FN void some_block_max(const float* x, float* largest) {
   constexpr int kLanes = Lanes<V>::count;

@@ -212,8 +212,8 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
     const auto factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
     return decode_narrow(plan, n, packed, y, streaming, Rescaled<float, kDivides>{factor, last});
   }
-  // The value of a code is a binary32 number, so its product with a power of two is exact in
-  // binary64.
+  // Computes in binary64 lanes: the value of a code is a binary32 number, so its product with a
+  // power of two is exact in binary64.
   decode_all<D>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
 }
 

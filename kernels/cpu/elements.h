@@ -40,9 +40,9 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Generates random words for kSets vectors of indices, from index + k on, and stores the random
-/// integers of the elements that these indices serve. Each integer is stored at its element's
-/// position in `out`, where out[0] belongs to the first element that `index` serves.
+/// Generates random words for kSets vectors of indices, from index + k on. The words of an index
+/// yield the random integers of several elements. Stores the integers in `out`, each at its
+/// element's position; position 0 is the first element to which `index` gives an integer.
 template <int kSets>
 CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t k, std::uint32_t* out) {
@@ -156,9 +156,9 @@ struct ScaledFloat {
   }
 };
 
-/// Function objects that convert a code's value to the result. AsItIs only converts the type.
-/// Rescaled multiplies by a power of two, converts, and divides by a divisor or multiplies by its
-/// inverse.
+/// Function objects that convert the value of a code to a result in binary32. AsItIs does not
+/// change the value. Rescaled multiplies by a power of two, converts to binary32, and divides by a
+/// divisor or multiplies by its inverse.
 struct AsItIs {
   template <class V>
   CPD_FN auto operator()(V v) const {

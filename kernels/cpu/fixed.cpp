@@ -119,9 +119,9 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
     return point.width < 64 ? Route::saturating : Route::general;
   }
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
-  // Binary32 represents all integers below 2^24. The route (method of computation) whole32 sums
-  // unscaled products, multiples of 2^-fraction, so 2^-fraction must be well within binary32's
-  // range.
+  // Binary32 represents all integers below 2^24. The route (method of computation) whole32 adds
+  // products that are not scaled, and that are multiples of 2^-fraction. So 2^-fraction must be
+  // well within binary32's range.
   const bool narrow = point.fraction >= -100 && point.fraction <= 126;
   return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
 }

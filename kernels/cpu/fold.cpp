@@ -2,10 +2,12 @@
 //
 // Ordered sums of many elements, a few steps at a time. If the plan has a fast path, sums are
 // rounded without the cases of overflow and special values. Results are stored if all sums stayed
-// within the format; else they are computed again with all cases. Vector operations of a sequential
-// step, without loads and stores: 6 for terms of the format (9 into powers of two), 10 (with
-// directed roundings) or 23 for any terms, 22 of a stochastic step including its random integer,
-// and 17 to 45 with all cases.
+// within the format; else they are computed again with all cases. Number of vector operations of a
+// sequential step, without loads and stores:
+// - fast path, terms that are numbers of the format: 6, or 9 if all numbers are powers of two;
+// - fast path, any terms: 10 if the CPU can round additions up or down, else 23;
+// - stochastic fast path, including the random integer: 22;
+// - with all cases: 17 to 45.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/round/exact64.h"
@@ -104,8 +106,9 @@ class Given : public TakenDraws<V> {
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Runs the steps of as many sums as V has lanes. term(j) must return the terms of step j. Kahan's
-/// compensation is a number of the format, so a term minus the compensation does not overflow V.
+/// Adds the terms of all steps to as many sums as V has lanes. term(j) must return the terms of
+/// step j. Kahan's compensation is a number of the format, so a term minus the compensation does
+/// not overflow V.
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {
@@ -191,8 +194,8 @@ CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<doub
 template <class Path>
 constexpr int kSideBySide = !Path::kTakesProducts && Lanes<F>::count > 8 ? 4 : 8;
 
-/// Runs the steps of kVectors vectors of sums, starting at sum i, by a fast path. Returns false and
-/// stores nothing if a sum exceeded the limit.
+/// Adds the terms of all steps to kVectors vectors of sums, starting at sum i, by a fast path.
+/// Returns false and stores nothing if a sum exceeded the limit.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];
@@ -225,8 +228,9 @@ CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i
   return true;
 }
 
-/// Runs the steps of all sums that fill whole groups of kVectors vectors. Returns the number of
-/// these sums.
+/// Adds the terms of all steps to groups of kVectors vectors of sums. Leaves the last sums, which
+/// do not fill a group. If a sum of a group exceeds the limit, adds the group's terms with all
+/// cases. Returns the number of sums in the groups.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   constexpr int64_t kGroup = kVectors * Lanes<F>::count;
@@ -260,7 +264,7 @@ CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
 
 // --- the fast path of stochastic rounding --------------------------------------------------------
 
-/// The largest number of steps that one block of random words serves.
+/// The largest number of steps for which one block of random words yields random integers.
 constexpr int64_t kStochasticSteps = 16;
 constexpr int64_t kGroup = 4 * Lanes<F>::count;  ///< sums whose random integers are in cache
 

@@ -17,11 +17,11 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// A tile of pairwise sums. A group of kRangeGroup values of k takes the general path if its sums
-/// may overflow the format: for the whole tile if the bound of the products is too large, or for a
-/// few vectors if a sum higher in the tree is. The fast path gives +0 for a tree of products -0.
-/// This changes a sum only if the sum starts from -0; tiles with such sums take the general path
-/// for all k.
+/// A tile of pairwise sums. The values of k are processed in groups of kRangeGroup values. If the
+/// bound of a group's products is too large, the whole tile takes the general path for that group.
+/// If a sum higher in the tree may overflow, only a few vectors of columns take the general path.
+/// The fast path gives +0 for a tree whose products are all -0. This changes a sum only if the sum
+/// starts from -0; tiles with such sums take the general path for all k.
 template <class Path, ProductKind kProducts>
 class PairwiseTile {
  public:

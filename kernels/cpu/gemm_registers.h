@@ -84,9 +84,9 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// The largest magnitude up to which guarded roundings (with a check for overflow) are used: of
-/// sums, and of the bound of a group's products. Up to this limit, the rounding constants, which
-/// are 2^23 times the sums, are finite.
+/// Guarded roundings (with a check for overflow) are used only if the magnitudes of all sums, and
+/// the bounds of all groups' products, are at most this number. The rounding constants, which are
+/// 2^23 times the sums, are then finite.
 constexpr float kMostGuarded = 0x1p96F;
 
 /// Returns whether every product is exact in the product format, or larger than the format's
@@ -218,8 +218,8 @@ class RegisterTile {
       if (wanted == 2) return 0;
     }
   }
-  /// Returns the bound s * of_sum + c * of_compensation (FastPlan), where s is the tile's largest
-  /// sum and c its largest compensation.
+  /// Returns s * of_sum + c * of_compensation in each lane, a part of FastPlan's bound for
+  /// overflow. s is the largest magnitude of the lane's sums, and c of the lane's compensations.
   CPD_FN F weighed(const Sums& s) const {
     const F most = largest(s.sum);
     if constexpr (kHasCompensation) {

@@ -187,7 +187,8 @@ class StochasticRows {
   }
   CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
   CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
-    // A tree of one exact product was not rounded, so it is added by one fma.
+    // If the new tree is a single exact product, the product was not rounded. One fma then computes
+    // the product and adds it to the tree in memory.
     const bool fused = kExactProducts && of_term;
     tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
   }
@@ -267,7 +268,8 @@ class StochasticRows {
     }
     return x;
   }
-  /// Returns whether a sum of Range::watched exceeded the format's largest value.
+  /// Returns whether a sum exceeded the format's largest value. Always returns false unless the run
+  /// is Range::watched.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
     V most = most_[0];
@@ -361,8 +363,9 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Returns whether binary32 represents the tile's products exactly, with all bits to which rounding
-/// adds random bits (without the spare bits).
+/// Returns whether binary32 represents the tile's products exactly, and no product has a bit below
+/// the lowest bit to which rounding adds a random bit. Spare bits of the random integers do not
+/// count as added.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->fast.stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -419,8 +422,8 @@ CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   return watches ? Range::watched : Range::any;
 }
 
-/// Computes a tile. Runs whose operands are finite take the fast path; other groups take the
-/// general path.
+/// Computes a tile. A run (a range of k) takes the fast path if all its operands are finite. A
+/// group of k with an operand that is infinite or NaN takes the general path.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const StochasticPlan& way = plan.fast.stochastic;

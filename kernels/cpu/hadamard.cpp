@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms of contiguous groups, whose first stages combine lanes of one vector, and of
-// groups along columns, with one group in each lane.
+// Hadamard transforms of groups of values. The values of a group are contiguous, or lie in one
+// column of a matrix. For contiguous groups, the first stages combine lanes of one vector. For
+// columns, each lane computes one group.
 #include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"

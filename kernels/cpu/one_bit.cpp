@@ -115,8 +115,9 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
 
 constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits fill bytes
 
-/// Calls visit(b, i, count, bit) for each bucket b with values in the run (the values of one call).
-/// The bucket has `count` values from value i of the run on. Their bits begin at bit number `bit`.
+/// Calls visit(b, i, count, bit) for each bucket b that has values in `run` (the values of one
+/// call). Value i of the call and the next count - 1 values belong to the bucket. Their bits begin
+/// at bit number `bit`.
 template <class Visit>
 CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   int64_t bit = 0;

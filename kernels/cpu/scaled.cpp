@@ -40,8 +40,8 @@ CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
 }
 
 /// Stores three numbers of each block: the scale, the factor by which elements are multiplied, and
-/// the scale by which codes are decoded. The last is 1 for a block of zeros, so that no product has
-/// a subnormal operand.
+/// the scale by which codes are decoded. For a block of zeros, the scale for decoding is 1, so that
+/// no product has a subnormal operand.
 template <class V>
 CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
                       float* const (&arrays)[6]) {
@@ -146,7 +146,7 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
   return scaled_value(rounded, at);
 }
 
-/// The bits of the binary32 values that V's lanes give.
+/// A vector of binary32 bit patterns, with as many elements as V has lanes.
 template <class V>
 using BitsOf = typename Narrow<V>::U32;
 
@@ -273,8 +273,8 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
   if constexpr (kFloats) in_pages = all.streaming && holds_floats(y) && fits_pages(all);
   const bool stream =
       kFloats && all.streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
-  // bf16 represents a number with few significant bits times a power of two, unless the number is
-  // too small.
+  // If `is_short`, an element has at most 8 significant bits and scales are powers of two. bf16
+  // then represents each result, unless the result is too small.
   const bool is_short = plan.of_powers && !plan.two_levels && plan.element.man < 8;
   bool holds = true;
   ScaledRun run = all;
@@ -402,7 +402,8 @@ bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const f
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // A block with a caller's scale of 0 may contain an infinity.
+    // A scale of 0 also counts as outside the route's range: a caller may give it for a block that
+    // contains an infinity.
     const auto beyond = is_outside(route, given) | (given == D{});
     outside = select(beyond, splat<D>(1), outside);
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the indices of values whose magnitude is large enough. Such values are few, so a group of
-// lanes without one costs a single comparison.
+// Finds the indices of values whose magnitude is large enough. Such values are few. A group of
+// lanes that contains no such value costs a single comparison.
 #include "kernels/cpu/pages.h"
 
 namespace cpd {

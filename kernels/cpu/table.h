@@ -75,7 +75,8 @@ CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
 }
 
 /// Selects the plan's rounding rule for lanes V, and passes it to `run` as a template argument:
-/// run.operator()<Rule<…>>(). In binary64 lanes the rule has the form `simple` or `general`.
+/// run.operator()<Rule<…>>(). The form of a rule for binary64 lanes is Form::simple or
+/// Form::general.
 template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   with_mode(plan.mode, [&]<Rounding mode>() {

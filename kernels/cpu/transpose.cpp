@@ -11,10 +11,10 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Exchanges the rows and columns of a square of words. A step takes each two neighboring rows.
-/// Their even words become a row of the upper half, and their odd words a row of the lower half. If
-/// a word's row and column are written as one binary number, a step rotates the digits of that
-/// number by one.
+/// Exchanges the rows and columns of a square of words. A step combines each pair of neighboring
+/// rows. The even words of the pair become a row of the upper half, and the odd words a row of the
+/// lower half. If a word's row and column are written as one binary number, a step rotates the
+/// digits of that number by one.
 template <class V>
 CPD_FN void transpose_square(Unsigned<V>* rows) {
   using U = Unsigned<V>;
