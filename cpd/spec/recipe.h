@@ -45,8 +45,8 @@ struct Recipe {
 CPD_API void Check(const Recipe& recipe);
 
 /// The keys of a recipe: `sums`, which sets the forward sum, then every field. Each value is a
-/// text. The kinds are `sums`, `sum`, `operand`, `override` (an operand of one GEMM), `result` and
-/// `word`.
+/// text. The kinds of the keys' values are `sums`, `sum`, `operand`, `override` (an operand of one
+/// GEMM), `result` and `word`.
 template <>
 CPD_API Keys<Recipe> KeysOf<Recipe>();
 /// Returns the canonical text, `native sums='h100-fp8 …' weight=mxfp8 output=bf16`: `native`, then

@@ -92,9 +92,9 @@ struct Scaled {
   bool operator==(const Scaled&) const = default;
 };
 
-/// Returns `floor` for e8m0, else `max`.
+/// Returns the default of `rule` for scales in the format `scale`: `floor` for e8m0, else `max`.
 CPD_API ScaleRule DefaultRule(const Format& scale);
-/// Returns `element` for te, else `block`.
+/// Returns the default of `non_finite` for an arithmetic: `element` for te, else `block`.
 CPD_API NonFinite DefaultNonFinite(Arithmetic arithmetic);
 
 /// Throws Error if a field is out of range, or if an arithmetic does not support the scales. Every

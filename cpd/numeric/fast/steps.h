@@ -54,9 +54,9 @@ struct Seen {
 template <class Path, class V>
 class ProductSteps;
 
-/// Steps of an ordered sum of terms. rounded(t) rounds t, the sum of two numbers of the format. If
-/// kAnyTerms, the path also has rounded_odd(t): t is a sum with a term of any value, and t was
-/// already rounded to odd.
+/// Steps of an ordered sum of terms. rounded(t) returns t rounded; t is the sum of two numbers of
+/// the format. If kAnyTerms, the path also has rounded_odd(t), which returns t rounded for a sum t
+/// that was already rounded to odd. That sum may have a term that is not a number of the format.
 template <class Path, class V>
 class TermSteps;
 

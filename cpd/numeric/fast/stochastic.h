@@ -2,8 +2,9 @@
 //
 // The fast path `stochastic`: stochastic rounding, variant A with N random bits. Variant A adds the
 // random integer R < 2^N to the first N bits below the format's last place, and then drops all bits
-// below the last place. Later bits have no effect. So a number may first be truncated to p + N bits
-// or more, or to multiples of 2^-N spacings.
+// below the last place. Bits after these N bits have no effect. So a number may first be truncated
+// to p + N bits or more, where p is the number of the format's significant bits, or to multiples of
+// 2^-N spacings.
 //
 // Sums and products are truncated: on a CPU, the environment must round toward zero
 // (environment.h); a CUDA thread uses instructions that round toward zero. The path handles
@@ -55,7 +56,8 @@ struct TruncatedStochastic {
     plan.sum = stochastic_format(sum, sum_plan);
     const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
     plan.on_grid = sum.man > 0 && (exact_products || same_grid);
-    // The first product of a pairwise sum is not rounded, but only binary64 holds an exact product.
+    // A pairwise sum stores the first product of a pair without rounding it. Binary32 cannot hold
+    // an exact product, so such a sum needs binary64.
     const bool alone = exact_products && scheme == Scheme::pairwise;
     const double most = Format::power_of_two(100);
     const int bits = sum_plan.random_bits;
