@@ -74,7 +74,8 @@ CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 /// Returns the sum for the transposed matrix product: a matrix unit's operand formats a and b are
 /// exchanged.
 CPD_API Accumulator Swapped(Accumulator accumulator);
-/// Returns the same sum for terms that are not products. Its additions are the only roundings.
+/// Returns the accumulator for sums of terms that are not products: without a product format, so
+/// that an ordered sum rounds only its additions.
 CPD_API Accumulator OfTerms(Accumulator accumulator);
 
 }  // namespace cpd

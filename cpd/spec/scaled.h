@@ -3,7 +3,8 @@
 // Scaled formats, whose numbers share scales. A scaled format has an element format and one or two
 // levels of scale. A value is
 //   element * scale of its block (* scale of its tensor or row).
-// A scale is the factor that decodes, and a number in the format of its level.
+// A scale is the factor by which an element is multiplied to get its value. Each level has a
+// format, and the level's scales are numbers of that format.
 #pragma once
 
 #include <cstdint>

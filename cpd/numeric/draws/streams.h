@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes the number of the random stream of each rounding. Element i of a layer or a tensor is
-// counter i of its stream (philox.h). The number of a stream is given by the first formula in a
-// collective, and by the second formula in a layer of a model:
-//   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
-//   stream XOR purpose << 60 XOR layer << 20              in a layer of a model.
+// counter i of its stream (philox.h). The number of a stream in a collective and the number of a
+// stream in a layer of a model are:
+//   collective: purpose << 60 | step << 36 | layer << 20 | position
+//   model:      stream XOR purpose << 60 XOR layer << 20
 // In a model, `stream` is the stream that the caller passes. Purpose 0 is left to the caller. A
 // stream of a collective and a stream of a model never coincide while the callers' streams are
 // below 2^60, because their purposes differ.

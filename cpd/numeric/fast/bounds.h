@@ -209,9 +209,10 @@ constexpr float limit_of(const TermsAsked& asked) {
   return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;
 }
 
-/// Bounds every intermediate of `steps` steps of Kahan's sum, where each rounding errs by at most
-/// `e` times its result. Sets the coefficients of s, c and the products in that bound (see
-/// FastPlan). A product contributes most to the bound if it is the first one.
+/// Bounds every intermediate result of `steps` steps of Kahan's sum, where each rounding errs by at
+/// most `e` times its result. Sets the coefficients of s, c and the products in that bound (see
+/// FastPlan). The bound assumes that the first step adds all products, because a product
+/// contributes most if it is added first.
 constexpr void bound_kahan(FastPlan& plan, double e) {
   const auto up = [e](double x) { return x * (1 + e); };
   double bound[3] = {};

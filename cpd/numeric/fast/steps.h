@@ -36,8 +36,8 @@ struct FactorOperands {
   V a, b, factor_b;
 };
 
-/// The largest magnitudes that guarded steps (steps with a check for overflow) have given. The
-/// caller compares them with the limits afterwards.
+/// The largest magnitudes among the products and sums that guarded steps (steps with a check for
+/// overflow) have returned. The caller compares them with the limits afterwards.
 template <class V>
 struct Seen {
   V product{}, sum{};
@@ -47,8 +47,8 @@ struct Seen {
 /// plan:
 /// - add_product<how, products>(x, s, seen) returns s + a * b, with the product rounded unless it
 ///   is exact;
-/// - add_kahan<how, products>(x, sum, lost, seen) does such a step in several independent Kahan
-///   sums;
+/// - add_kahan<how, products>(x, sum, lost, seen) adds one product to each of several independent
+///   Kahan sums;
 /// - product<how, products>(x, seen) and sum<how>(t, seen) are the roundings of a pairwise sum.
 /// A path with kAddsExact has only add_product. x is LogOperands or FactorOperands.
 template <class Path, class V>

@@ -18,10 +18,11 @@
 
 namespace cpd {
 
-/// Returns the number of low bits of R that have no effect, if binary32 suffices without them; else
-/// 0. If a sum has at most 22 bits from the largest value to the least spacing, p + N' = 22 bits
-/// are all its bits. Then the last N - N' bits of R have no effect. This holds for exact products
-/// too.
+/// Returns the number of low bits of the random integer R that have no effect, if binary32 suffices
+/// without these bits; else 0. Let p be the format's number of significant bits, and N' = 22 - p.
+/// If the format spans at most 22 bits from its largest value to its least spacing, the first
+/// p + N' = 22 bits of a sum are all its bits. Then the last N - N' bits of R have no effect. This
+/// holds for exact products too.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -68,8 +69,8 @@ struct TruncatedStochastic {
     if (!exact_products && product == sum && plan.on_grid) {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
-    // After a step, values are at most (1 + 8 * 2^-man) times the old values and the product
-    // together.
+    // After a step, no magnitude of the sum's state exceeds (1 + 8 * 2^-man) times the total of the
+    // old magnitudes and the product's magnitude.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);
