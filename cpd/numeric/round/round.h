@@ -44,8 +44,7 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
-/// Returns whether every plan of this form has the properties of Form::simple: signed, with zero,
-/// -0 and subnormals, and an overflow does not give NaN.
+/// Returns whether every plan of this form has the properties of Form::simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
@@ -60,8 +59,7 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True if the format is signed and has zero, subnormals and -0, and if an overflow does not give
-  /// NaN. Also true for Form::integer, whose formats have no -0.
+  /// True: signed, with zero, subnormals and -0 (unless `integer`); an overflow never gives NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -332,8 +330,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals, the only numbers from 0 to 2^emin are these two. Below 2^emin, the
-      // quotient is 0 or 1, and a quotient of 1 counts for 2^man codes.
+      // Without subnormals, |x| < 2^emin rounds to quotient 0, or to 1, which is 2^man codes.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -402,8 +399,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
-/// Returns the largest finite magnitude with x's sign: `below` if x < 0 and the format is lopsided
-/// (int_full, with one more code below zero than above), else `most`.
+/// Returns the largest finite magnitude of x's sign: `below` for int_full if x < 0, else `most`.
 template <class R, class T, class V>
 CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -413,8 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of an overflow: `largest` if the format is lopsided (int_full, with one more
-/// code below zero than above), else `over`.
+/// Returns the result of an overflow: `largest` if the format is int_full, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
