@@ -327,8 +327,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// Returns log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Returns whether a significand of `units` spacings in a binade has an odd code. The code is that
-/// of a format without an upper bound.
+/// Returns whether a significand of `units` spacings in a binade has an odd code. Codes ascend as
+/// if the format had no upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;
