@@ -127,7 +127,7 @@ FieldValue FormOf(const Accumulator& accumulator) {
   return FieldOf(IsUnit(accumulator) ? "unit" : IsInteger(accumulator) ? "integer" : "ordered");
 }
 
-/// Returns the row for a member of the matrix unit.
+/// Returns the row of the table of keys for a field of the accumulator's matrix unit.
 template <KeyName name, auto member>
 constexpr Key<Accumulator> OfUnit(bool (*always)(const Accumulator&) = nullptr) {
   return KeyOf<name, &Accumulator::unit, member>(&IsUnit, always);
@@ -168,8 +168,9 @@ constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
 }};
 constexpr std::size_t kWords = 3;  ///< rows before the rows that a text has as name=value
 
-/// Sets a key that a text has. Throws Error if the scheme lacks the key, at its default value too:
-/// every ordered sum has the fields `chunk` and `inner`, but only chunked sums depend on them.
+/// Sets a key that a text has. Throws Error if the scheme does not have the key, even if the text
+/// gives the key's default value. Every ordered sum has the fields `chunk` and `inner`, but only
+/// the scheme `chunked` has the keys.
 void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_view text) {
   const bool is_of_chunks = key.name == "chunk" || key.name == "inner";
   if (key.IsOf(accumulator) && (!is_of_chunks || IsChunked(accumulator))) {

@@ -58,14 +58,15 @@ int MostFractionWithScales(const BlockFma& unit) {
                 ", b=" + ToString(unit.b) + ", scale=" + ToString(*unit.scale) +
                 ", dot=" + std::to_string(unit.dot));
   }
-  // With dot = 1, a term is below 2^(E + 4). With larger `dot`, it is below dot * 2^(emax + 1) * …
-  // * 2^(E + 2).
+  // With dot = 1, a term is below 2^(E + 4). With dot > 1, a term is below dot * 2^(emax of a + 1)
+  // * 2^(emax of b + 1) * 2^(E + 2).
   const int growth = sums ? unit.a.emax() + unit.b.emax() + 2 + 2 : 4;
   return kBinary64 - 1 - std::max(growth, 1) - BitsOf(unit.block);
 }
 
-/// Checks the order of k: a group must consist of whole blocks, and of shares of equal size that
-/// are taken in turn.
+/// Checks the fields that define the order of k: `group` must be a multiple of `block` and of
+/// `stride`, and `stride` a multiple of `take`. Throws Error otherwise, and if the fields do not
+/// fit `promote`, the adder or the scales.
 void CheckOrder(const BlockFma& unit) {
   constexpr BlockFma kUsual;
   if (unit.group == 0) {

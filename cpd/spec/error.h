@@ -62,7 +62,8 @@ class CPD_API MachineError : public std::runtime_error {
 };
 
 /// Thrown if the CPU has no memory for `bytes` bytes. In Python, the exception is a MemoryError.
-/// (The containers of the standard library throw std::bad_alloc, which does not have the number.)
+/// (The containers of the standard library throw std::bad_alloc, whose message does not state the
+/// number of bytes.)
 class CPD_API NoMemory : public std::bad_alloc {
  public:
   /// `of` is what the bytes were for, such as "a tensor of shape (3, 4)".

@@ -23,7 +23,8 @@ using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
 
-/// The table of a spec's keys (keys.h). The header of each spec declares its specializations.
+/// The table of a spec's keys (keys.h). The header of each spec declares the specialization of
+/// KeysOf for the spec.
 template <class Spec>
 struct Keys;
 template <class Spec>

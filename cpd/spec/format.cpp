@@ -399,8 +399,8 @@ bool Holds(const Format& outer, const Format& inner) {
   if (inner.max() > outer.max() || (inner.is_signed && !outer.is_signed)) return false;
   if (inner.lowest() < outer.lowest()) return false;
   if (LeastExponent(inner) < LeastExponent(outer)) return false;
-  // The slope of a format's spacing changes only at emin. So these binades decide for all binades
-  // below the top binade.
+  // Below emin, a format's spacing is constant; above emin, the spacing doubles in each binade. So
+  // a comparison in these binades decides for all binades below the top binade.
   const int top = inner.emax();
   for (const int e : {LeastExponent(inner), inner.emin(), outer.emin(), top - 1}) {
     if (e < LeastExponent(inner) || e >= top) continue;

@@ -12,7 +12,7 @@ namespace {
 
 using FormatKey = Key<FormatFields>;
 
-/// Returns the row of a number that follows from the fields.
+/// Returns the row of the table of keys for a number that follows from the fields.
 template <auto number>
 constexpr FormatKey Derived(std::string_view name, std::string_view kind) {
   return {name, kind, nullptr,

@@ -48,8 +48,8 @@ constexpr std::array<Pair, 29> kAliases{{
     {"ue8m0", "e8m0"},
 }};
 
-/// Short forms of these names that mean the same without their beginning. They are not names of a
-/// CPD format.
+/// Names of other libraries without their beginning `float8_`. Each short name means the same as
+/// the long name, because no CPD format has the short name.
 constexpr std::array<Pair, 2> kShort{{{"e4m3b11fnuz", "e4m3fnuz:bias=11"}, {"e8m0fnu", "e8m0"}}};
 
 /// Names that only give a width, and the formats of that width.

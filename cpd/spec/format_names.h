@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of formats in other libraries. If two libraries use a name for different formats, the
-// name stands for the type of exactly that name in the library that has one. So `float8_e4m3` is
-// ml_dtypes' IEEE-like e4m3 (max 240), and `float8_e4m3fn` is OCP's (max 448). `float4_e2m1fn`,
-// `float6_e2m3fn` and `float6_e3m2fn` are OCP's finite formats, though `fn` on a bare name is the
-// encoding with a NaN.
+// The names of formats in other libraries. Libraries may use one word, such as e4m3, for different
+// formats. Each full name here stands for the type that has exactly this full name in some library.
+// So `float8_e4m3` is ml_dtypes' IEEE-like e4m3 (max 240), and `float8_e4m3fn` is OCP's (max 448).
+// `float4_e2m1fn`, `float6_e2m3fn` and `float6_e3m2fn` are OCP's finite formats, though `fn` on a
+// bare name is the encoding with a NaN.
 #pragma once
 
 #include <optional>
@@ -40,8 +40,8 @@ template <>
 CPD_API Keys<FormatFields> KeysOf<FormatFields>();
 CPD_API Fields FieldsOf(const Format& format);
 
-/// Returns the format of that name, in any letter case; nullopt if there is no such name. Throws
-/// Error for a name with numbers or options that no format has.
+/// Returns the format whose name is `name`, in any letter case; nullopt if `name` is not the name
+/// of a format. Throws Error for a name with numbers or options that no format has.
 std::optional<Format> FindFormat(std::string_view name);
 
 /// Returns the formats that a standard, a paper or a library defines, by their canonical names.

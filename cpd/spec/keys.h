@@ -72,7 +72,8 @@ struct Unwrapped<std::optional<T>> {
 template <class Class, class T>
 Class ClassOf(T Class::*);
 
-/// Returns the member at the end of a path of members. Sets an optional member on the way.
+/// Returns the member at the end of a path of members: a field of `spec`, then a field of that
+/// field, and so on. Any std::optional before the end must have a value.
 template <auto first, auto... rest>
 auto& At(auto& spec) {
   auto& member = spec.*first;

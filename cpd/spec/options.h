@@ -73,8 +73,8 @@ CPD_API std::string TextOf(const FieldValue& value);
 std::string Enclosed(std::string_view word);
 
 /// Throws Error if random_bits or variant differs from its default although the rounding is not
-/// stochastic, because the option then has no effect. Specs and texts call this check. Operations,
-/// whose options may come from a codec, do not.
+/// stochastic, because the option then has no effect. The checks of specs and the parsers of texts
+/// call this function. Operations do not call it, because their options may come from a codec.
 CPD_API void CheckDraws(const RoundingOptions& rounding);
 
 }  // namespace cpd

@@ -228,7 +228,8 @@ void CheckUnits(const Recipe& recipe) {
   }
 }
 
-/// Throws Error unless scales that are applied to sums have emulated sums and no factor.
+/// Checks a recipe that applies scales to sums. Throws Error if a sum is `native`, or if a cast to
+/// a scaled format has a factor.
 void CheckScaledSums(const Recipe& recipe) {
   const std::string at = "scales_at='" + ToString(recipe.scales_at) + "' takes ";
   for (const auto& field : std::span(kSumFields).first(3)) {

@@ -28,8 +28,8 @@ struct Recipe {
   using Sum = std::optional<Accumulator>;
   /// The format to which a tensor is cast. None: the tensor remains unconverted.
   using Cast = std::optional<CastSpec>;
-  /// The cast of a tensor for one backward GEMM. None means `same`: the tensor is cast as
-  /// elsewhere.
+  /// The cast of a tensor for one backward GEMM. None means `same`: the tensor's field activation,
+  /// weight or gradient applies.
   using OwnCast = std::optional<Cast>;
 
   Sum forward{}, grad_input{}, grad_weight{}, grad_bias{};
@@ -45,8 +45,8 @@ struct Recipe {
 CPD_API void Check(const Recipe& recipe);
 
 /// The keys of a recipe: `sums`, which sets the forward sum, then every field. Each value is a
-/// text. The kinds are `sums`, `sum`, `operand`, `override` (an operand of one GEMM), `result` and
-/// `word`.
+/// text. The kinds of the keys' values are `sums`, `sum`, `operand`, `override` (an operand of one
+/// GEMM), `result` and `word`.
 template <>
 CPD_API Keys<Recipe> KeysOf<Recipe>();
 /// Returns the canonical text, `native sums='h100-fp8 …' weight=mxfp8 output=bf16`: `native`, then
@@ -78,11 +78,11 @@ CPD_API std::vector<RecipePart> RecipeParts();
 CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe);
 
 /// Returns whether both GEMMs that use a tensor use the same cast of it, so that the tensor may be
-/// cast before them. `cast` is cast_activation or cast_weight.
+/// cast once, before both GEMMs. `cast` is cast_activation or cast_weight.
 CPD_API bool IsCastOnce(const Recipe& recipe, Purpose cast);
 
 /// Returns the fields of the recipe that concern GEMMs: sums, operands and scales_at. If the caller
-/// has already cast the activation or the weight, its cast is left out.
+/// has already cast the activation or the weight, the result has no cast of that tensor.
 CPD_API Recipe GemmsOf(Recipe recipe, bool activation_is_cast, bool weight_is_cast);
 
 }  // namespace cpd

@@ -118,8 +118,8 @@ std::optional<Scaled> FindNamed(std::string_view name) {
   return std::nullopt;
 }
 
-/// Parses the first word of a text: a named format, an integer format in rows, or an element
-/// format.
+/// Parses the first word of a text: the name of a scaled format, an integer format (whose blocks
+/// are rows with fp32 scales), or the format of the elements.
 Scaled Head(std::string_view word) {
   const std::string name = Lower(word);
   if (const auto named = FindNamed(name)) return *named;

@@ -3,7 +3,8 @@
 // Scaled formats, whose numbers share scales. A scaled format has an element format and one or two
 // levels of scale. A value is
 //   element * scale of its block (* scale of its tensor or row).
-// A scale is the factor that decodes, and a number in the format of its level.
+// A scale is the factor by which an element is multiplied to get its value. Each level has a
+// format, and the level's scales are numbers of that format.
 #pragma once
 
 #include <cstdint>
@@ -92,9 +93,9 @@ struct Scaled {
   bool operator==(const Scaled&) const = default;
 };
 
-/// Returns `floor` for e8m0, else `max`.
+/// Returns the default of `rule` for scales in the format `scale`: `floor` for e8m0, else `max`.
 CPD_API ScaleRule DefaultRule(const Format& scale);
-/// Returns `element` for te, else `block`.
+/// Returns the default of `non_finite` for an arithmetic: `element` for te, else `block`.
 CPD_API NonFinite DefaultNonFinite(Arithmetic arithmetic);
 
 /// Throws Error if a field is out of range, or if an arithmetic does not support the scales. Every

@@ -125,16 +125,17 @@ CPD_FN constexpr std::uint32_t second_counter(std::uint64_t index, std::uint64_t
   return static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
 }
 
-/// Returns the words of `block` at indices index, index + 1, …. Each lane has one index. All
-/// indices must have the same bits 32…39.
+/// Returns the four random words that Philox generates in block number `block` for each of the
+/// indices index, index + 1, …. Each lane has one index. All indices must have the same bits 32…39.
 template <class U>
 CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::uint64_t block,
                                        std::uint64_t seed, std::uint64_t stream) {
   return philox_from(index_low, second_counter(index, block), seed, stream);
 }
 
-/// Returns the words of `block` at kSets vectors of indices from `index` on. Each lane has one
-/// index. All indices must have the same bits 32…39.
+/// Returns the four random words that Philox generates in block number `block` for each index of
+/// kSets vectors. The indices ascend from `index`, and each lane has one index. All indices must
+/// have the same bits 32…39.
 template <class U, int kSets>
 CPD_FN constexpr WordSets<U, kSets> random_words(std::uint64_t index, std::uint64_t block,
                                                  std::uint64_t seed, std::uint64_t stream) {
@@ -169,8 +170,8 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
   return (words.word[(t / draws) % 4] >> shift) & splat<U>((1U << random_bits) - 1);
 }
 
-/// Returns the words of block `number` of the ordered sums of elements index, index + 1, …: one
-/// element a lane of each set. The indices may differ in bits 32…39.
+/// Returns the random words of block `number` for the ordered sums of the elements index, index +
+/// 1, …. Each lane of each set has the words of one element. The indices may differ in bits 32…39.
 template <class U, int kSets = 1>
 CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_t number,
                                                std::uint64_t seed, std::uint64_t stream) {

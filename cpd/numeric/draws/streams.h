@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes the number of the random stream of each rounding. Element i of a layer or a tensor is
-// counter i of its stream (philox.h). The number of a stream is
-//   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
-//   stream XOR purpose << 60 XOR layer << 20              in a layer of a model.
+// counter i of its stream (philox.h). The number of a stream in a collective and the number of a
+// stream in a layer of a model are:
+//   collective: purpose << 60 | step << 36 | layer << 20 | position
+//   model:      stream XOR purpose << 60 XOR layer << 20
 // In a model, `stream` is the stream that the caller passes. Purpose 0 is left to the caller. A
 // stream of a collective and a stream of a model never coincide while the callers' streams are
 // below 2^60, because their purposes differ.
@@ -19,8 +20,8 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-/// The position in the stream of purpose `result` for results that a codec encodes again on the
-/// rank that owns them.
+/// The position in the number of a stream of purpose `result`, for roundings by a codec that
+/// encodes the result of a reduction again, on the rank that owns the result.
 constexpr std::int64_t kEncoded = 0xFFFFE;
 
 /// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.

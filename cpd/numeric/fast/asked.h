@@ -48,21 +48,23 @@ struct TermsAsked {
   Format terms_in;
   RoundPlan round;
 
-  /// Returns whether every term is a number of `format`: `terms_in` has at most its precision and
-  /// no finer least spacing.
+  /// Returns whether every term is a number of `format`: `terms_in` has no more significant bits
+  /// than `format`, and no finer least spacing.
   [[nodiscard]] constexpr bool are_known() const {
     return terms_in.precision() <= format.precision() &&
            terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
   }
 };
 
-/// Returns the answer, for a mode other than nearest-even, of a path that rounds to nearest-even.
+/// Returns the reason why a path that rounds to nearest-even does not take a sum with another
+/// rounding mode. The reason is NoPath::other for mode stochastic, which has a path of its own,
+/// else NoPath::mode.
 constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }
 
-/// The base class of fast paths for sums of terms. For sums of products, `applies` answers that the
-/// path is for other sums.
+/// The base class of fast paths for sums of terms. For a sum of products, `applies` returns
+/// NoPath::other.
 struct OfTermsAlone {
   static constexpr bool kTakesProducts = false;
   static constexpr bool kStochastic = false;

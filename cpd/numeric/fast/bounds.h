@@ -39,15 +39,15 @@ struct PanelRange {
   float least_bit[kRangeGroup / 2] = {};
 };
 
-/// Returns the largest number of significant bits, 1…24, that any of some values has. `fraction` is
-/// the bitwise or of the values' fraction bits.
+/// Returns the number of significant bits, 1…24, that suffices for every value of a set. `fraction`
+/// is the bitwise or of the fraction bits of all values.
 CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
 }
 
-/// Returns a power of two that divides each of some values x. `smallest` is the pattern of the
+/// Returns a power of two that divides every value x of a set. `smallest` is the pattern of the
 /// least nonzero |x|, and `fraction` is the bitwise or of the values' fraction bits.
 CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
@@ -94,10 +94,11 @@ struct FastPlan {
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The path needs the least last bits of an operand's packed values if the values have at most
-  /// this number of significant bits. Products of values with few bits, and exact sums of products,
-  /// are multiples of the product of the operands' least last bits. The other operand of such a
-  /// product has one significant bit or more.
+  /// The path needs the least last bits of a packed operand only if no value of the operand has
+  /// more significant bits than this number. Products of values with few bits, and exact sums of
+  /// products, are multiples of the product of the operands' least last bits. If an operand has
+  /// more significant bits than this number, its products have too many bits, because the other
+  /// operand has at least one significant bit.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
@@ -125,22 +126,23 @@ enum class ProductKind : std::uint8_t {
 
 // --- limits --------------------------------------------------------------------------------------
 
-/// Returns a bound of the sum of p (see FastPlan) over `count` products, whose magnitudes |a||b|
-/// sum to sum_ab. Returns infinity if an operand of b is NaN, or too large for the steps (above
-/// 2^100). Returns NaN if an operand of a is NaN.
+/// Returns an upper bound of the sum of `count` rounded products: the sum of each product's bound p
+/// (see FastPlan). sum_ab is the sum of the magnitudes |a||b|. Returns infinity if a value of b is
+/// NaN or above 2^100, which is too large for the steps. Returns NaN if a value of a is NaN.
 CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int count,
                                       float largest_b) {
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
 }
-/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) for which products can be
-/// added whose p sum to `products`. A negative result means that no sum is small enough.
+/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) to which some products can
+/// be added without leaving the format. `products` is the sum of the products' bounds p (see
+/// FastPlan). A negative result means that no sum is small enough.
 CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
   return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
 }
 /// Returns a limit on the sums' size. Below the limit, a sum remains a binary32 number after the
-/// addition of each exact product. `products` is the sum of the products' p (see FastPlan), and
-/// least_bit is a power of two that divides each product.
+/// addition of each exact product. `products` is the sum of the products' bounds p (see FastPlan),
+/// and least_bit is a power of two that divides each product.
 CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float least_bit) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
@@ -207,9 +209,10 @@ constexpr float limit_of(const TermsAsked& asked) {
   return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;
 }
 
-/// Bounds every intermediate of `steps` steps of Kahan's sum, where each rounding errs by at most
-/// `e` times its result. Sets the coefficients of s, c and the products in that bound (see
-/// FastPlan). A product contributes most to the bound if it is the first one.
+/// Bounds every intermediate result of `steps` steps of Kahan's sum, where each rounding errs by at
+/// most `e` times its result. Sets the coefficients of s, c and the products in that bound (see
+/// FastPlan). The bound assumes that the first step adds all products, because a product
+/// contributes most if it is added first.
 constexpr void bound_kahan(FastPlan& plan, double e) {
   const auto up = [e](double x) { return x * (1 + e); };
   double bound[3] = {};

@@ -36,8 +36,8 @@ struct FactorOperands {
   V a, b, factor_b;
 };
 
-/// The largest magnitudes that guarded steps (steps with a check for overflow) have given. The
-/// caller compares them with the limits afterwards.
+/// The largest magnitudes among the products and sums that guarded steps (steps with a check for
+/// overflow) have returned. The caller compares them with the limits afterwards.
 template <class V>
 struct Seen {
   V product{}, sum{};
@@ -47,16 +47,16 @@ struct Seen {
 /// plan:
 /// - add_product<how, products>(x, s, seen) returns s + a * b, with the product rounded unless it
 ///   is exact;
-/// - add_kahan<how, products>(x, sum, lost, seen) does such a step in several independent Kahan
-///   sums;
+/// - add_kahan<how, products>(x, sum, lost, seen) adds one product to each of several independent
+///   Kahan sums;
 /// - product<how, products>(x, seen) and sum<how>(t, seen) are the roundings of a pairwise sum.
 /// A path with kAddsExact has only add_product. x is LogOperands or FactorOperands.
 template <class Path, class V>
 class ProductSteps;
 
-/// Steps of an ordered sum of terms. rounded(t) rounds t, the sum of two numbers of the format. If
-/// kAnyTerms, the path also has rounded_odd(t): t is a sum with a term of any value, and t was
-/// already rounded to odd.
+/// Steps of an ordered sum of terms. rounded(t) returns t rounded; t is the sum of two numbers of
+/// the format. If kAnyTerms, the path also has rounded_odd(t), which returns t rounded for a sum t
+/// that was already rounded to odd. That sum may have a term that is not a number of the format.
 template <class Path, class V>
 class TermSteps;
 

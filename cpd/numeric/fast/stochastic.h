@@ -2,8 +2,9 @@
 //
 // The fast path `stochastic`: stochastic rounding, variant A with N random bits. Variant A adds the
 // random integer R < 2^N to the first N bits below the format's last place, and then drops all bits
-// below the last place. Later bits have no effect. So a number may first be truncated to p + N bits
-// or more, or to multiples of 2^-N spacings.
+// below the last place. Bits after these N bits have no effect. So a number may first be truncated
+// to p + N bits or more, where p is the number of the format's significant bits, or to multiples of
+// 2^-N spacings.
 //
 // Sums and products are truncated: on a CPU, the environment must round toward zero
 // (environment.h); a CUDA thread uses instructions that round toward zero. The path handles
@@ -17,10 +18,11 @@
 
 namespace cpd {
 
-/// Returns the number of low bits of R that have no effect, if binary32 suffices without them; else
-/// 0. If a sum has at most 22 bits from the largest value to the least spacing, p + N' = 22 bits
-/// are all its bits. Then the last N - N' bits of R have no effect. This holds for exact products
-/// too.
+/// Returns the number of low bits of the random integer R that have no effect, if binary32 suffices
+/// without these bits; else 0. Let p be the format's number of significant bits, and N' = 22 - p.
+/// If the format spans at most 22 bits from its largest value to its least spacing, the first
+/// p + N' = 22 bits of a sum are all its bits. Then the last N - N' bits of R have no effect. This
+/// holds for exact products too.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -55,7 +57,8 @@ struct TruncatedStochastic {
     plan.sum = stochastic_format(sum, sum_plan);
     const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
     plan.on_grid = sum.man > 0 && (exact_products || same_grid);
-    // The first product of a pairwise sum is not rounded, but only binary64 holds an exact product.
+    // A pairwise sum stores the first product of a pair without rounding it. Binary32 cannot hold
+    // an exact product, so such a sum needs binary64.
     const bool alone = exact_products && scheme == Scheme::pairwise;
     const double most = Format::power_of_two(100);
     const int bits = sum_plan.random_bits;
@@ -66,8 +69,8 @@ struct TruncatedStochastic {
     if (!exact_products && product == sum && plan.on_grid) {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
-    // After a step, values are at most (1 + 8 * 2^-man) times the old values and the product
-    // together.
+    // After a step, no magnitude of the sum's state exceeds (1 + 8 * 2^-man) times the total of the
+    // old magnitudes and the product's magnitude.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);

@@ -32,10 +32,10 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Returns whether binary32 suffices for a format and N = random_bits. Binary32 must hold 2^-N
-/// least spacings, and magnets (numbers whose addition rounds) that have p + N bits after their two
-/// leading bits. The least spacing must be a normal number, unless the format has binary32's own
-/// exponents.
+/// Returns whether binary32 suffices to round into a format of p significant bits with N =
+/// random_bits. Binary32 must hold multiples of 2^-N times the least spacing. Binary32 must also
+/// hold magnets (numbers whose addition rounds) that have p + N bits after their two leading bits.
+/// The least spacing must be a normal number, unless the format has binary32's own exponents.
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&

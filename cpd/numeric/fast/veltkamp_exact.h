@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fast path `veltkamp_exact`: adds exact products, or any terms, in order and rounds each sum
-// to nearest-even, in formats of at most 11 significant bits. If the last bit of the exact sum is
-// known to fit binary32, the sum is formed in binary32. Else the sum is first rounded to odd, or
-// formed in two parts. The addition of a magnet, a large number, then rounds the sum
-// (veltkamp_rounding.h counts the operations). If products are narrow (numbers of the products'
-// format), a step is one fused multiply-add and the two operations of `split`.
+// The fast path `veltkamp_exact`: adds exact products, or terms of any value, one after the other.
+// Each sum is rounded to nearest-even into a format of at most 11 significant bits. If the operands
+// guarantee that the exact sum is a binary32 number, one binary32 operation forms the sum.
+// Otherwise the sum is first rounded to odd, or formed in two parts. The addition of a magnet (a
+// large number) then rounds the sum (veltkamp_rounding.h counts the operations). If products are
+// narrow (numbers of the products' format), a step is one fused multiply-add and the two operations
+// of `split`.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -73,8 +73,8 @@ CPD_FN V split_short(V t, const SplitFormat<V>& format) {
 
 /// Returns a * b rounded once, for any finite operands; factor_b = b * K. The fused multiply-add
 /// rounds the exact product at the last place of the magnet M = a * b * K. Only the binade of M
-/// matters. If M was rounded up to a power of two, a * b is also rounded up to one. Takes 1
-/// multiplication, at_least, 1 fused multiply-add and 1 subtraction.
+/// matters. If M was rounded up to a power of two, a * b is also rounded up to a power of two.
+/// Takes 1 multiplication, at_least, 1 fused multiply-add and 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);
@@ -109,10 +109,11 @@ CPD_FN Signed<V> fixed_log(V x) {
 /// Returns a * b rounded once, in binary32. The magnet M gets its binade from logarithms instead of
 /// a product: log_a is fixed_log(a), and log_b is fixed_log(b) + magnet. Takes 2 integer
 /// operations, 1 fused multiply-add and 1 subtraction. The pattern of M is even, so M is a multiple
-/// of twice its last place, and M - a * b is exact to the grid for either sign of a * b. Two things
-/// can go wrong near a power of two: the sum of the logarithms (correct to within 2^-14.9) may miss
-/// the binade, and M - a * b may leave the binade of M. In both cases a * b is within 2^-12 of the
-/// power of two, and both grids round a * b to that power, as man <= 10.
+/// of twice its last place. M - a * b is therefore rounded at the right place for either sign of a
+/// * b. Two things can go wrong near a power of two: the sum of the logarithms (correct to within
+/// 2^-14.9) may miss the binade, and M - a * b may leave the binade of M. In both cases a * b is
+/// within a factor 1 ± 2^-12 of the power of two. The spacings of both binades then round a * b to
+/// that power, because man <= 10.
 template <class V>
 CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
   const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
@@ -224,8 +225,8 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 /// formats without mantissa bits (man = 0). A guarded rounding records the largest result, and the
 /// caller checks afterwards whether that result left the format. With kSaturates, it limits the
 /// result to the largest value instead. A rounding takes 2 additions, (t + M) - M, where M is 1.5 *
-/// 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the binade's number.
-/// An even sum is then an even code.
+/// 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the number of t's
+/// binade. A sum with an even pattern then stands for an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;

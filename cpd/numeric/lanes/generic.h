@@ -63,8 +63,8 @@ struct Narrow {
   using I32 = std::int32_t;
 };
 
-/// A type of 64-bit lanes. Each lane holds a pair of the 32-bit lanes of U. A single lane is
-/// widened to 64 bits.
+/// The type of 64-bit lanes that has the size of U: each lane holds a pair of 32-bit lanes of U.
+/// For a scalar U, the type is one 64-bit integer.
 template <class U>
 struct SplitLanes {
   using type = std::uint64_t;

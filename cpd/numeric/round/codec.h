@@ -87,11 +87,12 @@ class Unpacker<std::uint32_t> {
   int bits_;
 };
 
-/// Packs codes of n bits with vectors of 4, 8 or 16 lanes U of 32 bits. Neighbors are merged, a | b
-/// << n, until a merged word has 8 or 16 … 32 bits. Merged words of 8 and 16 bits (and codes of 4
-/// bits) are stored as bytes and 16-bit words. Otherwise every output word is the OR of at most
-/// three merged words, each moved by one permutation and one shift. With 4 lanes, four merged words
-/// of an odd number of bits do not end on a byte; such codes are packed group by group.
+/// Packs codes of n bits with vectors of 4, 8 or 16 lanes U of 32 bits. Neighboring codes are
+/// merged, a | b << n, until a merged word has 8 bits or at least 16 bits. Merged words of 8 bits
+/// are stored as bytes, merged words of 16 bits as 16-bit words, and codes of 4 bits as nibbles.
+/// For all other sizes, every output word is the OR of at most three merged words, each moved by
+/// one permutation and one shift. With 4 lanes, the bits of four merged words of odd size do not
+/// fill whole bytes; such codes are packed in groups of eight by scalar code.
 template <class U>
 class Packer {
  public:
@@ -150,8 +151,8 @@ class Packer {
 /// lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
 /// codes of less than 16 bits fill at most 16 bytes, from which some instruction sets can gather
 /// bytes: each lane then takes the four bytes from byte floor(j n / 8) on, and one shift. With 4
-/// lanes, four codes of an odd number of bits do not end on a byte; such codes are unpacked group
-/// by group.
+/// lanes, the bits of four codes of odd size do not fill whole bytes; such codes are unpacked in
+/// groups of eight by scalar code.
 template <class U>
 class Unpacker {
  public:

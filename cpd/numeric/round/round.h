@@ -44,7 +44,7 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
-/// Returns whether plans of this form are simple (round_plan.h).
+/// Returns whether every plan of this form has the properties of Form::simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
@@ -59,9 +59,9 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True for signed formats with zero, subnormals and -0 (unless `integer`), without NaN overflow.
+  /// True: signed, with zero, subnormals and -0 (unless `integer`); an overflow never gives NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
-  /// True if an addition of binary32 numbers rounds.
+  /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
                                (integer && kMode == Rounding::nearest_even);
 
@@ -252,8 +252,8 @@ CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const Roun
 }
 
 /// The result of round_below, which rounds subnormal numbers for Form::scaled: whether |x| is below
-/// 2^emin and, if so, the code of |x|. |x| in multiples of 2^-N least spacings, truncated to an
-/// integer, ends with the N bits to which R is added.
+/// 2^emin and, if so, the code of |x|. round_below divides |x| by 2^-N least spacings and truncates
+/// the quotient to an integer. R is added to the last N bits of this integer.
 template <class V>
 struct Below {
   decltype(Signed<V>{} < Signed<V>{}) is_below;
@@ -330,7 +330,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals, only 0 and 2^emin lie up to 2^emin: one bit, worth 2^man codes.
+      // Without subnormals, |x| < 2^emin rounds to quotient 0, or to 1, which is 2^man codes.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -399,7 +399,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
-/// Returns the largest finite magnitude with x's sign: `most`, or `below` if lopsided and x < 0.
+/// Returns the largest finite magnitude of x's sign: `below` for int_full if x < 0, else `most`.
 template <class R, class T, class V>
 CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -409,7 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of an overflow: `largest` in lopsided formats, else `over`.
+/// Returns the result of an overflow: `largest` if the format is int_full, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {

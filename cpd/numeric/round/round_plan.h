@@ -117,8 +117,8 @@ constexpr bool clips_negative(const Format& format, Rounding mode) {
 }
 
 /// Returns the exponent of the binade of the largest value. If the largest value is zero (e1m0),
-/// returns emin - 1, because 2^emin is then the first number that overflows. Twice the next
-/// binade's power of two overflows.
+/// returns emin - 1, because 2^emin is then the first number that overflows. For every format,
+/// 2^(result + 2) overflows.
 constexpr int top_exponent(const Format& format) {
   return format.max() > 0 ? format.emax() : format.emin() - 1;
 }
@@ -153,8 +153,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
     if (plan.variant != Variant::A) return any(NoForm::variant);
     if (!(simple || integer)) return any(NoForm::special_values);
     if (own_exponents) return simple ? FormChoice{Form::in_place} : any(NoForm::exponents);
-    // As a multiple of 2^-N least spacings, 2^emin is an int32, and the factor is a normal binary32
-    // number.
+    // Two conditions: 2^emin, divided by 2^-N least spacings, must be an int32; and to_units, the
+    // factor for this division, must be a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
     if (looked_at > 30 || looked_at - format.emin() > 127) return any(NoForm::random_bits);
     return {integer ? Form::integer : Form::scaled};

@@ -12,8 +12,9 @@
 namespace cpd {
 
 /// Returns whether the plan rounds a binary32 number that was rounded to odd as it rounds the exact
-/// number. This needs two bits above the odd last bit (Boldo and Melquiond 2008): to nearest, the
-/// significand's last place and half of it. Stochastic variant A reads N bits below the last place.
+/// number. All bits that the rounding reads must be above the last bit, which holds the oddness
+/// (Boldo and Melquiond 2008). Rounding to nearest reads the bits down to half of the significand's
+/// last place. Stochastic variant A reads N bits below the last place.
 constexpr bool rounds_from_odd(const RoundPlan& plan) {
   if (plan.wide) return false;
   if (plan.mode == Rounding::nearest_even) return plan.man <= 21;

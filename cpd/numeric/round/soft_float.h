@@ -281,8 +281,8 @@ inline Cut cut_at(const Number& x, int count) {
 }
 
 /// Returns whether an inexact magnitude rounds to the code above, by round.h's rule. The rule is
-/// applied to a number of the code's last bit (`odd`) and a fraction of 52 bits rounded to odd,
-/// divided by 2^52.
+/// applied to a short number with the same result: its integer part is the code's last bit (`odd`),
+/// and its fraction is rounded to odd in 52 bits.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   constexpr int kBits = 52;
@@ -307,8 +307,9 @@ inline bool is_inward(Rounding mode, bool negative) {
          mode == (negative ? Rounding::up : Rounding::down);
 }
 
-/// Returns the result of an overflow or an infinite result. The exceptions are `exact` if the
-/// result is an infinity, else `other`.
+/// Returns the value that replaces an infinite number or an overflow: an infinity, NaN or the
+/// largest value, as the target's format and overflow require. The exceptions are `exact` if the
+/// value is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -326,8 +327,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// Returns log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Returns whether a significand of `units` spacings in a binade has an odd code. The format is
-/// taken without an upper bound.
+/// Returns whether a significand of `units` spacings in a binade has an odd code. Codes ascend as
+/// if the format had no upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;

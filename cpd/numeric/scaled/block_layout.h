@@ -40,9 +40,10 @@ struct BlockLayout {
   [[nodiscard]] constexpr std::int64_t row_stride() const { return middle * width; }
 };
 
-/// Groups the elements that share an outer scale. A cell is one such group: all elements, or, if
-/// `extent` is not 0, the elements along an axis of that extent. `after` is the product of the
-/// dimensions after the axis.
+/// Groups the elements that share an outer scale. A cell is one such group. If `extent` is 0, one
+/// cell holds all elements. Else an axis has `extent` elements, and each cell holds the elements
+/// along that axis at fixed other coordinates. `after` is the product of the dimensions after the
+/// axis.
 struct OuterCells {
   std::int64_t extent = 0, after = 1;
 

@@ -15,7 +15,8 @@ namespace cpd {
 struct HadamardPlan {
   std::int32_t size = 16;
   bool to_bf16 = false;
-  /// 1 / sqrt(size), rounded to nearest in binary64; converted to a float, it is nearest too.
+  /// 1 / sqrt(size), rounded to nearest in binary64. A conversion of this number to binary32 gives
+  /// the binary32 number that is nearest to 1 / sqrt(size).
   double scale = 0.25;
   /// The signs, +1 or -1, that multiply values before and after the stages of the transform. Entry
   /// i is for values i, i + size, i + 2 size, ….

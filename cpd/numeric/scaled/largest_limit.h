@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Selects the largest of many values. A limit of the magnitudes is found digit by digit from
-// counts. Also computes the residual of a selected value.
+// Selects the largest of many values. A search finds the limit of the selected magnitudes digit by
+// digit, from the counts of values with each digit. Also computes the residual of a selected value.
 #pragma once
 
 #include <cstdint>

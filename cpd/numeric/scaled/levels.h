@@ -6,9 +6,9 @@
 // Let s be the number of steps, u = v s / norm, R a random integer below 2^N and R' = R / 2^N. In
 // exact arithmetic, the result is:
 // - signed: level floor(|u| + R') of |v|, with v's sign. There are s levels above zero (QSGD 3.1).
-// - intervals: end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm]. The end
-//   has level 2 * number - s (Grubic et al. 3.2.2). Zero is not a level, and R rounds toward
-//   +infinity.
+// - intervals: [-norm, norm] is divided into s equal intervals, whose ends have the numbers 0 … s.
+//   The result is the end with number floor((u + s) / 2 + R'), which has level 2 * number - s
+//   (Grubic et al. 3.2.2). Zero is not a level, and rounding up means toward +infinity.
 // Let f be the fraction of |u|. |u| rounds up if floor(f 2^N) + R >= 2^N, as a stochastic cast
 // (variant A) does. A level beyond the last level becomes the last level. The value of a level is
 // level * norm / s, rounded once.
@@ -17,10 +17,10 @@
 // / 256. A value between two levels rounds up by the same rule, with f as the fraction of the
 // levels' distance.
 //
-// Exactness: v s has 40 bits. A comparison decides between two levels: of v s with norm times a
-// whole number of halves of 2^-N steps, which has 40 bits without the norm's 24. TwoProduct (Dekker
-// 1971; 2 operations with FMA) holds that product in two binary64 numbers. Vector lanes estimate u
-// + R', and apply the exact rule if an integer is within `slack` of the estimate.
+// Exactness: v s has 40 bits. To decide between two levels, v s is compared with norm * h. h is a
+// multiple of 2^-N and has 40 bits; norm has 24 bits. TwoProduct (Dekker 1971; 2 operations with
+// FMA) holds norm * h in two binary64 numbers. Vector lanes estimate u + R', and apply the exact
+// rule if an integer is within `slack` of the estimate.
 #pragma once
 
 #include <cmath>
@@ -60,7 +60,8 @@ struct LevelPlan {
   /// True if NaN and infinities have the code 2^(bits - 1), which is not the code of a signed
   /// level. False: a NaN or infinity makes the norm of its bucket NaN.
   bool has_nan = false;
-  /// N, the number of random bits. 0: values are whole multiples of norm = 1, which is one step.
+  /// N, the number of random bits. 0: rounding is not needed, because all values are integers, norm
+  /// is 1 and steps is 1.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
   std::int64_t bucket = 0;                ///< values that share a norm
@@ -188,8 +189,8 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// The distance between two levels of a bucket (for intervals, twice the distance), as high +
-  /// low, and its inverse.
+  /// The step of a bucket: the distance between two neighboring levels, or for intervals twice that
+  /// distance. high + low is the step, and `inverse` is 1 / step.
   struct Step {
     V inverse, high, low;
   };
@@ -315,7 +316,8 @@ struct LevelValues {
     most = splat<I>(plan.most);
   }
 
-  /// Returns level * norm / s, rounded once, for a finite norm. kSpare: has_spare_codes.
+  /// Returns level * norm / s, rounded once, for a finite norm. kSpare is the result of
+  /// has_spare_codes for the plan.
   ///
   /// level * norm is exact in binary64. One multiplication and two fused multiply-adds divide it by
   /// s in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
@@ -329,7 +331,7 @@ struct LevelValues {
     } else {
       level = (I)(code << spare) >> spare;
     }
-    // Adding +0 makes -0 * norm +0.
+    // Adding +0 turns a product of -0 into +0.
     const V product = fma(convert<V>(level), norm, V{});
     V result = product;
     if constexpr (kDivides) {

@@ -16,8 +16,8 @@ inline namespace CPD_ISA {
 /// block's largest magnitude becomes M / 1.5.
 constexpr double kOtherShare = 1.5;
 
-/// The scales by which a block's elements were divided. `largest` is te's largest |x| of the outer
-/// scale, or 0 if the outer scale is an argument.
+/// The scales by which a block's elements were divided. `largest` is the largest |x| from which
+/// arithmetic te computes the outer scale, or 0 if the caller passes the outer scale.
 struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };

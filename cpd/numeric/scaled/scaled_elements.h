@@ -10,8 +10,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 
 /// The scales of one element. `factor` is the number by which the element is multiplied
-/// (ElementRoute::multiply) or divided. For uniform_codes, `factor` is the inverse of the scales.
-/// The route `wide` (division in binary64) does not use `factor` in exact arithmetic.
+/// (ElementRoute::multiply) or divided. For uniform_codes, `factor` is 1 / (scale * outer). The
+/// route `wide` (division in binary64) does not use `factor` in exact arithmetic.
 template <class V>
 struct ElementScale {
   V factor, scale, outer;

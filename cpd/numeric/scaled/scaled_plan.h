@@ -117,7 +117,7 @@ struct ScaledRun {
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;
   std::int64_t random_stride = 0;
-  /// True: values are not multiplied by the outermost scales.
+  /// True: the values that are written are not multiplied by the outermost scales.
   bool apart = false;
   bool streaming = false;  ///< binary32 values or codes are not needed in cache
 };

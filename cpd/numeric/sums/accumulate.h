@@ -4,8 +4,8 @@
 // k) and all-reduce (over ranks) use the same step.
 //
 // FoldPlan chooses one of two methods. If a binary32 addition followed by the rounding equals one
-// exact rounding (fold_plan.h), the step does that. Otherwise the step forms the exact sum in
-// binary64, rounded to odd, and rounds it.
+// exact rounding (fold_plan.h), the step adds in binary32 and then rounds. Otherwise the step forms
+// the sum in binary64, rounded to odd, and then rounds the sum into the format.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"

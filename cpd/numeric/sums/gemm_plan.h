@@ -81,8 +81,9 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
 struct GemmPath {
   FastPath path = FastPath::none;
   Half half = Half::none;  ///< 16-bit lanes of the path `veltkamp`
-  /// True: a tile also takes the general path if one of its products is not a binary32 number.
-  /// Without instructions that round in a given direction, kAddsExact needs such products.
+  /// True: a tile also takes the general path if one of its products is not a binary32 number. A
+  /// path that adds exact products (kAddsExact) requires binary32 products in lanes without
+  /// instructions that round in a given direction.
   bool wants_binary32 = false;
 };
 

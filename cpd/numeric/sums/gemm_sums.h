@@ -137,7 +137,8 @@ class GemmSums {
   const GemmPlan& plan_;
   Place at_[kSums];
   V tree_[kSums];  ///< the last tree of a pairwise sum, of two products or more
-  /// The index of the last product of an odd number of products. Its tree is not formed yet.
+  /// The index of the last product, if the number of products is odd. This product is not yet in a
+  /// tree.
   std::int64_t single_;
 };
 

@@ -278,7 +278,7 @@ class SumWalk {
 
 }  // namespace CPD_ISA
 
-// --- the plans of its steps ----------------------------------------------------------------------
+// --- the plans of a sum's steps ------------------------------------------------------------------
 
 /// Returns the format that FoldPlan may assume for terms that are added in pairs before either term
 /// has been rounded into `format`. The result is `terms_in` if its values are on the format's grid,

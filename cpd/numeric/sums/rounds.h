@@ -10,8 +10,9 @@ namespace cpd {
 /// added.
 enum class Order : std::uint8_t {
   sequential,  ///< ranks in ascending order from rank 0
-  /// A layer of n values is cut into W slices, the first n mod W one value longer. The sum of slice
-  /// s begins at rank s + 1.
+  /// A layer of n values is cut into W slices, one for each of W ranks. Each of the first n mod W
+  /// slices has one value more than the others. The sum of slice s begins with the values of rank s
+  /// + 1.
   ring,
   /// A binary tree: neighboring sums are added first, level by level. A sum without a neighbor
   /// passes to the next level. Every addition is rounded.
@@ -32,8 +33,9 @@ struct Rounds {
   std::int64_t units = 1;
 
   /// Returns the number of visits (contributions of units, one after the other). In a ring of U
-  /// units (ranks or groups), slice s begins at unit s + 1 and ends at unit s, so its terms are
-  /// visits s … s + U - 1.
+  /// units (ranks or groups), visit v is a contribution of unit (v + 1) mod U. The sum of slice s
+  /// takes one term from each unit, at the visits s … s + U - 1. So a ring has 2 U - 1 visits, and
+  /// other orders have U.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }

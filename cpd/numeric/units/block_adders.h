@@ -5,8 +5,8 @@
 //
 // Binary64 holds a product of binary32 values exactly. The rest is exact for these reasons:
 // - two steps: products cut toward zero are integers below 2^(F + 2), in units of 2^(E - F). The
-//   sum of 64 such products, with 8 more bits, is below 2^(F + 17); F is at most 30 (Check in
-//   spec/block_fma.cpp).
+//   sum of 64 such products and the addend has up to 8 more bits below a unit. In multiples of the
+//   last of these bits, the sum is below 2^(F + 17). F is at most 30 (Check in spec/block_fma.cpp).
 // - flushed pairs: a sum of two binary32 values that is rounded to nearest in binary64 and then in
 //   binary32 equals one rounding (53 >= 2 * 24 + 2: Figueroa, 1995).
 // - exact: the sum is formed in integers and returned rounded to odd (exact.h).

@@ -113,9 +113,9 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
     return plan;
   }
 
-  // Exact products have at most 24 bits, the last bit no lower than 2^-149, and are below 2^128.
-  // 2^(F - E) is a binary32 value if E is no less than a product's exponent. `block` products sum
-  // below 2^31.
+  // The conditions for binary32: exact products have at most 24 bits, with the last bit no lower
+  // than 2^-149, and are below 2^128. 2^(F - E) is a binary32 value if E is no less than a
+  // product's exponent. In units, the sum of `block` products is below 2^31.
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);

@@ -22,7 +22,8 @@ CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
   const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
-/// The two exponents, in one word, of two sums that have no products yet.
+/// The initial word of greatest exponents for two sums that have no products yet. Each exponent is
+/// 2 * kNoExponent, as for a product of two zeros.
 constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;
 
 CPD_FN constexpr std::int32_t first_exponent(std::uint32_t pair) {
