@@ -290,7 +290,10 @@ class _Cast:
         return x
 
     def limit(self, piece: Piece) -> Any:
-        """Returns the largest magnitude that does not overflow, with scales as an array."""
+        """Returns the largest magnitude that does not overflow.
+
+        For a scaled format, returns an array that broadcasts to the shape of the piece.
+        """
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:
