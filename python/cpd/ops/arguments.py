@@ -136,7 +136,7 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 
 @constant
 def holds_scaled(dtype: str, q: str) -> bool:
-    """Returns whether casts of tensors of a dtype to a scaled format give values of this dtype.
+    """Returns whether a dtype represents all results of casts from this dtype to a scaled format.
 
     `q` is the text of the scaled format. The dtype float32 represents all results of casts. A
     16-bit dtype represents them if the scales are powers of two and the elements have at most as
@@ -152,7 +152,7 @@ def holds_scaled(dtype: str, q: str) -> bool:
 
 
 def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
-    """Raises ValueError unless casts of tensors of a dtype to `f` give values of this dtype."""
+    """Raises ValueError unless a dtype represents all results of casts from this dtype to `f`."""
     fits = holds_scaled(dtype, f.text) if isinstance(f, Scaled) else holds(dtype, f.name)
     if not fits:
         is_wide = not isinstance(f, Scaled) and not holds("float32", f.name)
@@ -494,8 +494,8 @@ class Region(NamedTuple):
     def overlaps_itself(self) -> bool:
         """Returns whether two elements of the array may share bytes.
 
-        The result may be True although no elements share bytes, if dimensions are interleaved.
-        Otherwise it is exact.
+        If dimensions are interleaved, the result may be True although no elements share bytes.
+        In all other cases the result is exact.
         """
         if 0 in self.shape:
             return False

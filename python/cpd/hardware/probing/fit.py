@@ -64,7 +64,7 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Numbers of significant bits. Dot products are made that are ties for such precisions."""
+        """Precisions in bits. Some dot products are made whose sums are near ties in them."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products in which all nonzero products are in the first block."""
@@ -263,8 +263,8 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 def _integers(figures: Figures) -> Iterator[Rule]:
     """Yields the rules of sums in integers.
 
-    The integer's unit is the least power of two that the function returns unchanged. Its width
-    follows from the greatest such power. If an integer saturates, its greatest value rounds to the
+    The integer counts multiples of the least power of two that the function returns unchanged. The
+    width follows from the greatest such power. If an integer saturates, its greatest value rounds to the
     next power of two, which the function then seems to return unchanged. So the width is also tried
     with one bit less.
     """

@@ -271,7 +271,7 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the factor between the values of `elements(y, bare)` and the values of the cast.
+        """Returns the factor that converts the values of `elements(y, bare)` to values of the cast.
 
         The factor is the tensor's scale if `bare`, else 1.
         """
