@@ -89,7 +89,7 @@ class StepTime:
 
 
 Rate: TypeAlias = tuple[float, float]
-"""The GB (10^9 bytes) of binary32 values that a codec encodes in a second, and the GB that the codec
+"""The GB (10^9 bytes) of binary32 values that a codec encodes in a second, and the GB that it
 decodes in a second."""
 CodecGbps: TypeAlias = "float | tuple[float, float] | Literal['measured'] | None"
 

@@ -264,9 +264,9 @@ def _integers(figures: Figures) -> Iterator[Rule]:
     """Yields the rules of sums in integers.
 
     The integer counts multiples of the least power of two that the function returns unchanged. The
-    width follows from the greatest such power. If an integer saturates, its greatest value rounds to the
-    next power of two, which the function then seems to return unchanged. So the width is also tried
-    with one bit less.
+    width follows from the greatest such power. If an integer saturates, its greatest value rounds
+    to the next power of two, which the function then seems to return unchanged. So the width is
+    also tried with one bit less.
     """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
