@@ -121,9 +121,9 @@ class _Part(NamedTuple):
 
 
 def _part(path: Path, stack: ExitStack) -> _Part:
-    """Opens a new file that will replace `path`, or `path` itself if it cannot be replaced.
+    """Opens a new file that will replace `path`. If this is impossible, opens `path` itself.
 
-    When `stack` ends, it closes the opened file, and removes a new file that was not renamed.
+    When `stack` ends, the opened file is closed. A new file that was not renamed is then removed.
     """
     if path == STDOUT:
         return _Part(path, path, sys.stdout.buffer, None)

@@ -114,10 +114,10 @@ GONE: dict[str, dict[str, str]] = {
 """Maps a module to a dict from its removed names to their replacements ("": no replacement)."""
 
 IN_TEXT = "a key of the format"
-"""The replacement of a keyword that is now a key in the text of the format."""
+"""The text by which errors replace a keyword that is now a key in the text of the format."""
 TO_CALL = "the call, "
-"""The first words of some replacements: of a number, such as a seed, that was a keyword of a spec
-(a format, an accumulator, …) in version 0.7 and is now an argument of calls."""
+"""The first words of the replacement of some numbers, such as a seed. In version 0.7 such a number
+was a keyword of a spec (a format, an accumulator, …). The number is now an argument of calls."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
 
 

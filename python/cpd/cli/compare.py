@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""The largest number of printed values that only one format has. If there are more such values,
-half of this number is printed from each end."""
+"""If at most this number of positive values belong to only one format, all of them are printed.
+Otherwise the first and the last values are printed: half of this number of values each."""
 _LISTED_BITS = 20
 """The largest number of bits of a format whose values are listed. For a format with more bits,
 values are only counted."""
@@ -142,7 +142,7 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
     """Returns the comparison of two formats, for JSON.
 
     `values` lists the values that only one format has. `values` is None if there are more than
-    2^16 such values, or if there are any and a format has more than 20 bits.
+    2^16 such values. It is also None if such values exist and a format has more than 20 bits.
     """
     comparison = Comparison.of(a, b)
     return {

@@ -190,10 +190,11 @@ def _codec_gbps(text: str | None) -> Any:
 def _gradients(
     options: Options, texts: list[str]
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """Returns the network, and what a file of gradients determines.
+    """Returns the network, and three facts from a file of gradients.
 
-    The file determines the largest magnitude of each tensor, the round-off of each all-reduce, and
-    the number of ranks of these round-offs.
+    The facts are the largest magnitude of each tensor, the round-off of each all-reduce, and the
+    number of ranks in the file. Without a file, they are None, None and 0. With `--model`, the
+    largest magnitudes are None.
     """
     from cpd.study.networks import Network
 
@@ -281,7 +282,7 @@ def _milliseconds(value: float) -> str:
 def _megabytes(number: float) -> str:
     """Returns a number of MB with two decimals.
 
-    Below 1 MB, it has two digits after the first digit.
+    Below 1 MB, the number has three significant digits.
     """
     shown = number / 1e6
     return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"

@@ -52,7 +52,7 @@ def users_mistakes() -> Iterator[None]:
 def stalls_reported(command: str) -> Iterator[None]:
     """A context that prints each PrecisionWarning of `cpd train` once, in one line.
 
-    For other commands, the warning is ignored, because they measure what a sum loses. Other
+    Other commands ignore the warning, because they measure the error of a sum themselves. Other
     warnings are shown as usual.
     """
     with warnings.catch_warnings():

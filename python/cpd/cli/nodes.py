@@ -23,8 +23,8 @@ def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that can be found before nodes connect.
 
     Connecting imports torch, which takes seconds. For virtual nodes, the function calls `check`,
-    which raises for wrong options. For transport torch, the mistake is a missing launcher. (With
-    several processes, `agreed` runs the checks after the nodes have connected.)
+    which raises for wrong options. For the transport torch, it raises if no launcher has set its
+    variables. (With several processes, `agreed` runs the checks after the nodes have connected.)
     """
     with users_mistakes():
         if options.transport == "virtual":
@@ -99,8 +99,9 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
 def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
     """Returns the result of `make` if it succeeds in all processes and all have the same options.
 
-    Otherwise the first process with a mistake raises UsageError, and all others return None. They
-    end without an error, so that the launcher does not stop the process that reports the mistake.
+    Otherwise the first process with a mistake raises UsageError, and the other processes return
+    None. The other processes then end without an error. So the launcher does not stop the process
+    that reports the mistake.
     """
     from cpd.parallel.nodes import gather_integers
 
@@ -127,8 +128,8 @@ def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
 def _wait_for_all(ranks: "Ranks") -> None:
     """Waits until every process has read the gathered data.
 
-    After that, a process may end with an error. The other processes do not report that they lost
-    this process.
+    After this call, a process may end with an error, and the other processes do not report it as
+    lost.
     """
     from cpd.comm import RankLost, TransportError
     from cpd.parallel.nodes import gather_integers

@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """The parser of a command. It reports unknown options itself, so the error names its help."""
+    """The parser of one command. The error for an unknown option refers to this command's help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parses arguments. The error for an unknown option suggests the nearest known option."""
@@ -272,8 +272,8 @@ def texts(text: str) -> list[str]:
 def integers(text: str) -> list[int]:
     """Reads a list of positive integers, in which `…` stands for omitted integers.
 
-    The omitted integers continue the two integers before `…`: with their factor if it is whole,
-    otherwise with their difference.
+    The omitted integers continue the two integers a and b before `…`. Each next integer is the last
+    integer times b / a if a divides b, otherwise the last integer plus b - a.
 
     >>> integers("4,8,…,64")
     [4, 8, 16, 32, 64]

@@ -47,7 +47,8 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
 def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
     """Returns a progress bar on standard error.
 
-    If standard error is not a terminal, no bar is shown, but lines that are printed on it appear.
+    If standard error is not a terminal, no bar is shown. Lines that the caller prints on the
+    console of the progress bar still appear.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

@@ -54,7 +54,7 @@ def _unit(preset: str) -> Unit:
 
 
 def _outputs(preset: str) -> list[str]:
-    """Returns the result formats of the unit for which CPD has a rule."""
+    """Returns the formats of results, fp32 or fp16, in which CPD can compute sums of the unit."""
     known = []
     for name in ("fp32", "fp16"):
         try:
@@ -93,7 +93,7 @@ def _table(presets: list[str]) -> Table:
 
 
 def _sources(presets: list[str]) -> list[str]:
-    """Returns each source with its units, and facts that are not in the table."""
+    """Returns lines with each source and its units, and with facts that the table lacks."""
     lines = []
     sources = {preset: told["source"] for preset, told in Accumulator.named().items()}
     for source in dict.fromkeys(sources[preset] for preset in presets):

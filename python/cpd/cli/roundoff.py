@@ -251,7 +251,7 @@ def _measure_and_print(
 ) -> None:
     """Measures the round-off, together with the processes of `comm`, and prints the results.
 
-    Only a process with `prints` prints: the process of node 0.
+    Only the process of node 0 prints. In this process, `prints` is True.
     """
     gradients = study.gradients
     not_finite = gradients.not_finite()

@@ -27,7 +27,8 @@ from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
 _LEAST_PREFIX = 3
-"""The least length of a prefix of matrix units' names for which an error lists these units."""
+"""The least length of an unknown name for which the error lists the matrix units whose names begin
+with the unknown name."""
 
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 

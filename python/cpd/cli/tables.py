@@ -85,7 +85,11 @@ def _parted(text: str, width: int) -> str:
 
 
 def _in_lines(header: str, cells: Iterable[str]) -> str:
-    """Returns a header broken into lines as wide as its cells or its longest word."""
+    """Returns a column's header, broken into lines.
+
+    A line is at most as wide as the column's widest cell, or as the header's longest word if this
+    word is wider.
+    """
     widest = max(map(cell_len, cells), default=0)
     words: list[str] = []
     for word in header.split():

@@ -579,7 +579,7 @@ class Communicator:
     def _given(
         self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, Reduce, int, int | None]:
-        """Checks a call's arguments. Returns inputs, spec, seed and the step or None."""
+        """Checks a call's arguments. Returns inputs, spec, seed and step; the step may be None."""
         of, seed = as_seeded(spec)
         inputs = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
@@ -593,6 +593,6 @@ class Communicator:
 
 
 def _is_success(error: BaseException) -> bool:
-    """Returns whether an exception that ends a `with` block is an exit without failure."""
+    """Returns whether an exception is SystemExit with status 0 or GeneratorExit: no failure."""
     ends = isinstance(error, SystemExit) and error.code in (None, 0)
     return ends or isinstance(error, GeneratorExit)

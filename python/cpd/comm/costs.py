@@ -53,7 +53,7 @@ def counted(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """Returns the number of bytes that a rank sends and receives, as for `cpd.study.cost`.
+    """Returns the cost of an all-reduce: the bytes that the rank `rank` sends and receives.
 
     `layers` is the result of `values_and_rows`. `numbers` are the tensors' numbers in the model;
     empty means 0, 1, …

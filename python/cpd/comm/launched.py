@@ -43,7 +43,7 @@ def broken_promise(size: int) -> str:
 
 
 def no_launcher() -> str:
-    """Returns a text that no launcher variable is set, as the reason for MPI's single rank.
+    """Returns a text which says that MPI has one rank and that no launcher variable is set.
 
     Returns "" if a launcher variable is set.
     """

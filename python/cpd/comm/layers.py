@@ -97,7 +97,7 @@ class Outputs:
         self.values = [native_values(array) for array in plain]
 
     def put_back(self) -> None:
-        """Copies results into their tensors if the codec's rows have another memory layout."""
+        """Copies results that are in memory of the codec's layout to their tensors."""
         for layout, layer, values in self._moved:
             layer[...] = layout.back(values)
 
@@ -336,7 +336,7 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
 
 
 def _span(plain: Any) -> tuple[int, int]:
-    """Returns the address of the first byte and the address after the last byte."""
+    """Returns the address of the first byte of `plain`, and the address after its last byte."""
     if is_torch(plain):
         address = int(plain.data_ptr())
     else:

@@ -307,8 +307,8 @@ def may_stall(spec: Reduce, world: int) -> bool:
 def warn_of_stall(spec: Reduce, world: int) -> None:
     """Warns if a sequential sum has more than 2^p terms in an accumulator of precision p.
 
-    In such a sum of equal values, the last terms may not change the sum, because each is at most
-    half an ulp of it.
+    In such a sum of equal values, the last terms may not change the sum, because each term is at
+    most half an ulp of the sum.
     """
     if not may_stall(spec, world):
         return

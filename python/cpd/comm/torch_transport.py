@@ -91,8 +91,8 @@ def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: 
 
     A rank gives up after `timeout` seconds, or if another rank has given up. It then waits up to a
     second for the other ranks to report that they gave up, too. It raises RankLost with the ranks
-    that have not reported, or TransportError if all have reported. The error has the ranks'
-    `numbers` in a group of `size` ranks.
+    that have not reported, or TransportError if all have reported. RankLost names rank i by
+    `numbers[i]`, its number in a group of `size` ranks.
     """
     outcome = _started(lambda: transport.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)

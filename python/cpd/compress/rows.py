@@ -42,7 +42,7 @@ class RowLayout(NamedTuple):
         """Undoes `move`.
 
         Args:
-            layer: an array or a tensor that `move` returned, or one of its shape.
+            layer: an array or a tensor that `move` returned, or another of the same shape.
 
         Returns:
             A view, or `layer` itself if no axis is moved.

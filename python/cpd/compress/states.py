@@ -75,10 +75,11 @@ class States:
         return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
-        """Removes the states of one tensor, of all ranks in this object, or all states.
+        """Removes the states of one tensor or of all tensors, for all ranks in this object.
 
         Args:
-            number: the number of the tensor; default None: all tensors, and the owner.
+            number: the number of the tensor; default None: the states of all tensors are removed,
+                and the object no longer has an owner.
 
         Raises:
             RuntimeError: if a call uses the object at this time. All methods raise this error.
@@ -226,7 +227,7 @@ class States:
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Yields the C++ object for one call, and makes `owner` its owner unless it is None.
+        """Yields the C++ object for one call. An `owner` that is not None becomes its owner.
 
         Raises ValueError if another owner's nonzero states are stored, and RuntimeError while
         another call uses the object.

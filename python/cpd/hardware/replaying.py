@@ -94,7 +94,7 @@ def replay(
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
             bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` files are those that
             `cpd.hardware.Vectors` writes, for the operations `dot` and `block_fma`.
-        accumulator: the accumulator. The name of a GPU's unit means this unit with the operands of
+        accumulator: the accumulator. The name of a GPU's unit means this unit with the formats of
             each set. Default None: the unit that the file's name gives (`H100.npz`), or the
             accumulator in the file's head.
         operands: the format of the operands of the sets to compare (`E4M3` or `e4m3fn`); default

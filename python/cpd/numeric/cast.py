@@ -216,8 +216,8 @@ def _elements(text: str) -> str:
 def is_whole(text: str) -> bool:
     """Returns whether a cast gives the same values for every axis along which blocks may run.
 
-    True for formats without scales, with one scale for a tensor, and with square blocks. False with
-    a transform.
+    True for formats without scales, with one scale for a tensor, and with square blocks. False for
+    a format with a transform.
     """
     return named_cast(text)._held.is_whole()
 

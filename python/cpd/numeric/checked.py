@@ -90,7 +90,7 @@ def check_module(name: str, value: Any) -> None:
 
 
 def check_keys(name: str, given: Mapping[str, Any], *keys: str) -> None:
-    """Raises ValueError if `given` lacks one of `keys`, and TypeError if it is not a mapping."""
+    """Raises TypeError unless `given` is a mapping, and ValueError if it lacks one of `keys`."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name} must be a mapping, got {kind_of(given)}")
     missing = [key for key in keys if key not in given]
@@ -190,8 +190,8 @@ class _Kind(NamedTuple):
     """The allowed types of an argument."""
 
     tests: tuple[Test, ...]
-    """Predicates of the value, one for each allowed type. One must be true. Empty: any type is
-    allowed."""
+    """Predicates of the value, one for each allowed type. The value is allowed if at least one of
+    them is true, or if there are none."""
     noun: str
 
     def check(self, name: str, value: Any) -> None:
@@ -301,7 +301,7 @@ def _is_torch(value: Any, name: str) -> bool:
 
 
 def _is_named(name: str, package: str) -> Test:
-    """Returns a predicate: the value's class, or a base of it, is `name` of a package.
+    """Returns a predicate. It is true if the value's class, or a base class, is a package's `name`.
 
     The package is not imported.
     """

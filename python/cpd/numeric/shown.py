@@ -55,7 +55,7 @@ def kind_of(value: Any) -> str:
 def percent(share: float, digits: int = 2) -> str:
     """Returns a fraction in percent, with two decimals.
 
-    Below 0.01 %, scientific notation with `digits` decimals.
+    A number below 0.01 % is in scientific notation with `digits` decimals.
 
     An infinite fraction gives a dash.
 

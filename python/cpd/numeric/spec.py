@@ -281,7 +281,8 @@ KINDS: dict[str, Kind] = {
     "number": Kind(_number),
     "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
 }
-"""The kinds of keys that the tables of C++ classes name. Modules add kinds for their own specs."""
+"""Maps the name of a kind, which the key tables of C++ classes use, to the conversions of values.
+Modules add kinds for their own specs."""
 
 
 # ---- pickles of version 0.7 ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cpd.numeric.shown import shown
 
 @constant
 def head_and_keys(text: str, keys: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """Splits a text into its head, the words without a key, and a dict of the values of `keys`.
+    """Splits a text into a dict with the values of `keys`, and a head with all other words.
 
     A value of several words is in quotes, as in a shell. Raises ValueError for a key that is given
     twice, and for a quote that is not closed.

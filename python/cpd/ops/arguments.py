@@ -71,8 +71,8 @@ are left out of the product of sizes, as in NumPy and torch."""
 def check_storage(dtype: str, f: str) -> None:
     """Raises ValueError if a dtype does not represent every value of a format.
 
-    The check is a constant to torch.compile, so both arguments are names: the dtype's, and the
-    format's `f`.
+    The check is a constant to torch.compile, so both arguments are names: `dtype` is the name of
+    the dtype, `f` the name of the format.
     """
     _core.check_storage(dtype, formats.named(f)._held)
 
@@ -136,12 +136,12 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 
 @constant
 def holds_scaled(dtype: str, q: str) -> bool:
-    """Returns whether a dtype represents all values of casts of its own tensors to a scaled format.
+    """Returns whether a dtype represents all results of casts from this dtype to a scaled format.
 
-    `q` is the text of the scaled format. float32 represents all results. A 16-bit dtype does if the
-    scales are powers of two and the elements have at most as many significant bits as the dtype.
-    float16 also needs rule `floor` without a margin, because other rules can round its largest
-    values up beyond its range.
+    `q` is the text of the scaled format. The dtype float32 represents all results of casts. A
+    16-bit dtype represents them if the scales are powers of two and the elements have at most as
+    many significant bits as the dtype. float16 also needs rule `floor` without a margin, because
+    other rules can round the largest float16 values up beyond the range of float16.
     """
     if dtype not in SIGNIFICANT_BITS:
         return True
@@ -152,7 +152,7 @@ def holds_scaled(dtype: str, q: str) -> bool:
 
 
 def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
-    """Raises ValueError if a dtype does not represent the casts of its own tensors to `f`."""
+    """Raises ValueError unless a dtype represents all results of casts from this dtype to `f`."""
     fits = holds_scaled(dtype, f.text) if isinstance(f, Scaled) else holds(dtype, f.name)
     if not fits:
         is_wide = not isinstance(f, Scaled) and not holds("float32", f.name)
@@ -494,7 +494,8 @@ class Region(NamedTuple):
     def overlaps_itself(self) -> bool:
         """Returns whether two elements of the array may share bytes.
 
-        May be true for interleaved dimensions whose elements do not share bytes; exact otherwise.
+        If dimensions are interleaved, the result may be True although no elements share bytes.
+        In all other cases the result is exact.
         """
         if 0 in self.shape:
             return False
@@ -514,7 +515,8 @@ OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping win
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
     """Raises ValueError unless `out` can be written while the inputs are read.
 
-    `out` must be an input itself, or not overlap any input. It must not overlap itself.
+    `out` must be an input itself, or must not overlap any input. The elements of `out` must not
+    overlap each other.
     """
     if out.overlaps_itself():
         raise ValueError(OVERLAPS_ITSELF)

@@ -265,7 +265,7 @@ class HookState:
         return taken.result
 
     def _await_in_backward(self, last: "_Bucket") -> None:
-        """Adds a wait that Ctrl-C interrupts to the end of the backward pass.
+        """Makes the backward pass wait at its end for the bucket `last`; Ctrl-C ends this wait.
 
         Ctrl-C does not interrupt torch's own wait, which comes after the added wait. Only Python's
         main thread receives Ctrl-C, so no wait is added if the pass runs on a thread of a GPU.

@@ -39,7 +39,7 @@ __all__ = ["DiLoCo", "WeightAverage"]
 
 
 class _Workers(abc.ABC):
-    """The base of `DiLoCo` and `WeightAverage`: an all-reduce combines workers at meetings.
+    """The base of `DiLoCo` and `WeightAverage`: an all-reduce combines workers every few steps.
 
     This process has one worker (with `comm`) or all workers. The tensors (layers) of the all-reduce
     are the parameters that require a gradient, in the order of `named_parameters()`.
@@ -50,7 +50,7 @@ class _Workers(abc.ABC):
     steps: int
     """The number of steps that each worker has made so far."""
     report: dict[str, TensorReport]
-    """The report of each tensor in the last meeting, by name."""
+    """The report of each tensor that was combined by the last all-reduce, by name."""
     states: States
     """The codec's states for the tensors of this process's workers."""
 

@@ -451,7 +451,8 @@ class _Step:
     ) -> tuple[list[tuple[torch.Tensor | None, TensorReport]], torch.Tensor]:
         """Returns the reduced gradients with their reports (empty without `folds`), and the losses.
 
-        Buffers and generators advance. If this method raises, it restores them and the gradients.
+        Buffers and generators advance. If this method raises, it restores the buffers, the
+        generators and the gradients.
         """
         before = Randomness.now(self._gpus)
         gradients = [parameter.grad for parameter in self._parameters.values()]

@@ -87,7 +87,10 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
-    """Measures the codec of a text on a tensor, and returns also the bytes for the first seed."""
+    """Measures the codec with the text `wire` on a tensor.
+
+    Returns the measurements, and the packet (the encoded bytes with a header) for the first seed.
+    """
     data, first, figures = _first(Codec(wire), x, seeds[0])
     mean = first.copy()
     squares = np.zeros_like(mean)

@@ -149,7 +149,10 @@ def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dty
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> Array:
-    """Returns the array in a stream. Raises an error unless `size` is as its header states."""
+    """Returns the array in a stream of `size` bytes.
+
+    Raises an error unless `size` is the size that the header of the array states.
+    """
     shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")

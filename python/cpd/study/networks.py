@@ -98,7 +98,7 @@ class Network:
 
     @classmethod
     def _of(cls, **values: Any) -> Self:
-        """Returns a network with the attributes `values`, also `name` and descriptions."""
+        """Returns a network with the attributes `values`, including its name and descriptions."""
         network = object.__new__(cls)
         network._set(values)
         return network

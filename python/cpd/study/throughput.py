@@ -89,7 +89,8 @@ class StepTime:
 
 
 Rate: TypeAlias = tuple[float, float]
-"""The GB (10^9 bytes) of binary32 values that a codec encodes, and that it decodes, in a second."""
+"""The GB (10^9 bytes) of binary32 values that a codec encodes in a second, and the GB that it
+decodes in a second."""
 CodecGbps: TypeAlias = "float | tuple[float, float] | Literal['measured'] | None"
 
 H200: Rate = (2686.0, 2754.0)

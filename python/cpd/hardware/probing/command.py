@@ -259,7 +259,8 @@ class Command:
 def _write(descriptor: int, some: memoryview) -> int:
     """Calls os.write, and raises BrokenPipeError if the pipe is closed.
 
-    This holds even if the program has reset SIGPIPE, which would otherwise end this process.
+    The signal SIGPIPE is blocked during the call. So a closed pipe does not end this process, even
+    if the program has given SIGPIPE its default action.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:

@@ -272,7 +272,10 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Returns random operands of products with exponents near e; a third are powers of two."""
+        """Returns random operands whose products have exponents near `e`.
+
+        A third of the operands are powers of two.
+        """
         drift = rng.integers(-3, 4, e.shape)
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.hardware.probe`: finds the rule by which a function adds products, from its results."""
+"""`cpd.hardware.probe`: finds, from a function's results, the rule by which it adds products."""
 
 from __future__ import annotations
 
@@ -257,7 +257,10 @@ class _Probe:
         return tree, mask, text(tree, inputs.k)
 
     def _first_block(self, tree: Tree | None) -> list[int]:
-        """Returns the products of the block that is added first, or the first four products."""
+        """Returns the products of the block that is added first.
+
+        Returns the first four products if there is no tree, or no block of two products.
+        """
         k = self.inputs.k
         if isinstance(tree, Node):
             flat = (

@@ -64,7 +64,7 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Precisions of sums, in significant bits, near which ties are provoked."""
+        """Precisions in bits. Some dot products are made whose sums are near ties in them."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products in which all nonzero products are in the first block."""
@@ -104,7 +104,7 @@ class Regimes:
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """Asks the function for the sums of `dots`; drops sums near the end of the range."""
+        """Asks the function for sums of `dots`; drops NaNs and magnitudes of `_most` or more."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -123,7 +123,10 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """Returns the number of bits from the first to the last 1 bit, the largest over all numbers."""
+    """Returns the largest number of significant bits of the finite numbers in `x`.
+
+    The significant bits of a number are the bits from its first 1 bit to its last 1 bit.
+    """
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -171,7 +174,7 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """The formats that the sums may have, and the powers of two that pass unchanged.
+    """The formats that sums may have, and the powers of two that the function returns unchanged.
 
     `within` are formats for sums within the first block, `of_all` for sums over all k. `widest` are
     the widest possible formats, for blocks that are too short to use all bits of their format.
@@ -181,7 +184,7 @@ class Figures(NamedTuple):
     of_all: list[Format]
     widest: list[Format]
     passing: Powers
-    """The range of powers of two that pass unchanged, as products or as addends."""
+    """The powers of two that the function returns unchanged, as a single product or addend."""
 
     @property
     def hidden(self) -> list[Format]:
@@ -260,9 +263,10 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 def _integers(figures: Figures) -> Iterator[Rule]:
     """Yields the rules of sums in integers.
 
-    The width and the unit follow from the greatest and the least power of two that pass. If an
-    integer saturates, its greatest value rounds to the next power of two, which then seems to pass;
-    so one bit less is tried, too.
+    The integer counts multiples of the least power of two that the function returns unchanged. The
+    width follows from the greatest such power. If an integer saturates, its greatest value rounds
+    to the next power of two, which the function then seems to return unchanged. So the width is
+    also tried with one bit less.
     """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
@@ -431,8 +435,8 @@ def with_exponents(
 ) -> list[Rule]:
     """Returns the rule if it agrees; for a unit, one rule for each min_exponent that agrees.
 
-    If many values agree, only the usual value and the greatest values are returned. The least
-    powers of two in `passing` show where to search.
+    If many values agree, only the usual value and the greatest values are returned. The search goes
+    down from the greatest value that does not truncate the least powers of two in `passing`.
     """
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []

@@ -228,7 +228,7 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns arguments of `cpd.Accumulator`: all schemes that add in the order of this tree."""
+    """Returns all schemes that add in the order of this tree, as arguments of `cpd.Accumulator`."""
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]
@@ -242,9 +242,10 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """Returns the shapes of matrix units that have this tree.
+    """Returns the matrix units (`Blocks`) that add products in the order of this tree.
 
-    Units that add products in ascending order are tried first, then units that add them in groups.
+    Units that add products in ascending order are tried first. Then units are tried that divide
+    the products into groups and add each group in another order.
     """
     flat = [
         frozenset(child for child in node.children if child in range(k)) for node in nodes(tree)

@@ -61,7 +61,10 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """Returns the tree that adds trees at once. None stands for +0 and is left out."""
+    """Returns the tree with one new node, which adds the sums of all `trees` at once.
+
+    None stands for +0 and is left out. If only one tree remains, this tree is returned.
+    """
     terms = [tree for tree in trees if tree is not None]
     if len(terms) == 1:
         return terms[0]
@@ -106,8 +109,9 @@ def _first(tree: Tree, addend: int) -> int:
 class Mask:
     """The values M and u with which orders are tested, and the tests of pairs of leaves.
 
-    M = 2^high and u = 2^low are the greatest and the least power of two that pass unchanged through
-    every leaf. `group` is the number of leaves u that the function adds up without an error.
+    M = 2^high and u = 2^low are the greatest and the least power of two that the function returns
+    unchanged, whichever leaf has this value. `group` is the number of leaves u that the function
+    adds up without an error.
     """
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
@@ -115,7 +119,7 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """The ranges of powers of two that pass unchanged: as a product, and as the addend."""
+        """The powers of two that the function returns unchanged: as a product, as the addend."""
         self.low = max(powers.low for powers in self.passing)
         self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()

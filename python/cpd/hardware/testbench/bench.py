@@ -254,7 +254,7 @@ def _form(field: Field, numbers: set[str]) -> str:
 
 
 def _values(field: Field, code: str, numbers: set[str]) -> str:
-    """Returns the $display arguments for the format that `_form` returns."""
+    """Returns the arguments of $display that the format of a field (`_form`) needs."""
     if field.name in numbers:
         return f"{code}, number_{field.name}({code})"
     if _is_integer(field):

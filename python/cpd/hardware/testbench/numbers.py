@@ -91,7 +91,10 @@ def _is_nan(f: Format, code: int) -> bool:
 
 
 def _by_fields(f: Format) -> bool:
-    """Returns whether sampled codes are sign, exponent and fraction, as in IEEE 754."""
+    """Returns whether codes of `f` consist of sign, exponent and fraction, as in IEEE 754.
+
+    The function tests random codes.
+    """
     if f.encoding != "ieee" or not (f.signed and f.subnormals) or f.man < 1:
         return False
     codes = np.random.default_rng(0).integers(0, 1 << f.bits, _SAMPLES).astype(np.uint32)

@@ -58,8 +58,9 @@ Head = Mapping[str, Any]
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
     """Returns the `Unit` of a user's module, which has no parameters.
 
-    Its ports are the fields of a line, but only those inner signals that `ports.signals` names.
-    Raises ValueError for unknown signals and fields, and for two ports of one name.
+    Its ports are the inputs and the result of a line, the inner signals in `ports.signals` and, if
+    `ports.flags`, the flags. Raises ValueError for unknown signals and fields, and if two ports
+    have the same name.
     """
     check_identifier("a module's name", module, ("tb",))
     known = [field.name for field in fields if field.role == "signal"]

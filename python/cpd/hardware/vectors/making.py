@@ -168,7 +168,7 @@ _ACCUMULATORS = {
     "block_fma": "h100-fp8",
     "mma": "rtx-blackwell-mxfp8",
 }
-"""The accumulators that error messages name for an operation."""
+"""Maps an operation to the accumulators that error messages name as examples."""
 
 
 def sum_rule(

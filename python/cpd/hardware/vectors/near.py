@@ -30,7 +30,8 @@ _TARGETS = 192
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of random pairs in which a is the least number, and of further pairs in which b is."""
+"""The number of random pairs in which a is the least number. As many further pairs have the least
+number as b."""
 _RECIPROCALS = 4
 """The number of pairs a, b with a product near each power of two."""
 STEPS = np.array([-1, 0, 1])
@@ -224,9 +225,9 @@ def _near_products(rule: Any, words: Words) -> Lines:
 
 
 def _near_addends(rule: Any, words: Words) -> Lines:
-    """Returns test vectors of fma with corner codes as c and products near a rounding point of c.
+    """Returns test vectors of fma with corner codes as c and with small products.
 
-    The product is near 1/4, 1/2 or 1 ulp of the result at c.
+    A product is near 1/4, 1/2 or 1 ulp. The ulp is the spacing of the result's format at c.
     """
     corners = _positive(rule.formats[2])
     unit = (

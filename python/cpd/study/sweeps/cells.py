@@ -318,7 +318,7 @@ class Losses:
 
     @property
     def sqnr(self) -> float:
-        """The SQNR, sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf if one is infinite."""
+        """The SQNR, sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf if an error is inf."""
         share = self.relative_rms
         if share in (0, math.inf):
             return math.inf if share == 0 else -math.inf

@@ -271,7 +271,7 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the factor between the values of `elements(y, bare)` and the values of the cast.
+        """Returns the factor that converts the values of `elements(y, bare)` to values of the cast.
 
         The factor is the tensor's scale if `bare`, else 1.
         """
@@ -290,7 +290,10 @@ class _Cast:
         return x
 
     def limit(self, piece: Piece) -> Any:
-        """Returns the largest magnitude that does not overflow, with scales as an array."""
+        """Returns the largest magnitude that does not overflow.
+
+        For a scaled format, returns an array that broadcasts to the shape of the piece.
+        """
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:

@@ -275,7 +275,7 @@ def _lesser(error: str) -> Callable[[SweepRow], float]:
 def _columns(sweep: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
     """Returns a table's columns, without columns that were not measured.
 
-    The columns of roundings and accumulators are also left out if all rows are equal in them.
+    The columns of roundings and accumulators are also left out if all rows have the same entry.
     """
     columns: list[tuple[str, Callable[[SweepRow], str]]] = [("Format", lambda row: row.operand)]
     chosen: list[tuple[str, Callable[[SweepRow], str]]] = [
