@@ -79,9 +79,9 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
 def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterator[Found]:
     """Divides each chunk that no single order explains between the orders of its neighbors.
 
-    The values before the border have the order of the left chunk, the others that of the right
-    chunk. The border is the first value for which the left order does not give the result's bits. A
-    few values may have the bits of both orders.
+    The values before the border have the left neighbor's order, and the other values have the right
+    neighbor's order. The border is the first value for which the left neighbor's order does not
+    give the result's bits. A few values may have the bits of both orders.
     """
     for i, (chunk, matches) in enumerate(chunks):
         left = chunks[i - 1][1] if i else []
