@@ -21,7 +21,8 @@
 
 namespace assembler {
 
-/// An instruction on 32-bit lanes with three registers: first = first or second operand ….
+/// An instruction on 32-bit lanes with three registers: the target (the first register) and two
+/// sources. Some instructions also read the target.
 struct Operation {
   std::string_view name;
   int map;     ///< of opcodes: 1 is 0F, 2 is 0F 38, 3 is 0F 3A

@@ -41,8 +41,8 @@ using timing::Settings;
 
 enum class Mix { normal, subnormal, special };
 
-/// Returns one random value of the mix: only values that are normal in the format; or 10 % of
-/// values that are subnormal or overflow; or 1 % NaN and Inf.
+/// Returns a random value. `normal`: all values are normal in the format. `subnormal`: 10 % of the
+/// values are subnormal in the format or overflow. `special`: 1 % of the values are NaN or Inf.
 float Draw(const Format& format, Mix mix, std::mt19937_64& bits) {
   const std::uint64_t r = bits();
   const double fraction = 1.0 + std::ldexp(static_cast<double>(r >> 40), -24);

@@ -42,8 +42,8 @@ struct Row {
 
 /// The required rates, as fractions of memcpy's rate. kPlain: for a codec without random bits.
 /// kResidual: for a codec with a residual, which moves three times the bytes. TwoPasses: for a
-/// codec that reads values twice, 3/4 of the rate required of a stochastic cast with that number of
-/// random bits.
+/// codec that reads values twice, 3/4 of the rate that is required of a stochastic cast with
+/// `random_bits` random bits.
 constexpr double kPlain = 0.5;
 constexpr double kResidual = 0.3;
 constexpr double TwoPasses(int random_bits) {

@@ -177,8 +177,8 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def make_careful(a: torch.Tensor, b: torch.Tensor, f: cpd.Format) -> None:
     """Makes some sums come near the format's maximum repeatedly. Replaces every 64th row of a and
     every 512th column of b, so that their products are 0.8 of the maximum, with alternating signs
-    along k. Such sums are in about 1 % of the tiles (one in 128 of 8 × 32 sums, one in 512 of 4 ×
-    16)."""
+    along k. About 1 % of the tiles contain such a sum: one in 128 tiles of 8 × 32 sums, and one in
+    512 tiles of 4 × 16 sums."""
     large = cpd.cast(torch.tensor([math.sqrt(0.8 * f.max)]), f)
     k = torch.arange(64, a.shape[1], 128)
     signs = 1 - 2 * (torch.arange(len(k)) % 2).to(a.dtype)

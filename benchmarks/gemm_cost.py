@@ -21,8 +21,8 @@ import cpd
 SIZE = 192
 REPEATS = 5
 STOCHASTIC = "rounding=stochastic random_bits="
-# Each figure, and accumulators whose products depend on it (and on the figures of their other
-# parts).
+# For each figure, accumulators whose estimated time depends on this figure. The estimate may also
+# depend on other figures.
 FIGURES = {
     "kRoundingByAddition": ("binary8p1se pairwise",),
     "kGeneralRounding": ("e4m3 sequential rounding=nearest_away",),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums two layers over ranks in (4,3): one layer has tiny values, the other large ones.
+"""Sums two layers over eight ranks in (4,3): unscaled, with a loss scale, and with APS.
+
+One layer has tiny values, the other layer has large values.
 
 Run: python examples/04_all_reduce_aps.py
 """

@@ -4,10 +4,12 @@
 The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
 8 nodes, momentum 0.9, and
     DavidNet   Nesterov, weight decay 0.256, rate from 0 to 0.4 in 5 epochs and to 0 in 20 more
-    ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth from 40, from 80 on
-DavidNet's loss is the sum over a node's 512 images, and the rate is divided by 512, as in Page's
-code. The paper does not state this, but its weight decay, 512 * 0.0005, implies it. So DavidNet's
-gradients are large and overflow (4,3), but ResNet-18's gradients are small and underflow.
+    ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth of it from epoch 40
+               on, and a hundredth from epoch 80 on
+DavidNet's loss is the sum over a node's 512 images, and the rate is divided by 512, as in the code
+of David Page, the author of DavidNet. The paper does not state this, but its weight decay, 512 *
+0.0005, implies it. So DavidNet's gradients are large and overflow (4,3), but ResNet-18's gradients
+are small and underflow.
 
 By default the models are narrow, with few images and a short schedule, and take minutes on a CPU.
 `--full` has the sizes of the paper, for a GPU: 64 channels, 50,000 images, 512 a node, 25 epochs

@@ -5,7 +5,9 @@ and runs the RTL of `tests/rtl` with them in Verilator or Icarus.
 Makes golden vectors with all inner signals for a chosen accumulator, generates a test bench, and
 simulates the bench with the RTL of `tests/rtl`.
 
-Run: python examples/22_verilator.py --accumulator h100-fp16   (says what is missing)
+If a program is missing, the example prints which program.
+
+Run: python examples/22_verilator.py --accumulator h100-fp16
 """
 
 from __future__ import annotations

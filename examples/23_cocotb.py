@@ -81,7 +81,10 @@ async def send(dut, operands) -> None:
 
 
 async def receive(dut, words: random.Random) -> tuple[int, int]:
-    """Returns the result of the next edge with valid and ready; before, it must not change."""
+    """Returns the result at the next clock edge at which valid and ready are both set.
+
+    While valid is set and ready is not, the module must not change the result.
+    """
     previous = None
     while True:
         await FallingEdge(dut.clk_i)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains in MXFP8 with Hugging Face's Trainer. One line makes the Trainer log the share that ran
-emulated, the ranges of tensors, and the errors that NVFP4 would cause. It downloads nothing: a
-small Llama learns the bytes of a README.
+"""Trains in MXFP8 with Hugging Face's Trainer. One line makes the Trainer log the share of the
+model that ran emulated, the ranges of tensors, and the errors that NVFP4 would cause. The example
+downloads nothing: a small Llama learns the bytes of a README.
 
 Run: python examples/28_trainer.py     (needs `pip install transformers accelerate`)
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains in MXFP8 with Lightning. A callback logs the share that ran emulated, the ranges of
-tensors, and the errors that NVFP4 would cause. It uses the Trainer's loggers: here a file,
-out/lightning/.../metrics.csv.
+"""Trains in MXFP8 with Lightning. A callback logs the share of the model that ran emulated, the
+ranges of tensors, and the errors that NVFP4 would cause. The callback uses the Trainer's loggers:
+here a file, out/lightning/.../metrics.csv.
 
 Run: python examples/29_lightning.py     (needs `pip install lightning`)
 """

@@ -3,8 +3,8 @@
 
 Every rank holds values of very different magnitudes, so another order gives other bits. For each
 chunk rank 0 adds the ranks' values in every order and prints the orders that give the same bits.
-Exchanging the first two ranks of an order gives the same sum. For one order that it found, it
-checks that `cpd.simulate_all_reduce` gives the same bits.
+Exchanging the first two ranks of an order gives the same sum. Finally, rank 0 checks for one of
+these orders that `cpd.simulate_all_reduce` gives the same bits.
 
 Run: torchrun --nproc-per-node 4 examples/32_which_collective.py [--backend gloo] [--dtype bfloat16]
 """
@@ -77,10 +77,11 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
 
 
 def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterator[Found]:
-    """Divides each chunk in which its left neighbor's order ends and its right neighbor's begins.
+    """Divides each chunk that no single order explains between the orders of its neighbors.
 
-    The border is where the left order stops giving the result's bits. A few values may have the
-    bits of both orders.
+    The values before the border have the left neighbor's order, and the other values have the right
+    neighbor's order. The border is the first value for which the left neighbor's order does not
+    give the result's bits. A few values may have the bits of both orders.
     """
     for i, (chunk, matches) in enumerate(chunks):
         left = chunks[i - 1][1] if i else []
@@ -116,7 +117,10 @@ def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
-    """Describes each other sum with the result's bits: trees of four ranks, and the exact sum."""
+    """Describes each sum in no rank order that has the result's bits.
+
+    Tries the trees of four ranks, and the exact sum, rounded once.
+    """
     matches = []
     for (a, b), (c, d) in TREES if len(terms) == 4 else ():
         tree = (terms[a] + terms[b]) + (terms[c] + terms[d])

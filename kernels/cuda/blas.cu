@@ -82,8 +82,8 @@ Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t column
   return {};
 }
 
-/// Copies the matrices of the whole batch (rows x columns) from `from` to `to`. Stores +0 if `from`
-/// has no data.
+/// Copies the matrices of the whole batch (rows x columns) from `from` to `to`. Stores +0
+/// everywhere if `from.data` is null.
 __global__ void __launch_bounds__(kThreads)
     copy_matrices(const __grid_constant__ MatrixProduct product, const ProductOperand from,
                   const ProductOperand to, std::int64_t rows, std::int64_t columns) {
@@ -136,8 +136,8 @@ cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const Produc
 }
 
 /// A cuBLAS context for each stream, created at its first use. If two streams that run concurrently
-/// shared a workspace, cuBLAS would not guarantee equal bits in each run. Calls must not run
-/// concurrently.
+/// shared a workspace, cuBLAS would not guarantee equal bits in each run. A caller must hold
+/// `mutex` while it uses a context.
 class Contexts {
  public:
   /// Returns the stream's context, or null if cuBLAS fails.
@@ -173,9 +173,9 @@ class Contexts {
 
 bool fits(std::int64_t x) { return x <= std::numeric_limits<int>::max(); }
 
-/// Computes the products, with one call for the batch's last dimension. The operands must have a
-/// layout that cuBLAS reads. cuBLAS sees each row-major matrix as a transposed column-major one, so
-/// it computes out' = b' a'.
+/// Computes the products of a batch. One call of cuBLAS computes all products along the batch's
+/// last dimension. The operands must have a layout that cuBLAS reads. cuBLAS sees each row-major
+/// matrix as a transposed column-major one, so it computes out' = b' a'.
 const char* multiply(const Functions& functions, Handle handle, const MatrixProduct& p) {
   const Layout a = layout_of(p.a, p.rows, p.depth);
   const Layout b = layout_of(p.b, p.depth, p.columns);

@@ -49,7 +49,7 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
 
 /// Promotes after `done` products: adds the matrix unit's sum to the accumulator's sum and sets the
 /// matrix unit's sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's
-/// format. `draws` is the number of random integers before the element's first.
+/// format. `draws` is the number of random integers that the element's earlier sums have used.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -126,8 +126,9 @@ class UnitSum {
   }
 
  private:
-  /// The operands of a matrix unit with scales. The index of a scale counts values of k from the
-  /// first k of the step.
+  /// The operands and scales of a matrix unit. The arguments k count from the first value of
+  /// `operands`. This value has number `first` in the tile's step, and `scales` counts from the
+  /// first value of the step.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -140,8 +141,8 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  /// Returns the matrix unit's sum after a block, for the adders that do not align all products
-  /// first.
+  /// Returns the matrix unit's sum after a block of products. Supports only the adders that do not
+  /// begin by aligning all products of the block.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
                                    int count, double sum) {

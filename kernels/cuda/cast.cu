@@ -5,7 +5,8 @@ namespace cpd::cuda {
 namespace {
 
 /// Casts elements of any type and stride in any rounding mode. Visits elements in the order of
-/// for_elements, so that they share random words.
+/// for_elements, in which a thread rounds all elements that use the random words of one Philox
+/// index.
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
     cast_elements(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,

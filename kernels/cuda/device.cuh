@@ -46,8 +46,8 @@ class OnDevice {
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
-  // An upper bound: each parameter begins at a multiple of its alignment, which is at most 16
-  // bytes.
+  // The sum is an upper bound of the parameters' bytes, because each parameter begins at a multiple
+  // of its alignment.
   static_assert((std::size_t{0} + ... + (sizeof(Parameters) + alignof(Parameters))) <= 4096,
                 "a kernel's parameters have at most 4096 bytes");
   cudaLaunchConfig_t config{};

@@ -15,7 +15,8 @@
 
 namespace cpd::cuda {
 
-/// The largest number of open trees in a pairwise sum of fewer than 2^40 terms.
+/// The largest number of open trees (partial sums that are not merged yet) in a pairwise sum of
+/// fewer than 2^40 terms.
 constexpr int kMostTrees = 40;
 
 /// The planes (running values) of one element's sum and the next terms. SumWalk calls this class to
@@ -171,8 +172,8 @@ class ElementSum {
                     std::int64_t k, const std::uint32_t* given = nullptr)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}
 
-  /// sum() and second() return planes 0 (the values of each sum's state) and 1 of a running sum
-  /// that is not pairwise.
+  /// sum() returns plane 0 (the running sum). second() returns plane 1 (the compensation of a Kahan
+  /// sum, or the sum of the current chunk). The scheme must not be pairwise.
   CPD_FN T& sum() { return planes_.sum; }
   CPD_FN T& second() { return planes_.second; }
   CPD_FN T& plane(int q) { return planes_.plane(q); }

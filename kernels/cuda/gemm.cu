@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
 }
 
-/// Adds values of k that 16-bit lanes do not represent to the sums in memory, one quarter of the
-/// tile after the other.
+/// Adds `count` products to each sum in memory, from value k on, if 16-bit lanes do not represent
+/// the operands. Processes one quarter of the tile after the other.
 __device__ __noinline__ void add_quarters(const GemmCall& call, const TilePlace& place,
                                           PatchSums* sums, WideMemory& memory, std::int64_t k,
                                           int count, ChunkCount& chunk) {

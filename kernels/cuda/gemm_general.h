@@ -202,7 +202,7 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64
 /// Returns x, or CPD's canonical NaN if x is NaN.
 CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
 
-/// The number of values of k in a sum (counted from 0), and the number of random integers that the
+/// `depth` is the number of products in a sum. `draws` is the number of random integers that the
 /// element's earlier sums have used.
 struct SumSpan {
   std::int64_t depth = 0;
@@ -246,7 +246,7 @@ class OrderedSum {
                                  : scheme == Scheme::kahan  ? 2
                                                             : 1;
 
-  /// Runs the steps of a sum of chunks for SumWalk.
+  /// Performs the operations that SumWalk requests for a sum in chunks.
   struct Chunks {
     OrderedSum& sum;
     const GemmCall& call;
@@ -284,8 +284,8 @@ class OrderedSum {
     add_as<double, false>(plan, a, b, k, count, first);
   }
 
-  /// Returns the number of a random integer among all of the element's, given its number among this
-  /// sum's.
+  /// Returns the number of a random integer in the element's sequence of random integers. `draw` is
+  /// the integer's number in the sequence of this sum.
   [[nodiscard]] CPD_FN std::uint64_t number_of(const GemmCall& call, std::int64_t draw) const {
     if constexpr (mode != Rounding::stochastic) return 0;
     return call.plan.sum.first_draw + span_.draws + static_cast<std::uint64_t>(draw);

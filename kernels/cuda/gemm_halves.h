@@ -258,8 +258,8 @@ class HalvesThread {
 };
 
 /// Returns whether this path computes a product instead of gemm_registers.h. The plan must allow
-/// 16-bit lanes, and tiles of 128 x 128 sums must not leave more multiprocessors idle. A tile of
-/// 128 x 128 sums costs as much as 1.8 tiles of 64 x 64 sums.
+/// 16-bit lanes, and tiles of 128 x 128 sums must take less time on `processors` multiprocessors
+/// than tiles of 64 x 64 sums. A tile of 128 x 128 sums costs as much as 1.8 tiles of 64 x 64 sums.
 inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
   if (call.plan.sum.fast.half == Half::none) return false;
   const auto turns = [&](int side) {

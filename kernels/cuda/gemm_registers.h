@@ -251,7 +251,7 @@ CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;
 }
 
-/// Returns the number of values of k between two checks.
+/// Returns the number of products that are added to a sum between two checks of the path's limit.
 constexpr int steps_of(Scheme scheme) { return scheme == Scheme::kahan ? kShortSteps : kGroup; }
 
 /// The 4 x 4 sums of one thread.
@@ -360,8 +360,9 @@ class WideThread {
     for (int i = 0; i < kSteps; ++i) step_row<kProducts>(memory, k + i);
   }
 
-  /// Returns the bound s * of_sum + c * of_compensation (FastPlan), where s is the largest sum and
-  /// c the largest compensation.
+  /// Returns the value that the fast path compares with its limit. This value is the thread's
+  /// largest sum. For Kahan sums it is s * of_sum + c * of_compensation (FastPlan), where s is the
+  /// largest sum and c the largest compensation.
   CPD_FN float weighed(const FastPlan& fast) const {
     const float most = largest_of(s_);
     if constexpr (!kCompensates) return most;

@@ -34,11 +34,11 @@ struct MessageLayout {
 };
 
 /// Returns the number of buckets that n values of a block touch in a message; 0 if the message has
-/// no numbers of buckets.
+/// no norms or scales of buckets.
 CPD_FN std::int64_t buckets_of(const MessageLayout& layout, std::int64_t n) {
   return layout.head > 0 ? (layout.before + n + layout.bucket - 1) / layout.bucket : 0;
 }
-/// Returns the bytes of the numbers of `buckets` buckets.
+/// Returns the number of bytes that the norms or scales of `buckets` buckets take.
 CPD_FN std::int64_t head_bytes(const MessageLayout& layout, std::int64_t buckets) {
   return (buckets * layout.head + 7) / 8;
 }

@@ -52,7 +52,8 @@ CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i
   return mean;
 }
 
-/// Returns the bytes of the bits of n values of one bucket, padded to whole words.
+/// Returns the number of bytes that the bits of n values of one bucket take, padded to whole words
+/// of 32 bits.
 CPD_FN std::int64_t word_bytes(std::int64_t n) { return (n + 31) / 32 * 4; }
 
 /// One block of a message: its number of values, the number of values of its first bucket, and its
@@ -67,7 +68,7 @@ CPD_FN OneBitPart part_of(const OneBitCall& call, std::int64_t number) {
   part.buckets = (call.before + part.n + call.bucket - 1) / call.bucket;
   return part;
 }
-/// Returns the bytes of the block's bits.
+/// Returns the number of bytes that the bits of the block's values take.
 CPD_FN std::int64_t bit_bytes(const OneBitCall& call, const OneBitPart& part) {
   if (!call.words) return (part.n + 7) / 8;
   const std::int64_t rest = part.n - part.first;

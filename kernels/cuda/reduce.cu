@@ -100,8 +100,9 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Combines the remainders of this thread block's ranges into `remainder`. When all thread blocks
-/// have finished, `remainder` is R(~0, bytes). The shared memory `table` has 256 words.
+/// Combines the CRC remainders of this thread block's ranges into `remainder`, by exclusive or.
+/// When all thread blocks have finished, `remainder` is the CRC-32C remainder of `bytes` that
+/// starts from ~0. The shared memory `table` has 256 words.
 __global__ void __launch_bounds__(kThreads)
     find_remainder(ByteRange bytes, const __grid_constant__ CrcPowers powers,
                    std::uint32_t* remainder) {

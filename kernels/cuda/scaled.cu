@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Does the work of find_largest for contiguous values. `lanes` threads share `packs` Packs (four
-/// neighboring values each) of a block, which are one of `items` items.
+/// Does the work of find_largest for contiguous values. The values are divided into `items` items.
+/// An item is `packs` Packs (four neighboring values each) of one block; `lanes` threads share an
+/// item.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,
@@ -218,8 +219,8 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of) {
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Queues a kernel that casts Packs (four neighboring values each). Returns false if the tensors or
-/// the route do not allow it.
+/// Queues a kernel that casts Packs (four neighboring values each). Returns false if the kernel
+/// does not support the tensors or the call's route (method of division by scales).
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
   if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||

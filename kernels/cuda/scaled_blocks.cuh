@@ -84,7 +84,8 @@ CPD_CALL Pack<type> cast_pack_alone(const ScaledCall& call, Pack<type> values,
 }
 
 /// Returns the values of a Pack (four neighboring values) in the scaled format, given the scales of
-/// their block. Uses a route in binary32 if that route supports the scales.
+/// their block. Divides in binary32, by the route (method of division) kRoute, if that route
+/// supports the scales.
 template <class R, ElementRoute kRoute, DType type>
 CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, ElementScale<float> at) {
   if (route_at(call, at.scale) == kRoute) {
@@ -96,14 +97,16 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
 
 // --- blocks of neighbors ------------------------------------------------------------------------
 
-/// Returns the number of Packs (four neighboring values each) of a lane. A warp then computes one
-/// block's scales in each lane, unless registers limit the number of Packs.
+/// Returns the number of Packs (four neighboring values each) that a lane holds, for blocks of
+/// 2^shift values. In blocks of 16 or 32 values, a warp holds 32 blocks, so each lane computes the
+/// scales of one block. In longer blocks the registers limit the number of Packs, and a warp holds
+/// fewer blocks.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// The values of a tensor that one warp handles, in blocks of 2^shift neighboring values. Pack j
-/// (four neighboring values) of lane l is Pack number 32 j + l of the part. The Packs of 2^(shift -
-/// 2) neighboring lanes form one block for each j; lane j of these lanes computes the scales of
-/// block j.
+/// The values of a tensor that one warp handles, in blocks of 2^shift neighboring values. Lane l
+/// holds Packs number l, 32 + l, 64 + l … of the part (a Pack has four neighboring values). The
+/// Packs number j of 2^(shift - 2) neighboring lanes form block j of these lanes. The scales of
+/// block j are computed by the lane with number j among these lanes.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack

@@ -127,8 +127,8 @@ CPD_CALL FourCodes codes_alone(const ScaledCall& call, Pack<type> values, LaneSc
   return codes;
 }
 
-/// Returns the codes of a Pack (elements i … i + 3). Uses a route in binary32 if that route
-/// supports the scales.
+/// Returns the codes of a Pack (elements i … i + 3). Divides in binary32, by the route (method of
+/// division) kRoute, if that route supports the scales.
 template <class R, ElementRoute kRoute, DType type>
 CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type> v,
                                const LaneScales<4>& at, unsigned long long* first_nan) {
@@ -147,8 +147,8 @@ CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type
   return {{code(0), code(1), code(2), code(3)}};
 }
 
-/// Encodes Packs (four neighboring values each) to codes of 4 or 8 bits, rounded to nearest-even by
-/// a route in binary32.
+/// Encodes Packs (four neighboring values each) to codes of 4 or 8 bits. Divides by scales in
+/// binary32, by the route (method of division) kRoute, and rounds to nearest-even.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ ScaledCall call, int shift, CodesOut to) {

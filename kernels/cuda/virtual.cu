@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Adds the values of the call's first rank, which are terms, to the running sums.
+/// Adds the terms of the call's first rank to the running sums. call.x[0] must hold these terms.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     take_terms_of(const __grid_constant__ VirtualCall call) {

@@ -15,7 +15,8 @@ CPD_FN float entering(const VirtualCall& call, float x) {
 }
 
 /// Returns the number of the first rank's term in the sum of value i. Returns -1 if the rank has no
-/// term there, as in a ring; such a call has a single rank.
+/// term in that sum during this visit, which happens only in order `ring`. A call in order `ring`
+/// has a single rank.
 CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
   if (call.visit < 0) return call.k;
   if (call.rounds.order != Order::ring) return call.visit;

@@ -9,7 +9,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Encodes by a route in binary32, rounding to nearest-even.
+/// Encodes short blocks. Divides by scales in binary32, by the route (method of division) kRoute,
+/// and rounds to nearest-even.
 template <class R, ElementRoute kRoute, DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     encode_short_blocks(const __grid_constant__ ScalesCall of,

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Returns true if all tensors have one type and are aligned to Packs (four neighboring values
-/// each), the plan rounds_from_odd, and random integers come from Philox.
+/// each), rounds_from_odd is true for the plan, and random integers come from Philox.
 bool applies(const ArithmeticCall& call) {
   const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(*call.plan) && call.random.data == nullptr && fits(call.x) &&

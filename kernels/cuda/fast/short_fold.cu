@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums over ranks for the usual all-reduces in few instructions. Supports sequential and Kahan's
-// sums to nearest-even, of one rank after the other without groups, or of one group
-// (numeric/sums/fast_sum.h). A thread has four neighboring values and reads their codes from some
-// ranks before it adds the first code. The general kernel computes one value in each thread by
-// sum_of (reduce_tile.cuh); this kernel uses sum_of for values that exceed the plan's limit.
+// Sums over ranks for the usual all-reduces in few instructions. Supports sequential sums and Kahan
+// sums that are rounded to nearest-even (numeric/sums/fast_sum.h). The terms are the ranks of one
+// group or, in an all-reduce without groups, all ranks in rank order. A thread has four neighboring
+// values and reads their codes from some ranks before it adds the first code. The general kernel
+// computes one value in each thread by sum_of (reduce_tile.cuh); this kernel uses sum_of for values
+// that exceed the plan's limit.
 #include "cpd/numeric/sums/fast_sum.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fast_kernels.h"

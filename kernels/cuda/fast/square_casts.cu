@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts a tensor both in blocks of a column and in blocks of a row, as the two products of a
-// gradient need it. Values are read only once. The general path casts each direction separately.
+// Casts a tensor both in blocks of a column and in blocks of a row, because a gradient is an
+// operand of two products that sum over different dimensions. Values are read only once. The
+// general path casts each direction separately.
 #include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/scaled_squares.cuh"
 

@@ -27,8 +27,9 @@ CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, F
   });
 }
 
-/// Casts contiguous values stochastically in blocks of columns, by a route in binary32. The
-/// tensor's rows must be aligned to Packs (four neighboring values each).
+/// Casts contiguous values stochastically in blocks of columns. Divides by scales in binary32, by
+/// the route (method of division) kRoute. The tensor's rows must be aligned to Packs (four
+/// neighboring values each).
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic_columns(const __grid_constant__ ScaledCall call, const void* x, void* out) {
