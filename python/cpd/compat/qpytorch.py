@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """QPyTorch's interface, computed by CPD.
 
-The module replaces qtorch, qtorch.quant and qtorch.optim. Names and order of arguments and their
-defaults are QPyTorch's.
+The module replaces qtorch, qtorch.quant and qtorch.optim. Arguments and defaults are QPyTorch's.
 
 `rounding` is `nearest` or `stochastic` (the default). Each stochastic call takes the number of its
 random stream from torch's default generator. So `torch.manual_seed` repeats a run, and activation
