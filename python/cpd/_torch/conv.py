@@ -113,9 +113,9 @@ def correlate(
 ) -> Tensor:
     """Computes the gradient of a convolution's weight. g is the result's gradient, x the images.
 
-    For each index of the kernel, the gradient is a sum of products. One factor of a product is an
-    element of g, the other is the element of x at this index of g's window. The summed index k runs
-    over (image, window) in row-major order.
+    For each index of the kernel, the gradient is a sum of products. A product has two factors: an
+    element of g, and the element of x at this index of the window from which the element of g was
+    computed. The summed index k runs over (image, window) in row-major order.
     """
     if not reads_images(g, x):
         return unfolded.correlate_unfolded(g, x, size, moves, summation).to(dtype)

@@ -142,7 +142,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """The format to which values are rounded before `clamp` limits them to the narrower range."""
+    """The format of the rounding: multiples of 2^-fl in a wider range. `clamp` acts afterwards."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:

@@ -370,7 +370,7 @@ class Clock:
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Saves the step's number before `function` is applied to all tensors, if it would be lost.
+        """Saves the step's number if `function`, when applied to the buffer, would lose the number.
 
         The function of `to_empty`, for example, loses the values of tensors.
         """

@@ -305,7 +305,7 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns product `number` of the layer's attention; None if it has no delayed scaling.
+    """Returns attention's product `number`; None if attention has no delayed scaling.
 
     Raises TypeError as `at` does.
     """
