@@ -175,9 +175,9 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """Returns an operand for torch, which reads only its size and layout: `like` or a new tensor.
+    """Returns an operand for torch's backward function: `like`, or a new tensor if `like` is None.
 
-    A new tensor has the memory format of g.
+    torch reads only the operand's size and layout. A new tensor has the memory format of g.
     """
     if like is not None and like.dtype == g.dtype:
         return like
