@@ -59,7 +59,8 @@ def slide(
 ) -> Tensor:
     """Computes a convolution: the product of the kernel and each window of the padded image.
 
-    k runs over (channel, index in the kernel). The shape of c is groups x outputs of a group x 1.
+    In each sum, k runs over (channel, index in the kernel). c is the bias or None. The bias has the
+    shape groups x outputs of a group x 1.
     """
     outputs, inputs, *kernel = w.shape
     summation, w = (
@@ -112,9 +113,9 @@ def correlate(
 ) -> Tensor:
     """Computes the gradient of a convolution's weight. g is the result's gradient, x the images.
 
-    Each index of the kernel has a sum of products of g and of x shifted by the index.
-
-    k runs over (image, window) in row-major order.
+    For each index of the kernel, the gradient is a sum of products. A product has two factors: an
+    element of g, and the element of x at this index of the window from which the element of g was
+    computed. The summed index k runs over (image, window) in row-major order.
     """
     if not reads_images(g, x):
         return unfolded.correlate_unfolded(g, x, size, moves, summation).to(dtype)

@@ -71,7 +71,8 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
     """Returns the gradient of a convolution's input.
 
-    The gradient is a transposed convolution. For a transposed convolution, it is a convolution.
+    The gradient of a convolution's input is a transposed convolution of g. The gradient of a
+    transposed convolution's input is a convolution of g.
 
     `like` is the input or None. torch's own kernels take the layout of the gradient from `like`;
     the values of `like` do not matter.
@@ -101,9 +102,10 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """Splits an operator's arguments after its operands in two.
+    """Splits the arguments that follow an operator's operands into two parts.
 
-    The first six are the stride, padding and so on (`Moves`); the rest are the recipe's arguments.
+    The first part has six arguments: stride, padding and so on (`Moves`). The second part has all
+    others, such as the recipe's text.
     """
     return Moves(*rest[:6]), rest[6:]
 
@@ -173,9 +175,9 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """Returns an operand for torch, which reads only its size and layout: `like` or a new tensor.
+    """Returns an operand for torch's backward function: `like`, or a new tensor if `like` is None.
 
-    A new tensor has the memory format of g.
+    torch reads only the operand's size and layout. A new tensor has the memory format of g.
     """
     if like is not None and like.dtype == g.dtype:
         return like
@@ -188,8 +190,9 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 # ---- operands ------------------------------------------------------------------------------------
 # Blocks of scaled formats do not cross groups of a convolution. For the forward product and the
 # input's gradient, blocks run along the group's channels at each pixel. For the weight's gradient,
-# blocks run along the batch. A weight has a matrix of channels for each index of the kernel, and R
-# x C blocks divide these matrices. In images, the R of R x C blocks is along the last dimension.
+# blocks run along the batch. A weight consists of one matrix, outputs x channels, for each index of
+# the kernel, and R x C blocks divide these matrices. In images, an R x C block has R elements along
+# the last dimension.
 
 
 @constant
@@ -347,7 +350,7 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """Returns a recipe's seeds and streams, with the forward sum's stream tagged by `purpose`."""
+    """Returns a recipe's seeds and streams, but gives the forward sum's stream `purpose`'s tag."""
     if numbers is None:
         return None
     changed = numbers.clone()

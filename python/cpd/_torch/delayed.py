@@ -36,9 +36,11 @@ def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tenso
 def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
     """Updates history[0, which], the present step's largest magnitude of an operand, by max |x|.
 
-    The entry becomes the larger of itself and max |x|, or NaN if x has a NaN. `clock` is -1 in
-    training mode. In eval mode, `clock` is the number of the layer's clock. In eval mode, x is
-    recorded only if the present step follows a backward pass through layers in eval mode.
+    The entry becomes the larger of itself and max |x|, or NaN if x has a NaN.
+
+    For a layer in training mode, `clock` is -1. For a layer in eval mode, `clock` is the number of
+    the model's clock in `CLOCKS`. In eval mode, the function does nothing unless a backward pass
+    reached layers in eval mode in the step before the present step.
     """
     if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return
@@ -56,8 +58,8 @@ def _update(
 ) -> None:
     """Updates scales from the history, then advances the history by one step.
 
-    The arithmetic is the same as in TransformerEngine's Python code, in which `most / amax` is the
-    reciprocal of amax times `most`.
+    The arithmetic is the same as in TransformerEngine's Python code. That code computes
+    `most / amax` in two steps: the reciprocal of `amax`, then its product with `most`.
     """
     amax = history[0] if most_recent else history.amax(0)
     by_column = (_repeated(tuple(x), len(scale), scale.device) for x in (most, margin))

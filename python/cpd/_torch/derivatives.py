@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode.
 
-Autograd and torch.func's transforms use them. `differentiable` replaces
+Autograd and torch.func's transforms use these derivatives. `differentiable` replaces
 torch.library.register_autograd, which drops tangents silently and refuses torch.func's transforms.
 This package calls operators by `run`, which bypasses torch's dispatcher if the dispatcher is not
-needed. The rows of the operators (`cpd._torch.table`) have their derivatives.
+needed. Each operator has a row in a table (`cpd._torch.table`), which contains its derivatives.
 """
 
 # torch's functions that register operators have no type annotations.

@@ -55,9 +55,10 @@ def contract(
 ) -> Tensor:
     """Computes x times y, also summed over the batch dimensions along which `like` was broadcast.
 
-    k runs over these dimensions of `batch` and the dimension of the matrices, in row-major order.
-    The sums are divided by `left_out`, the product of the factors of the operands' casts. The
-    result is rounded to the dtype `rounded`, if it is not None, then to the dtype of `like`.
+    `batch` has the sizes of all batch dimensions. The summed index k runs over these broadcast
+    dimensions and the columns of x's matrices, in row-major order. The sums are divided by
+    `left_out`, the product of the factors of the operands' casts. The result is rounded to the
+    dtype `rounded`, if it is not None, then to the dtype of `like`.
     """
     missing = len(batch) - (len(like.shape) - 2)
     folded = [

@@ -38,8 +38,8 @@ class Factor(NamedTuple):
     Attributes:
         values: a tensor of matrices.
         scale: float32, of a shape that broadcasts to the product; None: 1.
-        short: whether `values` are float32 numbers with at most eight significant bits, the number
-            of bfloat16.
+        short: whether `values` are float32 numbers with at most eight significant bits, as many as
+            bfloat16 has.
     """
 
     values: Tensor
@@ -148,9 +148,10 @@ def _of_bfloat16(
     """Returns (a b) times the scales, plus c, in `dtype`.
 
     bfloat16 must represent the values of a and b. The CPU's bfloat16 instructions compute the
-    product. Returns None if the CPU has none, or if a
-    sum might be subnormal. torch itself computes such products with a float32 result only in a mode
-    of the whole process, in which float32 products of other threads lose bits.
+    product. Returns None if the CPU has no such instructions, or if a sum might be subnormal.
+
+    torch itself returns the float32 result of such a product only if a mode of the whole process is
+    on. This mode makes float32 products of other threads less precise.
     """
     shape = product_shape(a.shape, b.shape)
     rows, columns = shape[-2:]

@@ -157,8 +157,8 @@ def is_plain(x: Tensor) -> bool:
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
     """Returns the same values as `cast_operand`, in bfloat16 if bfloat16 represents all of them.
 
-    Else in float32: values may be too small for bfloat16. `is_plain(x)` and `parts(text).narrows`
-    must be True.
+    The result is float32 if a value is too small for bfloat16. `is_plain(x)` and
+    `parts(text).narrows` must be True.
     """
     cast = parts(text)
     return ops.cast_scaled_narrow(x, cast.scaled, axis, cast.how, *numbers)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of torch's private API that cpd uses, each with its purpose.
 
-tests/python/_torch/test_plain.py lists the few private names that other modules use. The first
-names here only save time. If a torch does not have them, their fallbacks in `PUBLIC` are used,
-which need only public names. The docstrings give the speedup: the CPU time with the fallback over
-the CPU time with the private name. It was measured on a 2-core EPYC of family 26 with one thread,
-for a cast of 16 values or a linear layer of 8 x 16 x 16. The other names have no public
-replacement: torch.autograd.Function refuses torch.func's transforms within an operator, and
-torch.library.register_autograd drops tangents.
+tests/python/_torch/test_plain.py lists the few private names that other modules use. Names that
+`PUBLIC` contains only save time. If a version of torch lacks such a name, cpd uses the fallback in
+`PUBLIC`, which needs only public names. The docstrings of these names give the speedup: the CPU
+time with the fallback over the CPU time with the private name. The times were measured on a 2-core
+EPYC of family 26 with one thread, for a cast of 16 values or a linear layer of 8 x 16 x 16. All
+other names have no public replacement: torch.autograd.Function refuses torch.func's transforms
+within an operator, and torch.library.register_autograd drops tangents.
 """
 
 # torch's functions that register operators have no type annotations.

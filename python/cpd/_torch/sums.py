@@ -145,5 +145,5 @@ def product_part(
 
 
 def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns x.to(dtype). Saves the call if x already has the dtype."""
+    """Returns x.to(dtype). If x already has the dtype, returns x itself without this call."""
     return x if x.dtype == dtype else x.to(dtype)

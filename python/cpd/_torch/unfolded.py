@@ -18,8 +18,8 @@ from cpd._torch.sums import Ints, Part, Sum, product_part
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
-"""The largest number of bytes of the images that are unfolded at a time. At least one image is
-unfolded. The order of a sum may require more images."""
+"""The largest number of bytes of the images that are unfolded at a time. A single larger
+image is unfolded, too. Some orders of sums require that all images are unfolded at a time."""
 
 
 class Windows(NamedTuple):

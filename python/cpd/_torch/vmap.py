@@ -99,7 +99,7 @@ def text_draws(text: str) -> bool:
 
 
 def never(of: Any) -> bool:
-    """Returns False for every call. The fields `draws` and `alone` of a `Batching` may use it."""
+    """Returns False for every call: a possible value of the fields `draws` and `alone`."""
     return False
 
 

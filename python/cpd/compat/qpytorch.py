@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """QPyTorch's interface, computed by CPD.
 
-The module replaces qtorch, qtorch.quant and qtorch.optim. Names and order of arguments and their
-defaults are QPyTorch's.
+The module replaces qtorch, qtorch.quant and qtorch.optim. Arguments and defaults are QPyTorch's.
 
 `rounding` is `nearest` or `stochastic` (the default). Each stochastic call takes the number of its
 random stream from torch's default generator. So `torch.manual_seed` repeats a run, and activation
@@ -143,7 +142,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """A format with the multiples of 2^-fl in a wider range; `clamp` limits rounded values."""
+    """The format of the rounding: multiples of 2^-fl in a wider range. `clamp` acts afterwards."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -421,8 +420,9 @@ class OptimLP(Optimizer):
 
     - The gradient is multiplied by `grad_scaling` and rounded by `grad_quant`, in place (and, as in
       QPyTorch, not divided by `grad_scaling` afterwards).
-    - `optim` makes its step; with `acc_quant`, on the accumulator, a second copy of the weights.
-    - `acc_quant` rounds the result for the accumulator, then `weight_quant` for the weights.
+    - `optim` makes its step: with `acc_quant`, from the accumulator, a second copy of the weights.
+    - `acc_quant` rounds the new weights, which become the accumulator. Then `weight_quant` rounds
+      the weights.
     - The momenta are rounded by `momentum_quant`.
 
     Unlike in QPyTorch, parameters without a gradient are not changed, and the accumulator is part

@@ -313,7 +313,8 @@ def _classes() -> tuple[type, type]:
         ) -> Tensor:
             """Returns (qx · qwᵀ) · sx · sw + bias, in the type `out_dtype`.
 
-            If `out` is given, stores the result there or, with `accumulate`, adds it to `out`.
+            qx and qw are the cast operands, sx and sw the reciprocals of their casts' factors. If
+            `out` is given, stores the result there or, with `accumulate`, adds it to `out`.
             """
             y = _product(self.how, getattr(gemm_type, "value", "fprop"), qx, qw, out_dtype)
             y = (y * (sx * sw)).to(out_dtype)

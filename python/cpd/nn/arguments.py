@@ -120,7 +120,10 @@ FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Maps the types that products support to the names of their formats."""
 
 watchers: list[Callable[[Recipe], None]] = []
-"""Functions called with an operator's recipe just before each call (used by `cpd.nn.coverage`)."""
+"""Functions that are called just before each call of an operator, with the operator's recipe.
+
+`cpd.nn.coverage` adds such functions.
+"""
 
 
 class Arguments(NamedTuple):

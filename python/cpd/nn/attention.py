@@ -58,8 +58,9 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions that are XORed into the random stream: 0 to 2 for the steps of an attention; 0 to 3 for
-the projections of multi_head_attention, whose attention has positions from `HEADS` on."""
+"""Positions, which are XORed into the random stream. The steps of an attention have positions 0 to
+2. In multi_head_attention, the projections have positions 0 to 3, and the steps of its attention
+have positions 4 to 6 (`HEADS` XOR 0 to 2)."""
 
 
 @refused_by_torch
@@ -286,7 +287,8 @@ def multi_head_attention(
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     """Returns the recipe of an attention.
 
-    A format, or `sums` without a recipe, becomes the recipe of the attention's products.
+    A `Recipe` is used itself. A recipe's name or text, a format, or `sums` alone defines a recipe
+    of the attention's two products; the result has that recipe as its `attention`.
     """
     call_recipe = recipe_of(recipe, sums)
     return (

@@ -36,7 +36,8 @@ class Mode(TorchFunctionMode):
         operations: the table's rows, by torch's functions. torch computes all other functions.
 
     Attributes:
-        left: how often torch computed each operation of the table itself.
+        left: the number of calls that torch computed although the table has their operation, by
+            the operation's name.
     """
 
     _calls = _paused = 0

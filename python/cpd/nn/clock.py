@@ -42,7 +42,8 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""Maps an activation checkpoint that awaits its backward pass to the streams of its clocks."""
+"""Maps an activation checkpoint that awaits its backward pass to a dict of clocks and streams. A
+clock's stream belongs to the step in which the checkpoint's forward pass ran."""
 
 
 class Clock:
@@ -206,7 +207,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Begins a step at a layer's forward if one is due, and computes the layer's scales."""
+        """Runs at a layer's forward: calls `begin_layer` if a step may begin or scales are old."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -239,10 +240,11 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if one is due, and computes the layer's scales.
+        """Begins a step if the layer's forward must begin it. Then computes the layer's scales.
 
-        `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
-        `histories` and `scales` are the layer's state.
+        The forward must begin a step if `_is_due` returns True and gradients are on. `place` is the
+        layer's number among the layers with delayed scaling; -1: no delayed scaling. `histories`
+        and `scales` are the layer's state.
         """
         if self._is_idle():
             return
@@ -368,9 +370,9 @@ class Clock:
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Saves the step's number if `function`, about to be applied to the tensors, would lose it.
+        """Saves the step's number if `function`, when applied to the buffer, would lose the number.
 
-        `to_empty`, for example, loses the values of tensors.
+        The function of `to_empty`, for example, loses the values of tensors.
         """
         step = self._buffers[NAME]
         if self._lost is not None or step is None or isinstance(step, FakeTensor):

@@ -288,8 +288,8 @@ def _sizes(
 ) -> dict[str, int] | None:
     """Returns the size of each label; None for equations that `_pair` does not compute.
 
-    `_pair` does not compute equations in which one tensor repeats a label or alone has a summed
-    label, and equations for which torch raises an error.
+    `_pair` does not compute an equation in which a tensor repeats a label, or in which only one of
+    the tensors has a summed label. Nor does it compute equations for which torch raises an error.
     """
     once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
     alone = set(in_a) ^ set(in_b)
@@ -320,10 +320,10 @@ def in_order(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns a function's arguments with tensors by position and all others by keyword.
 
-    Tensors that the caller gave by keyword follow the positional ones: first `input`, then the
-    others in alphabetical order of their names, which differ between torch's functions. Positional
-    numbers become `beta` and `alpha` (an old form that torch still accepts). A positional dtype
-    becomes `out_dtype`.
+    Tensors that the caller gave by keyword follow the positional tensors: first `input`, then the
+    others in alphabetical order of their keywords. (torch's functions have different keywords for
+    the same operand.) Positional numbers become `beta` and `alpha` (an old form that torch still
+    accepts). A positional dtype becomes `out_dtype`.
     """
     names = [n for n, x in keywords.items() if isinstance(x, Tensor) and n not in _FACTORS]
     rest = {name: value for name, value in keywords.items() if name not in names}

@@ -149,7 +149,10 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """Returns the share of emulated products below which a step warns; None: nothing is counted."""
+    """Returns the share of emulated products below which the first training step warns.
+
+    Returns None if products are not counted.
+    """
     if coverage is False:
         return None
     share = WARN_BELOW if coverage is True else coverage

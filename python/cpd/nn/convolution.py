@@ -466,7 +466,7 @@ def _convolve(
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Returns input and weight after the casts that come before the operator.
 
-    Tiles have the same positions as in casts within the operator.
+    Blocks of two dimensions divide the tensors as if the operator cast them.
     """
     of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
     if of_x is None and of_w is None:

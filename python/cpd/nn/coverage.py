@@ -395,7 +395,7 @@ class Census:
 
     @torch._dynamo.disable
     def _look_before_compiled(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts a call of a model that torch.compile compiles without this hook."""
+        """Counts a step by tracing, if torch.compile compiles the forward but not this hook."""
         if self.result is None and model.training and torch.is_grad_enabled():
             self._note_traced(model, args, kwargs)
 

@@ -83,7 +83,7 @@ class _Casts:
 
     @property
     def attending(self) -> Product | None:
-        """The product with this number among attention's.
+        """The product of the layer's attention that has the same number as this product.
 
         The value is None if attention has no delayed scaling.
         """
@@ -228,9 +228,9 @@ class Delayed(_Casts, nn.Module):
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Updates `history` and `scale`, tensors like the buffers, by `steps` steps.
+        """Advances `history` and `scale`, tensors of the buffers' shapes, by `steps` steps.
 
-        Only the first of these steps has recorded magnitudes.
+        Magnitudes were recorded only in the first of these steps.
         """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
@@ -305,7 +305,7 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product `number` among attention's; None if attention has no delayed scaling.
+    """Returns attention's product `number`; None if attention has no delayed scaling.
 
     Raises TypeError as `at` does.
     """

@@ -23,9 +23,10 @@ from cpd.numeric.hadamard import transform_of
 from cpd.numeric.scaled import Scaled, untransformed
 
 NOISE = 2.0**-22
-"""The largest relative difference of a block's largest value from the format's max times the scale.
+"""The relative error that is allowed for a scale: a bound of the error of three binary32 roundings.
 
-The scale was computed from the block's largest value with three binary32 roundings.
+A block's scale is computed from the block's largest value with three roundings. So this value may
+exceed the format's max times the scale, relatively by at most `NOISE`.
 """
 
 

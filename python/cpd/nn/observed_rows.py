@@ -175,13 +175,16 @@ def write_csv(path: Path, rows: Iterable[WatchRow]) -> None:
 
 
 def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
-    """Writes the numbers of one step with `writer.add_scalar`."""
+    """Writes the numbers that `scalars_of` finds in one step's rows, by `writer.add_scalar`."""
     for name, value in scalars_of(rows).items():
         writer.add_scalar(name, value, rows[0].step)
 
 
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
-    """Returns the finite numbers of one step by tag (`layer/role/…`); each tensor's range once."""
+    """Maps tags (`layer/role/…`) to the finite numbers in the rows of one step.
+
+    The numbers are the range of each tensor, and the losses of each row.
+    """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:

@@ -359,7 +359,10 @@ class _Hook:
 
 
 def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before each call of the model: ends the previous step, begins a step if it is due."""
+    """Runs before each call of the model: ends the measured step before it.
+
+    Begins to measure a step at the first call in the observed mode, then at every `every`-th call.
+    """
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED)
     watch._close()
@@ -443,7 +446,7 @@ def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient:
 
 
 def _is_repeated() -> bool:
-    """Returns True during a backward pass, in which a checkpoint recomputes the layer."""
+    """Returns True if a backward pass is running: then a checkpoint is recomputing the layer."""
     return graph_task() != -1
 
 

@@ -58,8 +58,8 @@ class Operation(NamedTuple):
     aten: bool = False
     """True if torch.ops.aten has operations of the same names with the same arguments."""
     in_order: bool = False
-    """True if tensors given by keyword are first converted to positions
-    (`contractions.in_order`)."""
+    """True if `contractions.in_order` changes a call's arguments before `form` gets them: tensors
+    that the caller gave by keyword become positional arguments."""
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"

@@ -40,9 +40,9 @@ def resolved(name: str) -> Any:
 
 
 def groups_of(model: nn.Module) -> list[Any]:
-    """Returns the groups over which DDP or FSDP2 exchanges at each call of `model`.
+    """Returns the process groups of the DDP or FSDP2 that wraps `model`, during a call of `model`.
 
-    Returns no groups if neither wraps `model` itself.
+    Returns no groups if neither DDP nor FSDP2 wraps `model` itself.
     """
     ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if ddp is not None and _within(ddp.module) is model:

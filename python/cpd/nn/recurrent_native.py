@@ -230,8 +230,8 @@ RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 class Examples:
     """The state of a batch's examples, sorted by length, while the layer runs over time.
 
-    Forward in time, the state of an example that has ended is stored. Backward in time, an example
-    begins at its last step.
+    In a layer that runs forward in time, the state of an example is stored when the example ends.
+    In a layer that runs backward in time, an example joins the batch at its last step.
     """
 
     def __init__(self, first: State, count: int) -> None:
@@ -401,7 +401,7 @@ class _StateGradients:
         self.came_in: list[list[Tensor]] = [[] for _ in of_last]
 
     def before(self, count: int) -> list[list[Tensor | None]]:
-        """Returns the gradients of the state after a step of `count` examples."""
+        """Returns the gradients of the state after a time step, which has `count` examples."""
         have, self.count = self.count, count
         if self.terms is None:
             return [[None if g is None else g[:count]] for g in self.of_last]
@@ -441,7 +441,7 @@ def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
 
 
 def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
-    """Returns gradients of the operands that can be differentiated again."""
+    """Returns the gradients of the operands; autograd can differentiate these gradients again."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
     outputs, output_grads = zip(*pairs, strict=True)

@@ -100,9 +100,9 @@ _OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
 """The emulations of classes of transformers and timm; the first row that matches a class decides.
 
 A row has a pattern of the class's qualified name, the name of the emulation, and a set of names. A
-class matches if the pattern does and the code of its forward has one of the names, or the set is
-empty. So attention is distinguished from its wrappers, and residual additions are
-found by the name of the added variable.
+row matches a class if the pattern matches its qualified name, and the code of the class's forward
+has one of the names. An empty set of names has no effect. The names distinguish attention from its
+wrappers, and find residual additions by the name of the added variable.
 """
 
 

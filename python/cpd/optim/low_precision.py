@@ -318,10 +318,10 @@ class LowPrecision(Optimizer):
         self.formats.check_storage(p.dtype)
 
     def _check_momenta(self, steps: list[ParameterStep]) -> None:
-        """Raises ValueError if a momentum's format is for state that the optimizer does not have.
+        """Raises ValueError for a momentum's format if the optimizer has no such momentum.
 
-        The check is made once, after the first step. A recipe applies to any optimizer, so a
-        recipe's format is then dropped with a warning.
+        The check is made once, after the first step. A format from a recipe is dropped with a
+        warning instead, because a recipe applies to any optimizer.
         """
         if self._checked or not steps:
             return

@@ -41,7 +41,7 @@ def attend(
     """Computes attention, with arguments and results of a transformers attention function.
 
     Raises ValueError for softcap, s_aux and position_bias, which flex_attention computes in a score
-    function. The implementation "eager" is emulated with them.
+    function. With the implementation "eager", modules that use these arguments are emulated.
     """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:

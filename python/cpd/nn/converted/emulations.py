@@ -54,8 +54,8 @@ class Emulation:
     is_counted: bool = True
     """True if the rules "first N" and "last N" count the module.
 
-    They count modules with products, unless the products are only attention's: its projections are
-    layers themselves.
+    These rules count modules with products, except modules that have only attention's products. The
+    projections of such modules are layers themselves.
     """
     own_reason: Callable[[Any, State], str] | None = None
     """Returns the reason why a module is not emulated, or "". Default None: `refuses` finds the

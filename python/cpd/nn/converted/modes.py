@@ -15,7 +15,10 @@ from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.streams import MAX_POSITIONS, Bits
 
 _POSITIONS = 256
-"""The number of positions in a module's stream that one call may use, for parts or groups."""
+"""The number of positions in a module's stream that each call of an operation gets.
+
+A call uses several positions if the operation has several steps (attention) or groups (grouped_mm).
+"""
 
 
 class ByRecipe(Mode):
