@@ -188,9 +188,10 @@ def qsgd_bytes(
 
 
 def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
-    """Returns the buckets of n values that consist of whole groups of `whole` values each.
+    """Divides n values into groups of `whole` values, and the groups into buckets.
 
-    A bucket has as many groups as fit in `bucket` values. The last group may be incomplete.
+    Returns the range of values of each bucket. A bucket has as many groups as fit in `bucket`
+    values. The last group may have fewer than `whole` values.
     """
     buckets, begin, end = [], 0, 0
     while end < n:

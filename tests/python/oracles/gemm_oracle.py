@@ -254,8 +254,8 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
     """Returns the pairwise sum, computed by recursion over [begin, begin + 2^level).
 
-    A subtree is finished before its right neighbor begins. The last merges are the ones that the
-    end cuts off, the smallest first.
+    A subtree is finished before its right neighbor begins. A subtree that the last pair leaves
+    incomplete is finished after all complete subtrees, and smaller ones before larger ones.
     """
     if not pairs:
         return s

@@ -130,7 +130,7 @@ class Spec:
 
     @property
     def specials(self) -> int:
-        """The number of greatest magnitude codes that are not finite."""
+        """The number of magnitude codes, the greatest ones, that stand for NaN or infinity."""
         if self.encoding == "ieee":
             return 1 << self.man
         if self.encoding == "p3109":
@@ -179,7 +179,8 @@ class Spec:
         return self.magnitude(self.max_code)
 
     def largest(self, negative: bool) -> int:
-        """Returns the code of the greatest finite magnitude above zero or, if `negative`, below."""
+        """Returns the magnitude code of the greatest finite value. If `negative` is True, returns
+        the magnitude code of the least finite value."""
         return self.max_code + (negative and self.encoding == "int_full")
 
     @property
