@@ -241,8 +241,8 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
       << "an empty layer may be anywhere";
 }
 
-/// Returns ranks with values so small that no sum overflows a format of 4 bits. Such formats have
-/// no NaN, so messages would be in fp32 if a sum could be NaN.
+/// Returns the layers of all ranks, with values so small that no sum overflows a format of 4 bits.
+/// Such formats have no NaN. If a sum could be NaN, the messages would therefore be in fp32.
 Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), sizes, 9);
   for (auto& layers : ranks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the levels to which values below a norm are rounded. The rule is compared with exact
-// integers, and every backend with the rule and with exact integers.
+// Tests the levels to which values below a norm are rounded. The rule of numeric/scaled/levels.h is
+// compared with a computation in exact integers. Every backend is compared with both of these.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -336,7 +336,8 @@ def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
 def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
     """Returns True if a finite value beyond the range becomes the greatest finite value.
 
-    With rounding to odd it does, except in P3109 formats whose infinity has an odd code.
+    Rounding to odd gives the greatest finite value too, except in P3109 formats whose infinity has
+    an odd code.
     """
     if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
         return spec.max_code % 2 == 1

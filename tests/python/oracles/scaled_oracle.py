@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """The effect of a NaN or Inf: on its whole `block`, or only on its own `element`."""
+        """The text "block" if a NaN or Inf affects its whole block, "element" if only itself."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
