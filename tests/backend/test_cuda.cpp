@@ -194,7 +194,8 @@ TEST_F(Cuda, StatusesAreErrors) {
   }
 }
 
-/// If cuBLAS reports an error, its text reaches the user, even though the function's status is 0.
+/// If cuBLAS reports an error, the user gets cuBLAS's error text. This holds even if the CUDA
+/// backend's function returns status 0 (success).
 TEST_F(Cuda, ErrorsOfCublasAreErrors) {
   const FailingLibrary library(0);
   const TensorView x = OnGpu(Matrix(X()));

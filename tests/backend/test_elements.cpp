@@ -58,7 +58,7 @@ TEST(Elements, OthersAreRoundedToNearest) {
 TEST(Elements, Bf16) { ExpectTheRoundingKernels<DType::bf16>(); }
 TEST(Elements, Fp16) {
   ExpectTheRoundingKernels<DType::f16>();
-  // A multiplication on a GPU gives a NaN with the pattern 0x7FFFFFFF.
+  // If a product of floats is NaN on a GPU, its pattern is 0x7FFFFFFF.
   EXPECT_EQ(cuda::code_of_held<DType::f16>(testing::from_bits(0x7FFFFFFF)), 0x7E00);
 }
 

@@ -241,8 +241,8 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
       << "an empty layer may be anywhere";
 }
 
-/// Returns ranks with values so small that no sum overflows a format of 4 bits. Such formats have
-/// no NaN, so messages would be in fp32 if a sum could be NaN.
+/// Returns the layers of all ranks, with values so small that no sum overflows a format of 4 bits.
+/// Such formats have no NaN. If a sum could be NaN, the messages would therefore be in fp32.
 Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), sizes, 9);
   for (auto& layers : ranks) {
@@ -296,8 +296,9 @@ TEST_P(AllReduceDevices, ShortFolds) {
       }
     }
     // The first term of a sum need not be a value of the accumulator's format, and can be -0
-    // although the format has no -0. If the ranks form groups, this holds for the terms within a
-    // group, but not for the terms across groups.
+    // although the format has no -0. If the ranks form groups, this holds for the sum within a
+    // group. The terms of the sum over groups are the groups' sums, which are values of that
+    // format.
     for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
         Reduce spec;

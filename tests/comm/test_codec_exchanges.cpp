@@ -378,8 +378,8 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
         Way{Order::ring, Exchange::hierarchical, 2}}) {
     Reduce spec = spec_of(way, 0);
     const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
-    // Damages rank 0's contributions to layer 1. The low bits of the random stream number identify
-    // the rank.
+    // Damages rank 0's contributions to layer 1. A piece belongs to rank 0 if the low 20 bits of
+    // its random stream number are 0.
     codec->damages = [](const Piece& piece) {
       return piece.layer == 1 && piece.key.stream != 0 && (piece.key.stream & 0xFFFFFU) == 0;
     };

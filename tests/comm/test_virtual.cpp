@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that W virtual ranks give the bits of a serial sum that the oracle computes from the
-// contract: cast, order, groups and scale. The tests compute the slices of each order
-// independently.
+// contract: cast, order, groups and scale. The tests compute the slices of each order themselves,
+// and not by the library's functions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -273,9 +273,9 @@ TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
   EXPECT_EQ(sum, 48.0F);  // 42 rounded to two bits, of 32 and 48
 }
 
-/// The sum of each group and the total are rounded into the result's format, each with its own
-/// random stream. The streams have the purpose `result`; their positions number the groups, and one
-/// position is for the total.
+/// The sum of each group and the total are rounded into the result's format. Each of these
+/// roundings uses a random stream of its own. The streams have the purpose `result` and differ in
+/// their position: one position for each group, and one for the total.
 TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
   constexpr std::size_t kCount = 600;
   const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);

@@ -70,8 +70,9 @@ Values values_of(std::size_t n, std::size_t seed = 77) {
   return x;
 }
 
-/// The calls of a codec for one layer. If the codec keeps rounding errors, the layer begins with an
-/// error of earlier calls (unless `has_error` is false).
+/// A layer, for which a test calls a codec once or several times. If the codec stores rounding
+/// errors, the first call adds errors to the values, as after earlier calls; with has_error =
+/// false, the first call adds none.
 class Layer {
  public:
   Layer(const Codec& codec, std::size_t n, bool has_error = true)

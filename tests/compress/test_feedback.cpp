@@ -108,8 +108,8 @@ TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
 }
 
 TEST(Feedback, GivenIntegersOfManyBlocks) {
-  // Each bucket contains a 7, so its scale is 1. The value 1/2 is rounded up if its random bit is
-  // 1.
+  // Each bucket contains a 7, the largest int4 value, so the bucket's scale is 1. The value 1/2 is
+  // rounded up if its random bit is 1.
   constexpr std::size_t n = 60000;
   Values x(n, 0.5F);
   for (std::size_t i = 0; i < n; i += 16) x[i] = 7;

@@ -115,8 +115,9 @@ TEST(ScaledBlocks, Bytes) {
   EXPECT_EQ(ScaledBlocks(ParseScaled("fp8-tensor")).MostBytes(4096), 2 + 4 + 4096);
   EXPECT_EQ(ScaledBlocks(ParseScaled("fp8-tensor")).MostBytes(0), 0);
   EXPECT_EQ(ScaledBlocks(ParseScaled("e5m2 5000")).MostBytes(4096), 2 + 2 + 4096);
-  // Encodes values 31 … 34 of a layer: one value of the first block (1, with scale 2^-8) and three
-  // of the second (4, with scale 2^-6).
+  // Encodes values 31 … 34 of a layer. Value 31 belongs to the first block, which holds ones and
+  // has the scale 2^-8. Values 32 … 34 belong to the second block, which holds fours and has the
+  // scale 2^-6.
   const ScaledBlocks codec(ParseScaled("mxfp8"));
   std::vector<float> x(64, 1);
   std::fill_n(x.begin() + 32, 32, 4.0F);

@@ -97,8 +97,8 @@ TEST(Spacing, NoPlacesHaveLessVariance) {
   }
 }
 
-/// Compares the level of a value that lies between two unequal levels with a computation in exact
-/// integers.
+/// The levels have unequal distances. Compares the level to which each value is rounded with a
+/// computation in exact integers.
 TEST(Spacing, LevelsAreThoseOfWholeNumbers) {
   const LevelSpacing spacing = spacing_at({1, 2, 40, 90, 200, 255});
   for (const int random_bits : {1, 8, 24}) {

@@ -228,8 +228,8 @@ TEST_P(TopKDevices, SizesAndValues) {
   }
 }
 
-/// A message covers 65,536 values of a layer. The last message of a layer covers all or fewer of
-/// these.
+/// A message covers 65,536 consecutive values of a layer. The last message of a layer may cover
+/// fewer values.
 TEST_P(TopKDevices, Messages) {
   std::size_t number = 0;
   for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
@@ -370,8 +370,8 @@ class TopKKernels : public TopKDevices {
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The state of a search, before it begins or after it ends. `counts` holds the number of values
-/// for each value of each digit.
+/// The state of a search, before it begins or after it ends. counts[d][v] is the number of the
+/// layer's values whose pattern has v as digit d.
 struct Found : TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
 };
@@ -472,7 +472,7 @@ TEST_P(TopKKernels, SpansOfAnyLength) {
   }
 }
 
-/// Tests numbers of values that need more than 32 bits, and numbers of zero.
+/// Tests counts that need more than 32 bits, and counts of zero.
 TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
@@ -547,7 +547,8 @@ TEST_P(TopKKernels, RanksBeyond32Bits) {
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
     Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
-    // Sets the counts as if 3 * 2^33 values were 3, and as if the first tile had 2^33 ties.
+    // Sets the counts as if the layer had 3 * 2^33 values equal to 3, and as if the first tile had
+    // 2^33 ties.
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
     };

@@ -190,8 +190,8 @@ TEST(Uniform, Texts) {
   EXPECT_EQ(MakeCodec("uniform")->ForResults(kFp32, 4), nullptr);
 }
 
-/// Decodes tables and codes that no encoder writes, after the header of 50 values or after random
-/// bytes.
+/// Decodes tables and codes that no encoder writes. They follow the valid header of a layer of 50
+/// values, or a header of random bytes.
 TEST(Uniform, AnyBytes) {
   std::mt19937_64 random(9);
   const SharedCodec codec = MakeCodec("uniform");

@@ -8,7 +8,8 @@ backend would not have the promised effect. The feature is a class of registers,
 
 - The checksum's object must contain the crc32 instruction instead.
 - The object of the function table needs no feature, because it holds only pointers.
-- The object of bf16 products must be empty of features except for AVX-512.
+- The object of bf16 products has code for AVX-512 only. Its objects for other ISAs must contain no
+  feature of any ISA.
 
 Weak symbols must belong to the inline namespace of their ISA. The linker keeps only one copy of a
 weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU.
@@ -32,7 +33,7 @@ CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
 TABLE = re.compile(r"/table\.cpp\.o$")
 AVX512_ALONE = re.compile(r"/product_bf16\.cpp\.o$")
 WEAK = frozenset("WwVvu")
-# GCC emits this pointer to its personality routine beside unwinding code. It contains no code.
+# GCC emits this weak symbol for unwinding. It is a pointer to GCC's personality routine, not code.
 HARMLESS = re.compile(r"^DW\.ref\.")
 
 

@@ -210,7 +210,8 @@ TEST_P(ArithmeticDevices, ContiguousHalves) {
   }
 }
 
-/// Tests products near bf16's ties whose error in binary32 is below binary32's least number.
+/// Tests products near bf16's ties. When such a product is rounded to binary32, the rounding error
+/// is below binary32's least number.
 TEST_P(ArithmeticDevices, ErrorsOfSmallProductsAreSeen) {
   constexpr std::int64_t n = 4096;
   constexpr double kTie = (1 + 0x1p-8) * 0x1p-120;

@@ -32,7 +32,7 @@ using testing::Tensor;
 using testing::Turns;
 using testing::Values;
 
-/// Returns a number of terms for which most sums of such values are still finite.
+/// Returns a number of terms, by the kind of values. Most sums of that number of values are finite.
 std::int64_t depth_of(Values kind) {
   switch (kind) {
     case Values::wild:

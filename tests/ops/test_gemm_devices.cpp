@@ -290,8 +290,8 @@ TEST_F(GemmDevices, MatrixUnitsByTiles) {
   }
 }
 
-/// Each promotion of an element uses new random integers, at every index of the element in the
-/// random stream.
+/// A unit with promotion adds its sum to the element several times. Each of these additions must be
+/// rounded with a new random integer.
 TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");

@@ -102,9 +102,10 @@ TEST_P(ScaledExtremes, ScalesOfAllSizes) {
   }
 }
 
-/// The quotient lies just below a multiple of 2^-N spacings and is cut to the multiple below. Added
-/// to the multiple above, the random integer would reach the next code. The code must therefore
-/// stay one lower. Computed in integers, the cut is the greatest c with c * scale <= x * 2^N.
+/// Stochastic rounding cuts a quotient to a multiple of 2^-N, and then adds the random integer
+/// times 2^-N. Each quotient here lies just below such a multiple m, and is cut to m - 2^-N. The
+/// sum with m would reach the next code, so the code must be one lower. The test computes the cut
+/// in integers: the greatest c with c * scale <= x * 2^N.
 TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   constexpr int kBits = 24;
   constexpr std::int64_t kSteps = std::int64_t{1} << kBits;
@@ -166,8 +167,8 @@ TEST_P(ScaledExtremes, GivenScalesOfZero) {
   }
 }
 
-/// If the library reports that bfloat16 holds all values of a scaled format, it must do so. The
-/// library reports this for formats whose values have few bits.
+/// If the library reports that bfloat16 holds all values of a scaled format, casts to bfloat16 must
+/// equal casts to binary32. The library reports this for formats whose values have few bits.
 TEST_P(ScaledExtremes, BfloatsHoldAllValuesOrNot) {
   constexpr std::size_t kCount = 64;
   for (const char* text :

@@ -37,8 +37,8 @@ Exact scaled(float x, int shift) {
   return multiply(reference::exact(x), reference::exact_finite(false, 1, shift));
 }
 
-/// Returns the random integer of element i: part (i / 64) mod s of word (i / 16) mod 4 of the block
-/// with index 16 floor(i / 64 s) + i mod 16. A word holds s integers.
+/// Returns the random integer of element i: part (i / 64) mod s of word (i / 16) mod 4 of a block.
+/// The block's index is 16 floor(i / (64 s)) + i mod 16. A word holds s integers.
 std::uint32_t integer_of(const RoundingOptions& o, std::uint64_t i) {
   const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
   const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };

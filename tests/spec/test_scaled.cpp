@@ -236,7 +236,8 @@ TEST(ScaledText, BracketsHoldAWordTogether) {
 }
 
 TEST(ScaledText, ValuesAndScalesFitBinary64) {
-  // The significands of a value have 5, 24 and 24 bits, together 53. With 6, 24 and 24 bits they do
+  // A decoded value is the product of an element, a scale and a tensor scale. Their significands
+  // have 5, 24 and 24 bits, so the product has up to 53. With 6, 24 and 24 bits the product does
   // not fit in binary64.
   EXPECT_NO_THROW(ParseScaled("e5m4 32 scale=fp32 rule=max tensor_scale=fp32"));
   EXPECT_THROW(ParseScaled("e5m5 32 scale=fp32 rule=max tensor_scale=fp32"), Error);

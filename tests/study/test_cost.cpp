@@ -453,8 +453,8 @@ TEST(Cost, ClosedForms) {
   EXPECT_EQ(sent(Exchange::owner, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
-  // A master sends 3 (k - 1) / k n in its group and 2 (U - 1) / U n in the ring of masters, where U
-  // is the number of groups. Another member sends 2 (k - 1) / k n and its part of the sum.
+  // A master sends 3 (k - 1) / k n bytes in its group and 2 (U - 1) / U n in the ring of U masters.
+  // Another member sends 2 (k - 1) / k n bytes and its part of the sum.
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
   const double alpha = 1e-5;

@@ -39,8 +39,8 @@ CPP_THROWS = re.compile(
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
-"""Files of calls and the texts of their errors. The test of a kind is REFUSED_BY with the kind's
-name."""
+"""Files of calls that raise errors, with the errors' texts, by kind of call. The name of the test
+that reads a kind is REFUSED_BY followed by the kind."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 
 

@@ -48,7 +48,8 @@ inline std::vector<Accumulator> few_product_sums() {
 inline constexpr std::array kFewModes = {Rounding::nearest_even, Rounding::down,
                                          Rounding::stochastic};
 
-/// Returns the value of all elements of b, which the unit's operand format can represent.
+/// Returns a number that the unit's operand format can represent. Every element of b has this
+/// value.
 inline float few_product_factor(const Accumulator& accumulator) {
   const bool is_short = accumulator.unit && accumulator.unit->b == ParseFormat("e2m1");
   return is_short ? -0.5f : -0.25f;

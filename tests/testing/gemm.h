@@ -30,7 +30,7 @@
 
 namespace cpd::testing {
 
-/// Calls Gemm with the arguments of GemmByBlas, for functions that run either of them.
+/// Calls Gemm. Takes the same arguments as GemmByBlas, so a test's function can call either one.
 inline constexpr auto kGemm = [](const TensorView& a, const TensorView& b,
                                  const Accumulator& accumulator, const TensorView& out,
                                  const TensorView* c) { Gemm(a, b, accumulator, out, c, kKey); };

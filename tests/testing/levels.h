@@ -54,8 +54,8 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
-  // Computes u 2^N as the quotient of two integers: significand * steps * 2^(N + apart), and the
-  // norm's significand. Both integers are multiplied by 2^60.
+  // |v s / norm| * 2^N is the quotient of two integers: v's significand * s * 2^(N + apart), and
+  // the norm's significand. `u` and `one` are these integers, both multiplied by 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);

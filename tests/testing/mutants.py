@@ -72,8 +72,8 @@ class Mutant(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The mutant's row in the report: cpd/numeric, kernels/cpu, python/cpd/nn, or a single
-        folder."""
+        """The folder under which the report counts the mutant, such as cpd/numeric, kernels/cpu or
+        python/cpd/nn. Outside these roots it is the outermost folder."""
         parts = Path(self.file).parent.parts
         depth = {"cpd": 2, "kernels": 2, "python": 3, "tests": 2}.get(parts[0] if parts else "", 1)
         return "/".join(parts[:depth]) or "."

@@ -20,7 +20,7 @@ END = re.compile(
 )
 """Matches the gap between two sentences."""
 HEAD = re.compile(r"\*\*[^*]+[.?!]\*\*")
-"""Matches a heading within a paragraph."""
+"""Matches a heading within a paragraph: bold text that ends a sentence."""
 
 
 class Text(NamedTuple):

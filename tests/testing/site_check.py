@@ -130,7 +130,7 @@ def inventory(root: Path) -> set[str]:
 
 
 def public_names() -> list[set[str]]:
-    """Returns the set of names of each public function and class."""
+    """Returns all dotted names of each public function and class, one set for each object."""
     from cpd._lazy import later
 
     names: dict[int, set[str]] = {}
@@ -155,7 +155,8 @@ def missing(root: Path) -> Iterator[str]:
 
 
 def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
-    """Yields a line for each gap in the reference's entry of a public function or class."""
+    """Yields a line for each member or returned class that the reference does not document. `it` is
+    the public function or class."""
     is_class = inspect.isclass(it) and surface.is_ours(it)
     members = surface.members(it) if is_class else {}
     attributes = surface.attributes(it) if is_class else set()

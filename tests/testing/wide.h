@@ -118,8 +118,8 @@ struct WideArithmetic {
     if (bit_length(x.significand) + x.exponent < bit_length(y.significand) + y.exponent) {
       std::swap(x, y);
     }
-    // x has the same leading exponent as y or a larger one. Shifts x left as far as possible, but
-    // leaves one bit for a carry.
+    // The leading exponent of y is at most the leading exponent of x. Shifts x's significand left
+    // as far as possible, but leaves one bit for a carry.
     const int room = 126 - bit_length(x.significand);
     const int places = std::min(room, std::max(0, x.exponent - y.exponent));
     x.significand <<= places;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests quotients and square roots that are rounded to odd without an FMA instruction. An inexact
-// result must end in a 1. A fused multiply-add must show that the exact result lies between its two
-// neighbors.
+// Tests quotients and square roots that are rounded to odd without an FMA instruction. The last bit
+// of an inexact result must be 1. The exact quotient or root must lie between the two neighbors of
+// the result; the test compares them by fused multiply-adds.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the levels to which values below a norm are rounded. The rule is compared with exact
-// integers, and every backend with the rule and with exact integers.
+// Tests the levels to which values below a norm are rounded. The rule of numeric/scaled/levels.h is
+// compared with a computation in exact integers. Every backend is compared with both of these.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,8 +61,9 @@ TEST(Levels, AreWithoutBias) {
       const float norm = 1.25F;
       std::int64_t sum = 0;
       for (std::uint32_t r = 0; r < kDraws; ++r) sum += level_of(plan, v, norm, r);
-      // u is exact here except for the rounding of its quotient by 1.25, so the product with 2^8
-      // gives the expected sum of levels.
+      // `place` is 2^8 times the position of v among the levels; only the division by 1.25 is
+      // rounded. The sum of the levels over all 2^8 integers R must equal `place` cut to an
+      // integer.
       const testing::Quad u = static_cast<testing::Quad>(v) * plan.steps / norm;
       const testing::Quad place = (plan.intervals ? (u + plan.steps) / 2
                                    : u < 0        ? -u

@@ -186,8 +186,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // The plans of these formats do not support the fast computation with powers of two, and use the
-  // full rules instead.
+  // For these formats, the library does not compute the scale by the fast rule for powers of two.
+  // It uses the full rules instead.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
@@ -554,8 +554,8 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   }
   std::vector<double> errors = {1, 0x1p-24, 0x1p-24, 0x1p-24, 0x1p-24};
   const ScaledPlan te = PlanOf("nvfp4 choose=mae");
-  // Five rows are added in pairs. Rows 0 and 2, and rows 0 and 4, add up to 1 after rounding. Rows
-  // 1 and 3 add up to 2^-23, which is not lost when it is added to 1.
+  // The sum is a tree in binary32. Row 0 plus row 4, and that plus row 2, round to 1. Row 1 plus
+  // row 3 is 2^-23, which is not lost when it is added to 1.
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 

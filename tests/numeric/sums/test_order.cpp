@@ -32,7 +32,7 @@ std::uint32_t integer_of(std::int64_t draw, int random_bits) {
   return static_cast<std::uint32_t>(mixed >> 40) & ((1U << random_bits) - 1);
 }
 
-/// Does the operations that SumWalk asks for, with the oracle's rounding. Checks that random
+/// Computes the operations that SumWalk requests, with the oracle's rounding. Checks that random
 /// integers are used one after the other, and that no plane (stored partial sum) is read before it
 /// is written.
 class OraclePlanes {

@@ -72,8 +72,8 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E of a block whose scales are all 1. E is unit.min_exponent, or at
-// least 0 if a dot is not 0.
+// Returns the least exponent E that a block may have if all its scales are 1. E is at least
+// unit.min_exponent. If one of the block's dot products is not 0, E is also at least 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -479,14 +479,14 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 is aligned with exponent 0, the operands' sum: 2.25 is a multiple of the unit 1/4.
+  // 1.5 * 1.5 is aligned with the sum of the operands' exponents, 0. The unit 1/4 divides 2.25.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 in fp16 is aligned with exponent -14. Times 1, it is cut to a multiple of 2^-18, to 0.
+  // The fp16 number 2^-20 has exponent -14. Its product with 1 is cut to a multiple of 2^-18: to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");

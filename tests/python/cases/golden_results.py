@@ -42,8 +42,8 @@ def stored(make: Make, seed: int) -> list[Any]:
 
 
 def cast(make: Make) -> Results:
-    """Casts arrays in every format and rounding. The bits are proved by ops/test_cast.py,
-    test_cast_layouts.py and test_float64.py."""
+    """Casts arrays in every format and rounding. Tests that compare these bits with an oracle:
+    ops/test_cast.py, test_cast_layouts.py and test_float64.py."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.cast(make(points(cpd.Format(name))), f"{name} {how}", **NUMBERS)
     for x, how in itertools.product(stored(make, 5), ROUNDINGS):
@@ -55,13 +55,13 @@ def cast(make: Make) -> Results:
 
 
 def encode(make: Make) -> Results:
-    """Encodes arrays. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Encodes arrays. ops/test_codec.py and numeric/test_tables.py test that the bits are right."""
     for name, how in itertools.product(FORMATS, ROUNDINGS):
         yield cpd.encode(make(np.nan_to_num(points(cpd.Format(name)))), f"{name} {how}", **NUMBERS)
 
 
 def decode(make: Make) -> Results:
-    """Decodes codes. The bits are proved by ops/test_codec.py and numeric/test_tables.py."""
+    """Decodes codes. ops/test_codec.py and numeric/test_tables.py test that the bits are right."""
     for name in FORMATS:
         f = cpd.Format(name)
         codes = integers((f.bits * 32,), 15, 8).astype(np.uint8)
@@ -69,8 +69,8 @@ def decode(make: Make) -> Results:
 
 
 def arithmetic(operation: str, operands: int, make: Make) -> Results:
-    """Calls an element-wise operation. The bits are proved by ops/test_arithmetic.py and
-    test_float64.py."""
+    """Calls an element-wise operation. ops/test_arithmetic.py and test_float64.py test that the
+    bits are right."""
     call = getattr(cpd, operation)
     for name, how in itertools.product(SHORT, ROUNDINGS):
         f = cpd.Format(name)
@@ -86,8 +86,8 @@ def arithmetic(operation: str, operands: int, make: Make) -> Results:
 
 
 def random_integers(make: Make) -> Results:
-    """Makes random integers. The bits are proved by ops/test_random.py, with the published
-    vectors."""
+    """Makes random integers. ops/test_random.py tests that the bits are right; one of its tests
+    compares them with the published vectors."""
     for bits, seed, stream in itertools.product((1, 8, 24), (0, 2**64 - 1), (0, 2**63 + 9)):
         yield cpd.random_integers((3, 41), seed, stream, random_bits=bits)
 
@@ -117,8 +117,8 @@ def sums(make: Make) -> Results:
 
 
 def gemm(make: Make) -> Results:
-    """Multiplies matrices. The bits are proved by ops/test_gemm.py, test_tensor_core.py and
-    test_units_mmasim.py."""
+    """Multiplies matrices. ops/test_gemm.py, test_tensor_core.py and test_units_mmasim.py test that
+    the bits are right."""
     a, b, c = floats((3, 70), 60, -3, 1), floats((70, 5), 61, -3, 1), floats((3, 5), 62)
     more = ("e6m9 fma", "e6m9 fma rounding=up", "e5m10 product=e4m3", "int32", "fixed<40,12>")
     for text in (*accumulators(), *more, "e6m9 chunked product=exact chunk=8 inner=e5m5"):
@@ -171,7 +171,7 @@ def differentiated(call: Callable[..., Any], *given: Any) -> Results:
 
 
 def layers(make: Make) -> Results:
-    """Calls layers' functional forms. The bits are proved by nn/test_functional.py,
+    """Calls layers' functional forms. Tests that the bits are right: nn/test_functional.py,
     test_layer_derivatives.py, _torch/test_conv.py and test_convolution.py."""
     from cpd.functional import conv2d, linear
 
@@ -223,8 +223,8 @@ def tensors_of(rank: int, make: Make) -> list[Any]:
 
 
 def simulate_all_reduce(make: Make) -> Results:
-    """Reduces over virtual ranks. The bits are proved by comm/test_reduce.py. Tests of real ranks,
-    comm/test_comm.py and tests/comm/test_all_reduce.cpp, compare them with virtual ranks."""
+    """Reduces over virtual ranks. comm/test_reduce.py tests that the bits are right.
+    comm/test_comm.py and tests/comm/test_all_reduce.cpp compare real ranks with virtual ranks."""
     ranks = [tensors_of(rank, make) for rank in range(5)]
     for text in SPECS:
         numbers = {"seed": 2**63 + 1, "step": 7} if "stochastic" in text else {}
@@ -239,8 +239,8 @@ def simulate_all_reduce(make: Make) -> Results:
 
 
 def study(make: Make) -> Results:
-    """Calls functions of cpd.study. The results are proved by study/test_roundoff.py, test_costs.py
-    and tests/study/test_cost.cpp."""
+    """Calls functions of cpd.study. study/test_roundoff.py, test_costs.py and
+    tests/study/test_cost.cpp test that the results are right."""
     given = [[make(floats((n,), 400 + rank + n)) for n in (90, 31)] for rank in range(8)]
     machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for order, average in itertools.product(("sequential", "ring", "tree"), ("", "average")):

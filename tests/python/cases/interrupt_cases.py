@@ -4,7 +4,9 @@
 In some programs, Ctrl-C interrupts a call that would take minutes. In others, the program ends
 while threads are still inside a call.
 
-    interrupt_cases.py NAME [TRANSPORT]    prints a line of JSON, or nothing if it just ends
+    interrupt_cases.py NAME [TRANSPORT]    prints the results as a line of JSON
+
+A program whose end is the test prints nothing.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def run(
 
 
 def rank_hashes(comm: Communicator) -> dict[str, str]:
-    """Returns a hash of this rank's weights for each case. Each rank of spawn.py runs it."""
+    """Returns a hash of this rank's weights for each case. spawn.py calls this on each rank."""
     torch.set_num_threads(1)
     return {name: run(case, [comm.rank], comm)[0] for name, case in CASES.items()}
 

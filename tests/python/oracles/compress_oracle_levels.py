@@ -85,7 +85,8 @@ def norm(x: np.ndarray, kind: str) -> float:
 
 
 def steps_of(bits: int, levels: str) -> int:
-    """Returns the number of levels above zero for signed levels, or the number of intervals."""
+    """Returns the number of levels above zero. For `levels="intervals"`, returns the number of
+    intervals."""
     return (1 << (bits if levels == "intervals" else bits - 1)) - 1
 
 
@@ -100,8 +101,8 @@ def code_bits(s: int) -> int:
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
     """Returns the code of a level, which is given in units of scale / steps.
 
-    With `levels="intervals"` the code is the number of the interval's end; otherwise it is the
-    signed level in two's complement.
+    The code of a signed level is the level in two's complement. With `levels="intervals"`, the code
+    is the number of interval ends below this one.
     """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 
@@ -188,9 +189,10 @@ def qsgd_bytes(
 
 
 def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
-    """Returns the buckets of n values that consist of whole groups of `whole` values each.
+    """Divides n values into groups of `whole` values, and the groups into buckets.
 
-    A bucket has as many groups as fit in `bucket` values. The last group may be incomplete.
+    Returns the range of values of each bucket. A bucket has as many groups as fit in `bucket`
+    values. The last group may have fewer than `whole` values.
     """
     buckets, begin, end = [], 0, 0
     while end < n:

@@ -144,9 +144,10 @@ def slide(x, w, c, moves, gemm):
 
 
 def spread(g, w, size, c, moves, gemm):
-    """Returns the transpose of `slide` for an image of that size.
+    """Returns the transposed convolution of `g`, an image of shape `size`.
 
-    It convolves g, spread out with zeros, with the reversed kernel.
+    Puts zeros between and around the elements of `g`, and convolves the result with the reversed
+    kernel.
     """
     stride, padding, dilation, _, _, groups = moves
     kernel = w.shape[2:]

@@ -75,11 +75,13 @@ class Accumulation:
     seed: int = 0
     stream: int = 0
     given: Sequence[Sequence[int]] | None = None
-    """Random integers of each result element: first the one for c, then in program order."""
+    """The random integers that a caller gives for each element of the result. The first integer
+    rounds c, and the others round the operations in the order in which the program runs them."""
 
 
 class _Roundings:
-    """Rounds the values of one output element; takes its random integers in program order."""
+    """Rounds the values of one element of the result. Each rounding uses the element's next random
+    integer."""
 
     def __init__(self, acc: Accumulation, index: int) -> None:
         self.acc, self.index = acc, index
@@ -254,8 +256,8 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
     """Returns the pairwise sum, computed by recursion over [begin, begin + 2^level).
 
-    A subtree is finished before its right neighbor begins. The last merges are the ones that the
-    end cuts off, the smallest first.
+    A subtree is finished before its right neighbor begins. A subtree that the last pair leaves
+    incomplete is finished after all complete subtrees, and smaller ones before larger ones.
     """
     if not pairs:
         return s

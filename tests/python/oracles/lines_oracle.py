@@ -101,7 +101,7 @@ def lines(
     """Returns n lines, or only the lines with the numbers `which`.
 
     A line has its operands and, with random_bits, its random integer. Word n w + i of the stream is
-    word w of line i. Afterwards the stream is after the last word of the last line.
+    word w of line i. Afterwards `words` continues after the last word that the last line used.
     """
     there = np.random.PCG64()
     there.state = words.state

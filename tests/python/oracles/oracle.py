@@ -130,7 +130,7 @@ class Spec:
 
     @property
     def specials(self) -> int:
-        """The number of greatest magnitude codes that are not finite."""
+        """The number of magnitude codes, the greatest ones, that stand for NaN or infinity."""
         if self.encoding == "ieee":
             return 1 << self.man
         if self.encoding == "p3109":
@@ -179,7 +179,8 @@ class Spec:
         return self.magnitude(self.max_code)
 
     def largest(self, negative: bool) -> int:
-        """Returns the code of the greatest finite magnitude above zero or, if `negative`, below."""
+        """Returns the magnitude code of the greatest finite value. If `negative` is True, returns
+        the magnitude code of the least finite value."""
         return self.max_code + (negative and self.encoding == "int_full")
 
     @property
@@ -335,7 +336,8 @@ def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
 def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
     """Returns True if a finite value beyond the range becomes the greatest finite value.
 
-    With rounding to odd it does, except in P3109 formats whose infinity has an odd code.
+    Rounding to odd gives the greatest finite value too, except in P3109 formats whose infinity has
+    an odd code.
     """
     if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
         return spec.max_code % 2 == 1

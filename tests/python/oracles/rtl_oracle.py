@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden vectors for the modules of `tests/rtl`, with exception flags, from rational numbers.
+"""Makes golden vectors for the modules of `tests/rtl`, with exception flags, in rational numbers.
 
-They use `oracle.py` and `flags_oracle.py`, and share no code with the library's vectors.
+The functions here use `oracle.py` and `flags_oracle.py`, and share no code with `cpd vectors`.
 """
 
 from __future__ import annotations

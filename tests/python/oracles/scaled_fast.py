@@ -21,7 +21,7 @@ from scaled_oracle import Array, Plan, Spec, plan, to_f32
 
 @functools.cache
 def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
-    """Returns the greatest binary64 number that is rounded to each code below the greatest."""
+    """Returns, for each code except the greatest, the greatest binary64 number rounded to it."""
     magnitudes = [element.magnitude(c) for c in range(element.max_code + 1)]
     last = []
     for code, (low, high) in enumerate(itertools.pairwise(magnitudes)):
@@ -47,10 +47,10 @@ def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_
 
 
 def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
-    """Returns the codes, the binary32 values, both of x's shape, and the plan, as `encode` does.
+    """Returns the codes and the binary32 values, both in x's shape, and the plan. The slow
+    oracle's `encode` returns the same.
 
-    The quotients must be binary32 products, or exact in binary64 because divisors are powers of
-    two.
+    Each quotient must be a product in binary32, or a division by a power of two.
     """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, Options(rounding))
@@ -78,8 +78,8 @@ def element_value(element: oracle.Spec, code: int) -> float:
 def fast_product(elements: Array, p: Plan) -> Array:
     """Returns products of elements and scales as `dequantise` does, computed in binary64.
 
-    They are exact for one e4m3 or e8m0 scale, and for a further binary32 scale. Products with two
-    scales are exact if their significands fit.
+    The products are exact for one e4m3 or e8m0 scale, and also with a further binary32 scale. Other
+    products with two scales are exact if their significands fit in 53 bits.
     """
     scales = np.array([float(to_f32(v)) for v in p.scales])
     outer = np.array([float(to_f32(v)) for v in p.outer])

@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """The effect of a NaN or Inf: on its whole `block`, or only on its own `element`."""
+        """The text "block" if a NaN or Inf affects its whole block, "element" if only itself."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
@@ -249,7 +249,8 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # The greatest factor depends on the input's type, except for one scale of a whole tensor.
+        # Replaces an infinite factor: by bfloat16's largest number if the input is bfloat16 and has
+        # several scales, else by binary32's.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
@@ -280,7 +281,7 @@ def power_of_two_scale(exponent: int) -> tuple[Value, Multiplier]:
 
 
 def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
-    """Returns a tensor's encode scale S, which multiplies, and the scale 1 / S that is stored."""
+    """Returns a tensor's scale S, by which values are multiplied, and the stored scale 1 / S."""
     a = a * f32(s.headroom)
     encode = min(f32(s.element.max * s.largest_scale) / a, FLT_MAX)
     if encode == 0 or a == 0:

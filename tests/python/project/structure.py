@@ -68,7 +68,8 @@ COMPILED = "cpd._core"  # the one module that has no source in python/cpd
 # finds the lab by entry points.
 NAMES_THE_LAB = "python/cpd/_since.py"
 
-# Headers of other libraries: the packages that may include them, and the greatest number of files.
+# Headers of other libraries, by pattern: the packages that may include them, and the greatest
+# number of files that may include them. None means any number.
 FOREIGN = (
     (r"(torch|ATen|c10)/", ("bindings/",), None),
     (r"pybind11/", ("bindings/",), None),

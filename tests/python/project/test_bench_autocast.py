@@ -79,7 +79,8 @@ def test_the_peers_products_are_exact_and_rounded_once(layer, shape):
 
 
 def test_a_step_of_each_row(monkeypatch):
-    """A small model has a row without a recipe, and one for each recipe, naming a competitor."""
+    """A small model has a row without a recipe, and one row for each recipe. Each row names the
+    training step to which its step is compared."""
     torch.manual_seed(2)
     plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     options = Namespace(selection=selection.EVERY, repeats=1)

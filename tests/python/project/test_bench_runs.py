@@ -173,7 +173,7 @@ def test_the_switches_of_every_library():
 
 
 class StartedError(Exception):
-    """Raised instead of starting a process."""
+    """The error that the replaced `os.execve` raises instead of starting a program."""
 
 
 def start(monkeypatch, environment, text, features=()):

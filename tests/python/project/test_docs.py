@@ -108,7 +108,8 @@ RUN_BY = {
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }
-"""Maps README's slow or installing commands to a file that runs each, and a word in that file."""
+"""README's commands that are slow or install something. Each is mapped to the file that runs the
+command elsewhere, and to a word that this file must contain."""
 
 
 def test_who_runs_the_other_commands_of_readme() -> None:

@@ -72,7 +72,8 @@ def test_kinds_and_tiers_are_checked(field: str, value: str):
 
 # ---- wrapping --------------------------------------------------------------------------------
 
-# The lines of TEXT and the mutants of each. The program has all mutants, and prints `f` under each.
+# TEXT is the source of a function `f`, and CHANGES are its mutants. The program contains all of
+# these mutants, and prints the values of `f` with the mutant that CPD_MUTANT selects.
 TEXT = """\
 int f(int a, int b) {
   int sum = a + b * 2;  // a * 7

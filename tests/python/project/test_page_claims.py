@@ -96,7 +96,8 @@ NAMES = {
     "torchao: float8 by blocks": "torchao_blockwise",
     "DeepGEMM": "deepgemm",
 }
-"""Maps each row of the page's table of golden vectors to the implementation that it counts."""
+"""The rows of the page's table of golden vectors. Each is mapped to the implementation whose
+vectors the row counts."""
 
 
 def test_golden_vectors() -> None:
@@ -120,7 +121,7 @@ def test_golden_vectors() -> None:
 def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
     """A sum of zeros is -0 if c and all terms are -0.
 
-    It is +0 in chunked sums, in matrix units and in integer accumulators.
+    Chunked sums, matrix units and integer accumulators give +0 instead.
     """
     ones = np.ones((4, 1), np.float32)
     for c in (-0.0, 0.0):

@@ -15,7 +15,8 @@ import reading
 
 @pytest.mark.parametrize(("hits", "count"), [(47, 80), (1, 2), (3, 4), (79, 80)])
 def test_wilsons_interval(hits: int, count: int) -> None:
-    """Wilson's interval ends 1.96 standard deviations of the end from the sample's share."""
+    """Each end p of Wilson's interval for n texts lies 1.96 sqrt(p (1 - p) / n) from the sample's
+    share."""
     for end in reading.interval(hits, count):
         deviation = (end * (1 - end) / count) ** 0.5
         assert abs(hits / count - end) == pytest.approx(1.959964 * deviation)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the checks of the documentation site find planted errors.
 
-Notebooks and docstrings become pages. Workflows run what they name, at a fixed commit.
+Tests also how notebooks and docstrings become pages. The files that workflows run must exist, and
+each action that they use must be fixed to a commit.
 """
 
 from __future__ import annotations

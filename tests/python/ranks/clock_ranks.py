@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 import cpd
 
 OWN = (448.0, 448 / 1000)
-"""The activation's scale on each rank by its own magnitudes, 1 and 1000."""
+"""The activation's scale on each of two ranks if no magnitudes are exchanged. The ranks' largest
+magnitudes are 1 and 1000."""
 
 
 class Net(nn.Module):

@@ -174,7 +174,8 @@ def run(
 
 
 def _number(given: int | IO[Any], opened: list[int]) -> int:
-    """Returns the number of a file; opens /dev/null here and notes it in `opened`."""
+    """Returns the file descriptor of a stream. If `given` is DEVNULL, opens /dev/null and appends
+    its descriptor to `opened`."""
     if given == DEVNULL:
         opened.append(os.open(os.devnull, os.O_RDWR))
         return opened[-1]
@@ -326,7 +327,8 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _stream(number: int, errors: str) -> Any:
-    """Opens standard output or error; writes each line at once to a terminal and to error."""
+    """Opens standard output or standard error as text. A terminal and standard error get each line
+    at once; other outputs are buffered."""
     by_line = 1 if number == 2 or os.isatty(number) else -1
     return open(number, "w", by_line, "utf-8", errors, closefd=False)
 

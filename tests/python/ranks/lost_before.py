@@ -91,7 +91,8 @@ def heard(make: Callable[[], Any]) -> dict[str, Any]:
 def rank_of_trial(
     rank: int, connect: Callable[[], Any], way: str, kind: str, victims: list[int]
 ) -> dict[str, Any]:
-    """Runs one rank. If there are two `victims`, the other ranks are asked about the last one."""
+    """Runs one rank of a trial. A survivor returns the error that reports the lost rank. If there
+    are two `victims`, the survivors return the error that reports the second one."""
     if way == "subgroup":
         return rank_of_subgroup(rank, connect(), kind, victims)
     if way == "in MPI":

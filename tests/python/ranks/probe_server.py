@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers requests of `cpd.hardware.probe.Command` for dot products, with an accumulator's sums.
+"""Answers requests of `cpd.hardware.probe.Command` for dot products, which `cpd.gemm` computes.
 
-The accumulator must support tf32 operands and an addend. Usage: `probe_server.py ACC [IN OUT]`.
+Usage: `probe_server.py ACC [IN OUT]`. The accumulator ACC must support tf32 operands and an addend.
 """
 
 import sys

@@ -288,7 +288,7 @@ class Block {
     }
   }
 
-  /// Returns the fibers that have no unfinished thread, for reuse.
+  /// Returns the list of the fibers that have no unfinished thread. New threads run on these first.
   static std::vector<Fiber*>& Pool() {
     static thread_local std::vector<Fiber*> pool;
     return pool;

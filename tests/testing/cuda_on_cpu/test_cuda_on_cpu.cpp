@@ -184,8 +184,9 @@ TEST(CudaOnCpu, StreamsRunAsLateAsTheyMay) {
   cudaStreamDestroy(second);
 }
 
-/// If the result depended on other threads, a copy from pageable memory might be made too late,
-/// when the memory holds other values.
+/// IsKnown tells pageable memory from pinned memory, also while another thread allocates and frees
+/// pinned memory. With a wrong answer, a copy from pageable memory might be made too late, when the
+/// memory holds other values.
 TEST(CudaOnCpu, WhatMemoryIsDoesNotDependOnOtherThreads) {
   using cuda_on_cpu::Memory;
   std::atomic<bool> ends = false;
