@@ -61,7 +61,7 @@ std::uint32_t g_checksum;
 
 // --- rows ----------------------------------------------------------------------------------------
 
-constexpr std::int64_t kTogether = 16;  ///< ranks of which one call takes the terms
+constexpr std::int64_t kTogether = 16;  ///< the number of ranks that one call of FoldSteps adds
 
 /// Sums elements begin … begin + count - 1. terms(k) must return the terms of rank k.
 template <class Terms>

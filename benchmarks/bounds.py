@@ -43,8 +43,8 @@ class Mixture:
     rows: tuple[str, ...]
     how: str
     words: float  # of random bits for each lane
-    counts: Counts  # those of the words included
-    on_avx2: Counts  # instead, where it is not empty
+    counts: Counts  # including the operations that compute the random words
+    on_avx2: Counts  # replaces `counts` on AVX2 unless it is empty
 
     def on(self, isa: str) -> dict[str, float]:
         """Returns the counts of the operations, in terms of operations that the instruction set

@@ -83,7 +83,7 @@ class Case:
     threads: int = 1
     backend: str = ""  # empty: the one in use
     group: str = ""  # of rows, in the name
-    operands: str = ""  # their format; empty: that of the sums
+    operands: str = ""  # the operands' format; empty: the format of the sums
 
     @property
     def name(self) -> str:

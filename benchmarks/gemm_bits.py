@@ -23,7 +23,9 @@ from arrays import accumulation_of, fixed_of
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Right = Callable[[int, int], int]
 
-STEPS = 6_000  # of the oracle for one product: so many values of k in all its samples together
+# The oracle computes about STEPS multiply-accumulates to check one product. An element of the
+# product takes k of them. At least eight elements are checked.
+STEPS = 6_000
 STRIP = 16  # rows of the result where a slow backend computes no more
 
 

@@ -211,7 +211,7 @@ def is_right(case: Case, device: str) -> bool:
 
 
 def seconds(call: Callable[[], object], device: str) -> float:
-    """Of one call."""
+    """Returns the time of one call, in seconds."""
     if device == "cpu":
         begin = time.perf_counter()
         call()

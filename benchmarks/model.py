@@ -243,7 +243,7 @@ def _peer_row(
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
     """Compares a step with emulated sums to the matrix products of its layers alone. The products
-    are those of linear layers and convolutions, on operands in the same layouts; the operands of
+    of linear layers and convolutions are computed on operands in the same layouts. The operands of
     convolutions are unfolded beforehand. The difference is the time of unfolding and of all
     operations that are not products."""
     model = copy.deepcopy(plain)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the rows `model/virtual-nodes-…`: a step of `cpd.VirtualNodes`, compared to the same
 number of plain micro-batches (forward, backward, gradients added) of the same model, alternately.
-For a few nodes, checks that the gradients are those of `cpd.simulate_all_reduce`."""
+For four nodes, checks that the gradients have the bits that `cpd.simulate_all_reduce` gives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains DavidNet and ResNet-18 on CIFAR-10 over 8 emulated nodes, with gradients in few bits.
 
-The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
+The settings come from table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
 8 nodes, momentum 0.9, and
     DavidNet   Nesterov, weight decay 0.256, rate from 0 to 0.4 in 5 epochs and to 0 in 20 more
     ResNet-18  weight decay 0.0001, rate from 0.1 to 1.6 in 5 epochs, a tenth of it from epoch 40

@@ -220,7 +220,7 @@ struct SumCall {
   GivenDraws random;  ///< in device memory
 };
 
-/// The same sum as SumCall, computed in integers of a fixed width.
+/// A sum over a dimension as in SumCall, but computed in integers of a fixed width.
 struct FixedSumCall {
   FixedPlan plan;
   std::int64_t n = 0, terms = 0, step = 0;

@@ -97,7 +97,7 @@ struct OperandScales {
 /// all of k. It starts from c, or with factors from +0, and c is added as above.
 ///
 /// Random bits: as in Gemm. Draw 0 rounds the initial value of each of the accumulator's sums. The
-/// other roundings of a block use the draws after those of the block before it. `random` has
+/// other roundings of a block use the draws that follow the previous block's draws. `random` has
 /// DrawsOfGemmScaled integers for each element: 1, then the integers of each block. Only the CPU
 /// accepts `random`.
 ///

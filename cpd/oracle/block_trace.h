@@ -45,7 +45,7 @@ inline UnitWidths widths_of(const BlockFma& unit) {
   w.terms = (unit.block + unit.dot - 1) / unit.dot;
   w.fraction = unit.a.man + unit.b.man;
   w.significand = unit.a.precision() + unit.b.precision();
-  if (unit.dot > 1) {  // a term's exponent is that of the scales alone
+  if (unit.dot > 1) {  // a term's exponent contains only the exponents of the scales
     w.fraction -= unit.a.emin() + unit.b.emin();
     w.significand = w.fraction + unit.a.emax() + unit.b.emax() + 2 + bits_for(unit.dot);
   }

@@ -51,7 +51,7 @@ constexpr bool kConverts = Lanes<D>::count == 8;
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;
-  int64_t rows, columns;  ///< those of the result
+  int64_t rows, columns;  ///< of the result that this tile covers
   const float *a, *b;
   int64_t count;
   float* state;

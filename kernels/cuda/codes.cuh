@@ -77,7 +77,7 @@ struct alignas(16) FourCodes {
   std::uint32_t code[4];
 };
 
-// --- codes of 4 and 8 bits, four of which are half a word or a word ------------------------------
+// --- codes of 4 and 8 bits: four codes fill half a word or a word --------------------------------
 
 /// Returns whether kernels may read and write these packed codes four at a time.
 inline bool has_four_codes(int bits, const std::uint8_t* packed) {

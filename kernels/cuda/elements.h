@@ -115,8 +115,8 @@ CPD_FN float value_of(const void* data, std::int64_t at) {
   if constexpr (type == DType::f32) return static_cast<const float*>(data)[at];
   return widen_code<type>(static_cast<const std::uint16_t*>(data)[at]);
 }
-/// How values are converted to a type. `held`: the type represents the value exactly (a NaN is the
-/// canonical one). `nearest`: rounds to nearest-even.
+/// The rule by which values are converted to a type. `held`: the type represents the value
+/// exactly (a NaN is the canonical one). `nearest`: rounds to nearest-even.
 enum class Stored : std::uint8_t { held, nearest };
 
 #if defined(__CUDA_ARCH__)

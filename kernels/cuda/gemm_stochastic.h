@@ -23,7 +23,7 @@ struct StochasticSteps {
   int spare;            ///< the low bits of random integers that have no effect
   const float* a;
   const float* b;
-  int apart;  ///< the operands of a step from those of the next
+  int apart;  ///< the distance, in floats, between the operands of neighboring steps
   int count;
   bool products_fit;  ///< none is beyond the format's max
 };

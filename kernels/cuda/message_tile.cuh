@@ -27,7 +27,8 @@ CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64
 }
 
 struct MessageLayout {
-  std::int64_t n = 0, before = 0;  ///< values; those of the first bucket that come before them
+  /// n: the number of values. before: the number of values of the first bucket that precede them.
+  std::int64_t n = 0, before = 0;
   std::int64_t bucket = 1, block = 0;
   int head = 0;  ///< bits of a bucket's number, 0: there are none
   int bits = 0;  ///< of a value's code

@@ -56,7 +56,7 @@ struct SquareMaxima {
 
 /// A warp's patch of 32 x 32 values, in blocks of kLength values of a column and of kLength values
 /// of a row. Lane l has rows 8 (l / 8) … 8 (l / 8) + 7 of columns 4 (l % 8) … 4 (l % 8) + 3. A lane
-/// computes the scales of some of the blocks of which it holds values. kPacked: rows of the tensor
+/// computes the scales of some of the blocks that contain its values. kPacked: rows of the tensor
 /// are aligned to Packs (four neighboring values each).
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {

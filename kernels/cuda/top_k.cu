@@ -22,7 +22,7 @@ constexpr int kOwn = kCodeTile / kThreads;  ///< neighboring values of a tile th
 
 struct TopKTile {
   float values[kCodeTile + kThreads];  ///< at slot_of
-  std::int32_t ranks[kCodeTile];       ///< among those of the tile that are kept; -1: it is not
+  std::int32_t ranks[kCodeTile];       ///< among the tile's selected values; -1: not selected
   std::uint32_t counts[2][kThreads];
   std::uint16_t places[kCodeTile];  ///< of the values that are kept
   std::uint32_t bits;

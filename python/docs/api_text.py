@@ -53,7 +53,12 @@ def _begins_code(line: str, empty: str = "", following: str = "") -> bool:
 
 
 def _escaped(line: str) -> str:
-    """A bar is no substitution, and a letter may follow a word in backquotes (`every`th)."""
+    """Returns the line as reStructuredText.
+
+    Bars are escaped, because text between bars would be a substitution. If a letter follows a word
+    in backquotes (`every`th), an escaped blank separates the two, because the markup must end
+    before a blank.
+    """
     return re.sub(r"(`[^`]+`)(?:(\w)|)", _apart, line.replace("|", r"\|"))
 
 

@@ -69,8 +69,9 @@ toc_object_entries = False  # a page's own list has its sections; with every nam
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
 
-# What takes seconds and is not seen: looking for garbage among what lives to the end, the stem of a
-# word again on each page, and where in a source a definition begins (for links to sources).
+# The next lines skip work that takes seconds and does not change the pages: collecting garbage
+# while almost all objects live to the end, finding the stem of a word again on each page, and
+# finding the source lines of definitions (for links to sources).
 gc.disable()
 SearchEnglish.stem = functools.cache(SearchEnglish.stem)
 Parser.parse_definition = lambda self: None

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the kernel that transposes matrices of 32-bit words: every backend gives the result of the
-// definition and writes nothing else. The sizes lie around those of the squares that are transposed
-// in registers.
+// definition and writes nothing else. The sizes include multiples of 8 and 16 (the sides of the
+// squares that are transposed in registers) and the numbers next to these multiples.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums products of MX elements, scaled by two E8M0 scales, and c in one block (block_core.sv), as
-// Blackwell does. The defaults are those of an MXFP8 block of E4M3 elements. A product's significand
+// Blackwell does. The defaults describe an MXFP8 block of E4M3 elements. A product's significand
 // is as wide as one that includes the scales' significands, which are 1. A zero product is positive.
 module mx_dot #(
     parameter int PRODUCTS = 32,

@@ -134,7 +134,7 @@ def cpp_comments(name: str, source: str) -> Iterator[Text]:
 
 
 def python_texts(name: str, source: str) -> Iterator[Text]:
-    """Yields the docstrings of a Python source, including those of attributes, and its comments."""
+    """Yields the comments and the docstrings (also of attributes) of a Python source."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for child in body if isinstance(body, list) else []:

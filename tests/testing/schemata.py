@@ -153,7 +153,7 @@ def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Reg
         whole = whole._replace(begin=whole.begin + 1)
     while masked[whole.end - 1].isspace():
         whole = whole._replace(end=whole.end - 1)
-    is_list = masked[whole.begin] == "{"  # of which there are no conditional expressions
+    is_list = masked[whole.begin] == "{"  # a list in braces cannot be an operand of ?:
     before = masked[: whole.begin].rstrip()[-1:]
     is_all = masked[whole.end] == ";" and before in (";", "{", "}", ")")
     if is_list or (is_all and masked[_around(masked, whole.begin)] == "{"):

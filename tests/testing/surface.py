@@ -172,8 +172,8 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def attributes(cls: type) -> set[str]:
-    """Returns the names of the public fields that a class annotates, such as those of a
-    dataclass."""
+    """Returns the names of the public fields that a class annotates, such as the fields
+    of a dataclass."""
     named = {n for base in cls.__mro__ if is_ours(base) for n in inspect.get_annotations(base)}
     return {name for name in named if name[0] != "_"} - members(cls).keys()
 
@@ -233,8 +233,8 @@ def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def grammars() -> list[str]:
-    """Returns the names of all grammars: those in GRAMMARS whose parser exists, and those of
-    command line options."""
+    """Returns the names of all grammars: the names in GRAMMARS whose parser exists, and a name for
+    each parser of values of command line options."""
     found = [name for name, reader in GRAMMARS.items() if found_at(reader) is not None]
     types = {action.type for one in commands().values() for action in actions(one)}
     kinds = [kind for kind in types - PLAIN if inspect.isfunction(kind)]

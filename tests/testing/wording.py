@@ -2,18 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the wording of pages, comments and docstrings: American spelling, and no banned phrase.
 
-    wording.py                   prints the faults; exits with 1 if there are any
-    wording.py --list            also prints the phrases that may remain
-    wording.py --store           stores how many phrases remain; no number may grow
-
-codespell checks the spelling. wording.toml has the banned phrases and the words that codespell does
-not know, each with its reason. It also has the number of times that each file may still have each
-phrase or misspelled word. Text in fences, in backticks and in double quotation marks is not read.
+Prints the faults; exits with 1 if there are any. codespell checks the spelling. wording.toml has
+the banned phrases and the words that codespell does not know, each with its reason. Text in fences,
+in backticks and in double quotation marks is not read.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import re
 import subprocess
@@ -27,7 +22,6 @@ from typing import NamedTuple
 import prose
 
 FILE = Path(__file__).with_suffix(".toml")
-MARK = "# ---- written by wording.py --store "
 DICTIONARIES = "clear,rare,en-GB_to_en-US"
 HASH = (".cmake", ".sh", ".toml", ".yaml", ".yml", "CMakeLists.txt", "/run", "dev")
 """The ends of names of files whose comments begin with a number sign."""
@@ -63,8 +57,6 @@ class Rules(NamedTuple):
 
     phrases: tuple[Phrase, ...]
     words: tuple[str, ...]
-    left: dict[str, dict[str, int]]
-    """The number of times that each phrase occurs in each file, by file and by phrase."""
 
 
 def read_rules(text: str) -> Rules:
@@ -81,7 +73,7 @@ def read_rules(text: str) -> Rules:
         if not row.get("why"):
             raise ValueError(f"{row['word']!r} must have its reason why")
     words = tuple(row["word"] for row in data.get("words", []))
-    return Rules(tuple(phrases), words, data.get("left", {}))
+    return Rules(tuple(phrases), words)
 
 
 # ---- what is read --------------------------------------------------------------------------------
@@ -163,44 +155,22 @@ def lines_of(read: Sequence[prose.Text], rules: Rules) -> Lines:
     return found
 
 
-def grown(found: Lines, rules: Rules) -> list[str]:
-    """Returns a line for each phrase or word that a file has more times than it may."""
+def faults_of(found: Lines, rules: Rules) -> list[str]:
+    """Returns a line for each phrase or misspelled word of each file."""
     whys = {phrase.name: f": {phrase.why}" for phrase in rules.phrases}
-    faults = []
-    for file, by_name in sorted(found.items()):
-        for name, lines in by_name.items():
-            allowed = rules.left.get(file, {}).get(name, 0)
-            if len(lines) > allowed:
-                remain = f" ({allowed} may remain)" if allowed else ""
-                places = ", ".join(map(str, lines))
-                faults.append(f"{file}:{places}: {name}{whys.get(name, '')}{remain}")
-    return faults
+    return [
+        f"{file}:{', '.join(map(str, lines))}: {name}{whys.get(name, '')}"
+        for file, by_name in sorted(found.items())
+        for name, lines in by_name.items()
+    ]
 
 
-def stored(text: str, found: Lines) -> str:
-    """Returns the text of wording.toml with new numbers of phrases."""
-    head = text.partition(MARK)[0]
-    rows = [f"{MARK}{'-' * (100 - len(MARK))}", "# Each number may only shrink.", "[left]"]
-    for file, by_name in sorted(found.items()):
-        pairs = ", ".join(f'"{name}" = {len(lines)}' for name, lines in sorted(by_name.items()))
-        rows.append(f'"{file}" = {{ {pairs} }}')
-    return head + "\n".join(rows) + "\n"
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="checks spelling and counts banned phrases")
-    parser.add_argument("--list", action="store_true", help="also print the uses that may remain")
-    parser.add_argument("--store", action="store_true", help="store the current counts")
-    options = parser.parse_args(words)
-    source = FILE.read_text()
-    rules = read_rules(source)
-    found = lines_of([*texts()], rules)
-    faults = grown(found, rules._replace(left={}) if options.list else rules)
+def main() -> int:
+    rules = read_rules(FILE.read_text())
+    faults = faults_of(lines_of([*texts()], rules), rules)
     for fault in faults:
         print(fault)
-    if options.store and not faults:
-        FILE.write_text(stored(source, found))
-    return 1 if faults and not options.list else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

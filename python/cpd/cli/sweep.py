@@ -128,8 +128,8 @@ class Options:
     Other patterns are int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are
     separated by commas, except in quotes or brackets. The names e2m1, e2m3 and e3m2 are finite
     formats, and a warning is printed if a pattern mixes them with others. e[2-5]m[1-3]:ieee or
-    :finite stands for formats of one kind. Scales are none, tensor and row (in fp32), mx (blocks of
-    32 values, in e8m0), nv (blocks of 16 values, in e4m3fn, with an outer fp32 scale of the
+    :finite stands for formats of one kind. Scales can be none, tensor or row (in fp32), mx (blocks
+    of 32 values, in e8m0), nv (blocks of 16 values, in e4m3fn, with an outer fp32 scale of the
     tensor), or the words after the element in the text of a scaled format, such as '64 scale=e8m0'.
     Scaled formats such as mxfp4 have their own scales.
 

@@ -3,7 +3,7 @@
 
 The functions are `float_quantize`, `quantizer`, `Quantizer`, `quant_gemm` and `sum_gradients`.
 
-Argument names, order and defaults are those of CPD 2020. The order of `exp` and `man` differs
+Argument names, order and defaults are the same as in CPD 2020. The order of `exp` and `man` differs
 between functions: `float_quantize(x, exp, man)`, `quantizer(forward_exp, forward_man, backward_exp,
 backward_man)` and `sum_gradients(…, grad_exp, grad_man, …)`, but `quant_gemm(a, b, man, exp)`.
 

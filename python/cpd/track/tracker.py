@@ -29,8 +29,9 @@ class Tracker:
 
     - `coverage/share` and `coverage/RECIPE`: the shares of the multiply-accumulates that ran
       emulated, in total and by recipe. Written once, after the first step of a converted model.
-    - `LAYER/ROLE/…`: ranges of values, and the losses under the layer's own recipe and under those
-      of `what_if`, as `cpd.observe` measures them. Written for every `every`th call of the model.
+    - `LAYER/ROLE/…`: ranges of values, and the losses under the layer's own recipe and under the
+      recipes of `what_if`, as `cpd.observe` measures them. Written for every `every`th call of
+      the model.
     - `reduce/bytes` and `reduce/seconds`: the bytes and seconds of the step's all-reduce on this
       rank. For virtual nodes also the shares `reduce/LAYER/underflowed` and `reduce/LAYER/zeros`.
 

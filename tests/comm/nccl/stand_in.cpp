@@ -54,7 +54,7 @@ TEST(NcclTransport, Refusals) {
   const std::string refused = refusal_of([&] { (void)NcclTransport(id, 0, 1, -2, nullptr, 1); });
   EXPECT_TRUE(refused.starts_with("device_index must be -1 (host memory) or below ")) << refused;
   EXPECT_TRUE(refused.ends_with(", the number of GPUs, got -2")) << refused;
-  EXPECT_THROW((void)NcclTransport(id, 0, 1, 1000, nullptr, 1), Error);  // so many GPUs has no host
+  EXPECT_THROW((void)NcclTransport(id, 0, 1, 1000, nullptr, 1), Error);  // no host has 1001 GPUs
   check_equal_tags({*transport});
 }
 

@@ -171,7 +171,7 @@ TEST(RoundStochastic, DecisiveRandomIntegersOfManyBits) {
         const std::uint32_t count = 1u << random_bits;
         for (int i = 0; i < 60; ++i) {
           const float value = pool[generator() % pool.size()];
-          std::uint32_t low = 0;  // the least R whose result is that of the greatest R
+          std::uint32_t low = 0;  // becomes the least R with the same result as the greatest R
           std::uint32_t high = count - 1;
           const auto result = [&](std::uint32_t r) {
             return reference::cast(spec, value, testing::oracle_options(o, r));

@@ -105,7 +105,7 @@ class Try:
 
     @functools.cached_property
     def block_scales(self) -> list[oracle.Value]:
-        """Of each element."""
+        """The scale of each element's block."""
         block = scaled_blocks.block_indices(self.x.shape, self.spec.block, self.axis).reshape(-1)
         return [self.expected.scales[b] for b in block]
 

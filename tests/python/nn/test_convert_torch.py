@@ -116,7 +116,7 @@ def test_other_recipes_compiled(how):
         y = call(x)
         y.square().sum().backward()
         assert same([y, x.grad, *(p.grad for p in model.parameters())], wanted)
-    assert counter.frame_count <= 2  # the model's, and that of its clock
+    assert counter.frame_count <= 2  # a frame of the model and a frame of its clock
 
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.exhaustive), 33])

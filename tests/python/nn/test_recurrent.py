@@ -55,7 +55,7 @@ def states(layer, kind, examples=4):
 
 
 def arguments(layer):
-    """Those after weights."""
+    """Returns the arguments of the functional form that follow the weights."""
     return (layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first)
 
 

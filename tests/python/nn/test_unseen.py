@@ -32,13 +32,13 @@ class Multiply(torch.autograd.Function):
 
 
 class Mul(Multiply):
-    """The same product as `Multiply`. Its autograd node is called MulBackward, similar to the node
-    of torch's multiplication."""
+    """Computes the same product as `Multiply`. The autograd node of this class is called
+    MulBackward, a name similar to the name of the node of torch's multiplication."""
 
 
 class Emulated(Multiply):
-    """The same product as `Multiply`, with cpd.autocast in its own backward pass. The backward pass
-    runs outside the module's forward."""
+    """Computes the same product as `Multiply`, with cpd.autocast in its own backward pass. The
+    backward pass runs outside the module's forward."""
 
     @staticmethod
     def backward(ctx, gradient):

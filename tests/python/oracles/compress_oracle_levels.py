@@ -35,7 +35,9 @@ def root_in_binary32(value: Fraction) -> float:
     """Returns the square root, rounded once to binary32."""
     if value == 0:
         return 0.0
-    scale = 2**400  # 200 bits below one: a root is no tie and no number beside it
+    # Truncate the root to 400 fractional bits. If the root is inexact, add half of the last bit:
+    # the result is not a tie of binary32, and it is rounded like the exact root.
+    scale = 2**400
     root = Fraction(math.isqrt(value.numerator * scale * scale // value.denominator), scale)
     if root * root != value:
         root += Fraction(1, 2 * scale)

@@ -142,7 +142,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Of the accumulator."""
+        """The accumulator as a text that `cpd.Accumulator` reads."""
         scales = f"scale=e8m0 scale_block={self.products} " if self.scales else ""
         return (
             f"{self.out} block_fma a={self.operands} b={self.operands} block={self.products} "

@@ -51,7 +51,7 @@ def test_what_is_written_is_what_the_observer_has():
 
 
 def test_steps_of_several_calls():
-    """With gradient accumulation, a step's numbers are those of the last observed call."""
+    """With gradient accumulation, a step reports the numbers of the last observed call."""
     made, seen = model(), Seen()
     with Tracker(made, seen, every=1) as track:
         for scale in (1.0, 64.0):

@@ -11,7 +11,7 @@
 
 namespace cuda_on_cpu {
 
-/// Of one kernel.
+/// The __shared__ variables of one kernel.
 class SharedMemory {
  public:
   /// Returns the variables of the kernel whose code is at this address. The result of the first

@@ -220,7 +220,7 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   EXPECT_EQ(status_of(barrier_for_some, 0, 32), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of(barrier_for_some, 0x80000000U, 32), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of(barrier_for_some, 1, 1025), cudaErrorInvalidConfiguration);
-  cudaLaunchConfig_t config;  // start_kernel does not compile with so many parameters
+  cudaLaunchConfig_t config;  // start_kernel does not compile with 4097 bytes of parameters
   cudaLaunchKernelEx(&config, with_large, Large{});
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);

@@ -38,7 +38,7 @@ def test_a_row_says_what_there_is(row):
     if row.studies:
         assert set(row.studies) <= set(STUDIES)
     elif row.command.startswith("cpd "):
-        build_parser().parse_args(words_of(row.command))  # exits where it is no command
+        build_parser().parse_args(words_of(row.command))  # exits if the command is invalid
     elif row.command:
         program = row.command.split()[1 if row.command.startswith("python ") else 0]
         assert (ROOT / program).exists()

@@ -100,7 +100,8 @@ def test_a_full_disk_is_told_before(tmp_path, monkeypatch):
 def test_powers_of_two_round_nothing():
     values = [2.0**e * (1 + m / 4) for e in range(-3, 4) for m in range(4)]
     assert all(scale_factor("e5m2", 8.0, values)["same"])
-    # Of the products of 10 with 1, 1.25, 1.5 and 1.75, only 10 itself has three significant bits.
+    # The products of 10 with 1, 1.25, 1.5 and 1.75 are 10, 12.5, 15 and 17.5. Only 10 has at most
+    # three significant bits.
     ten = scale_factor("e5m2", 10.0, values)
     assert ten["values"] == values
     assert ten["same"] == [True, False, False, False] * 7
