@@ -86,8 +86,11 @@ def texts() -> list[str]:
 
 
 def mixture_of(row: Row) -> Mixture | None:
-    """Returns the mixture of the row's loop, or None. An entry's `like` names another row with the
-    same operations."""
+    """Returns the mixture of operations in the loop that a benchmark row measures.
+
+    If the row has the key `like`, this key names another row whose loop has the same operations.
+    Then the mixture of that other row is returned. Returns None if operations.toml has no mixture
+    for the row."""
     name = row.get("like", row["name"]).removeprefix(f"{row.get('backend')}/")
     return next((m for m in mixtures() if any(fnmatchcase(name, p) for p in m.rows)), None)
 

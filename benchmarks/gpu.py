@@ -89,7 +89,10 @@ def of_dtype(dtype: torch.dtype) -> Callable[[str, int], Tensors]:
 
 
 def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, float]]:
-    """Yields names, calls, their tensors, and the bytes of memory traffic for each value."""
+    """Yields one tuple for each benchmark row of an operation on arrays.
+
+    The tuple holds the row's name, the call to measure, a function that makes the call's tensors,
+    and the bytes of memory traffic for each value of these tensors."""
     drawn = {f"stochastic{bits}": f"e4m3 stochastic random_bits={bits}" for bits in (8, 24)}
     for form in ("e4m3", "e4m3fnuz", "e4m3:nosub"):
         yield f"cast/{form}", lambda x, f=form: cpd.cast(x, f), values, 8

@@ -49,8 +49,10 @@ def serve(tree: Path, arguments: list[str]) -> None:
 
 
 def sass_counts(tree: Path) -> dict[str, float] | dict[str, str]:
-    """Returns the instructions for each element of each hot loop that the tree's test names, or the
-    reason why there are none."""
+    """Counts the GPU instructions for each element in the hot loops of the tree's CUDA kernels.
+
+    The tree's own tests/python/project/test_sass.py lists these loops. Returns a count for each
+    loop's name, or {"skipped": reason} if nothing can be counted."""
     sys.path[0] = str(tree / "tests/python/project")
     try:
         import pytest

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the rows `…/threads2` of operations on arrays: a call with two threads, compared to the
-same call with one thread, alternately. Both results must have the same bits. gemm.py measures the
-rows of products."""
+"""Measures how much faster operations on arrays are with two threads than with one.
+
+These are the benchmark rows named `…/threads2`. The same call runs with two threads and with one
+thread in turn. The results of the two calls must have the same bits. gemm.py measures the rows
+`…/threads2` of matrix products."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums two layers over eight ranks in (4,3): unscaled, with a loss scale, and with APS.
+"""Sums the gradients of eight ranks in an 8-bit format, with and without scaling.
 
-One layer has tiny values, the other layer has large values.
+The format (4,3) has 4 exponent bits and 3 mantissa bits. One layer has tiny values, and the other
+layer has large values. The example compares the errors of three all-reduces: without scaling, with
+one loss scale for both layers, and with APS (a power-of-two scale for each layer).
 
 Run: python examples/04_all_reduce_aps.py
 """

@@ -242,8 +242,9 @@ struct HadamardCall {
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// In row-major order, the first elements of `inner` groups are neighbors, then come the second
-  /// elements of the same groups, and so on. A CPU transforms these groups together.
+  /// The number of groups that are interleaved in x: in row-major order, first the first elements
+  /// of `inner` groups, then the second elements of these groups, and so on. A CPU transforms
+  /// interleaved groups together.
   std::int64_t inner = 1;
 };
 
@@ -323,11 +324,12 @@ struct CastBothCall {
 /// `count` >= 1 consecutive additions to an ordered sum, for each of n elements: terms[0][i],
 /// terms[1][i], … (FoldStep in ops/reduce.h).
 ///
-/// If `starts` is set, the first addition is sum = round(term) with random integer number `draw`,
-/// and it sets Kahan's compensation to +0. Every other addition is sum = round(sum + term), or the
-/// four operations of Kahan's scheme, with the next random integers. If count is 1, terms[0] may
-/// point to the same memory as `sum`. For fp64 terms, the kernel ignores what the plan assumes
-/// about the terms' format.
+/// If `starts` is set, the first addition is sum = round(term), and sets Kahan's compensation to
+/// +0. Every other addition is sum = round(sum + term), or the four operations of Kahan's scheme.
+/// For stochastic rounding, each element has a sequence of random integers. The first rounding of
+/// this call uses the integer with index `draw`, and each later rounding uses the next integer. If
+/// count is 1, terms[0] may point to the same memory as `sum`. For fp64 terms, the kernel ignores
+/// what the plan assumes about the terms' format.
 struct FoldCall {
   DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
   bool starts = false;

@@ -71,9 +71,10 @@ class CPD_API Communicator {
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
                              const cpd::Reduce& spec, bool counts = false,
                              const TensorOptions& layers = {});
-  /// Gathers every rank's x, rounded to `format` and sent as packed codes. out[l] holds size()
-  /// times the values of x[l], by ascending rank. Stochastic rounding takes the random stream that
-  /// a contribution to a reduction has at the same step.
+  /// Gathers every rank's x, rounded to `format` and sent as packed codes. out[l] receives x[l] of
+  /// rank 0, then x[l] of rank 1, and so on, so it has size() times as many values as x[l].
+  /// Stochastic rounding uses the same random stream as the rounding of this rank's contribution in
+  /// AllReduce at the same `layers.step`.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
                     const TensorOptions& layers = {});

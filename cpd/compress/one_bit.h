@@ -32,9 +32,10 @@ class CPD_API OneBit final : public Codec {
   /// `bucket` is 1…kMostBucket.
   explicit OneBit(std::int64_t bucket, std::optional<int> axis = {});
   /// The rule 1bitSGD: each bucket is a column of the layer. Columns are contiguous, and ForRows
-  /// receives their length. Longer columns are cut every kMostBucket values. `axis` is the axis of
-  /// a tensor along which its columns run, for callers that reorder the tensor. Without `axis`,
-  /// columns run as in ColumnLayout (buckets.h).
+  /// receives their length. Longer columns are cut every kMostBucket values. `axis` is the
+  /// dimension of a tensor along which its columns run. Before a caller encodes the tensor, it
+  /// moves this dimension behind the others, as LayoutOf says. Without `axis`, columns run as in
+  /// ColumnLayout (buckets.h).
   static SharedCodec Columns(std::optional<int> axis = {});
   /// `[bucket=N] [whole=N] [axis=N]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);

@@ -78,9 +78,11 @@ void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64
   CheckNumbers(accumulator, out, depth, key, nullptr, 0);
 }
 
-/// Throws Error if an element of the image is not a value of `format` and one of the `batch`
-/// matrices contains the element. Each matrix has the given rows and columns. The error gives the
-/// element's row-major position in the matrices.
+/// Checks the image of a convolution that is computed as `batch` matrix products. `matrices` reads
+/// the image as one matrix, of `rows` rows and `columns` columns, for each product. Throws Error if
+/// a matrix contains an element that is not a value of `format`. The error gives the element's
+/// index in the matrices, counted in row-major order from the first matrix on. Elements of the
+/// image that are in none of the matrices are not checked.
 void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::int64_t batch,
                     std::int64_t rows, std::int64_t columns, const Format& format,
                     const char* name) {

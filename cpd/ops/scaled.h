@@ -22,8 +22,8 @@ struct GivenScales {
   /// gives `blocks` must give `tensor`, too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
-  /// The largest |x| (fp32) of each cell of the outermost level. It replaces the largest |x| of the
-  /// tensor itself.
+  /// The largest magnitudes (fp32) from which the outermost scales are formed, one for each cell of
+  /// these scales' grid. If null, Cast finds the largest |x| of each cell in x itself.
   const TensorView* largest = nullptr;
 };
 

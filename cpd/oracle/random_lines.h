@@ -54,10 +54,11 @@ struct RandomLines {
   std::uint32_t* random = nullptr;
 };
 
-/// Generates the inputs of n lines. Returns w, the number of random words per line. Half of the
-/// lines have uniformly distributed codes. The other half have exact results near corner cases of
-/// the result's format and significands of few ones or few zeros. Word n * k + i of the stream is
-/// word k of line i.
+/// Generates the inputs of n lines. Returns w, the number of random words per line. In half of the
+/// lines, the codes of the operands are uniformly distributed. In the other half, the exact result
+/// is often near a corner case of the result's format, such as overflow, underflow or a tie between
+/// two numbers. The significands of many of these operands have few ones or few zeros. Word
+/// n * k + i of the stream is word k of line i.
 CPD_API int DrawLines(const ElementRule& rule, const RandomWords& words, const RandomLines& lines);
 
 }  // namespace cpd

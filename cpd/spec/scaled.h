@@ -60,8 +60,9 @@ enum class Arithmetic : std::uint8_t {
 
 /// The effect of a NaN or an infinity on its block.
 enum class NonFinite : std::uint8_t {
-  /// The scale is NaN, and so is every value of the block. In the arithmetic of torchao (except for
-  /// e8m0) and of DeepGEMM, the library's own operations determine the result.
+  /// If a block contains a NaN or an infinity, its scale and all its values become NaN. There are
+  /// two exceptions: arithmetic `torchao` with scales in a format other than e8m0, and arithmetic
+  /// `deepgemm`. These form the block's scale by the same operations as for finite values.
   block,
   element,  ///< NaN does not count for A and remains NaN; an infinity saturates
 };

@@ -195,7 +195,8 @@ template <class Path>
 constexpr int kSideBySide = !Path::kTakesProducts && Lanes<F>::count > 8 ? 4 : 8;
 
 /// Adds the terms of all steps to kVectors vectors of sums, starting at sum i, by a fast path.
-/// Returns false and stores nothing if a sum exceeded the limit.
+/// Returns false and stores nothing if a sum, before its rounding, exceeded the largest magnitude
+/// for which the fast path is correct (the limit of `rounding`).
 template <class Path, bool kKahan, int kVectors>
 CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];

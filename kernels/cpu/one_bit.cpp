@@ -115,9 +115,9 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
 
 constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits fill bytes
 
-/// Calls visit(b, i, count, bit) for each bucket b that has values in `run` (the values of one
-/// call). Value i of the call and the next count - 1 values belong to the bucket. Their bits begin
-/// at bit number `bit`.
+/// Calls visit(b, i, count, bit) for each bucket that has values in `run` (the values of one kernel
+/// call). b counts these buckets from 0. The bucket's values are i … i + count - 1 of the run. The
+/// bit of value i has index `bit` among all bits of the run.
 template <class Visit>
 CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   int64_t bit = 0;

@@ -157,7 +157,8 @@ class UnitThread {
     }
   }
 
-  /// Adds the block of products that begins at index `at` of shared memory.
+  /// Adds one block of products to each sum of this thread. The operands of the block begin at
+  /// index `at` of k in shared memory.
   CPD_FN void add_block(const UnitMemory& memory, int at) {
     const BlockFmaPlan& plan = call_.plan.unit;
     std::int32_t e[kPatch][kPatch];

@@ -62,7 +62,7 @@ void Gather(const StridedRef& x, std::int64_t begin, std::int64_t n, void* to);
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const StridedRef& y);
 
 /// Returns a contiguous tensor with the elements of x from element `begin` to the end. x must be
-/// contiguous. If x.data is null, the result's data is null, too.
+/// contiguous. If x.data is null, the data pointer of the result is null, too.
 [[nodiscard]] inline Strided From(const Strided& x, std::int64_t begin) {
   const auto* const data = static_cast<const std::uint8_t*>(x.data);
   const std::int64_t bytes = begin * static_cast<std::int64_t>(SizeOf(x.dtype));

@@ -56,9 +56,9 @@ struct ScaledPart {
 
 /// `n` neighboring values that one call of a kernel processes. Their codes begin on a byte. The
 /// first value has index `begin` in its message block (ScaledPart) and index `place` in bucket
-/// number `bucket`. If `run` is positive, each `run` values of the step share a scale. If `run` is
-/// 0, the scale changes where a bucket ends, and the step's first and last bucket may be
-/// incomplete.
+/// number `bucket`. Each bucket has one scale. If `run` is positive, the kernel takes one scale for
+/// every `run` values of the step. If `run` is 0, the step may begin or end inside a bucket, so the
+/// kernel takes one scale for each value.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };

@@ -20,8 +20,9 @@ constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of th
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// Returns the kind of codes (in a ReduceCall) of a plane (one value of each sum's state) of
-/// messages with this content.
+/// Returns the kind of packed codes in a message with contributions, results or running sums. The
+/// state of a running sum has up to two values for each element. A message holds the first value
+/// of every element as plane 0, and the second value as plane 1. `plane` selects the plane.
 Codes CodesOf(Content content, std::size_t plane) {
   if (content == Content::contributions) return Codes::wire;
   if (content == Content::results) return Codes::result;

@@ -48,8 +48,9 @@ struct TermsAsked {
   Format terms_in;
   RoundPlan round;
 
-  /// Returns whether every term is a number of `format`: `terms_in` has no more significant bits
-  /// than `format`, and no finer least spacing.
+  /// Returns whether `format` contains every term. This is so if `terms_in` has at most as many
+  /// significant bits as `format`, and the smallest spacing of numbers in `terms_in` is not below
+  /// the smallest spacing in `format`.
   [[nodiscard]] constexpr bool are_known() const {
     return terms_in.precision() <= format.precision() &&
            terms_in.min_quantum_exponent() >= format.min_quantum_exponent();

@@ -15,7 +15,8 @@ namespace cpd {
 
 struct Binary32 {
   static constexpr bool kTakesProducts = true;
-  /// The path has no bounds on values, but a NaN result must be made canonical afterwards.
+  /// The path `binary32` is correct for all values, however large. If a sum is NaN, the caller must
+  /// replace it by the canonical NaN.
   static constexpr bool kAnyValues = true;
   static constexpr bool kAddsExact = false;
   static constexpr bool kStochastic = false;

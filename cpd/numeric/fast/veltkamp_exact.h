@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fast path `veltkamp_exact`: adds exact products, or terms of any value, one after the other.
-// Each sum is rounded to nearest-even into a format of at most 11 significant bits. If the operands
-// guarantee that the exact sum is a binary32 number, one binary32 operation forms the sum.
-// Otherwise the sum is first rounded to odd, or formed in two parts. The addition of a magnet (a
-// large number) then rounds the sum (veltkamp_rounding.h counts the operations). If products are
-// narrow (numbers of the products' format), a step is one fused multiply-add and the two operations
-// of `split`.
+// The fast path `veltkamp_exact` adds terms one after the other. The terms are unrounded products,
+// or binary32 numbers that the sum's format may not contain. After each addition, the sum is
+// rounded to nearest-even into a format of at most 11 significant bits. If the operands guarantee
+// that the unrounded sum is a binary32 number, one binary32 operation forms the sum. Otherwise the
+// sum is first rounded to odd, or formed in two parts. The addition of a magnet (a large number)
+// then rounds the sum (veltkamp_rounding.h counts the operations). If all products are numbers of
+// the products' format, each addition is one fused multiply-add and the two operations of `split`.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -141,8 +141,9 @@ CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
 }
 
-/// Returns the scale in arithmetic `exact`. The arithmetics te and torchao compute the powers of
-/// two that they store in e8m0 in this way too, except by rule rceil (rounded_up_scale).
+/// Returns a block's scale in arithmetic `exact`: computed exactly and rounded once. The
+/// arithmetics te and torchao use this function for scales in e8m0, too. For rule rceil, te and
+/// torchao use rounded_up_scale instead. For rule max, torchao uses torchao_scale instead.
 template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;

@@ -14,10 +14,12 @@
 
 namespace cpd {
 
-/// Returns whether rounding the binary32 sum fl32(a + b) gives the exact sum rounded once, for all
-/// a and b of precisions p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers that is rounded
-/// to nearest in 2p + 2 bits can be rounded to nearest again to p bits. Below the target's least
-/// normal number, the sum is exact. For fp32 itself, there is no second rounding.
+/// Returns whether a + b can be computed in binary32 and then rounded to the format `target`, with
+/// the same result as one rounding of the exact a + b to `target`. This must hold for all a of p_a
+/// bits and b of p_b bits of precision. Figueroa 1995: if a sum of p-bit numbers is rounded to
+/// nearest, first to 2p + 2 bits and then to p bits, one rounding gives the same result. If the sum
+/// is below the least normal number of `target`, the binary32 addition is exact. If `target` is
+/// fp32, there is no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();

@@ -32,10 +32,11 @@ struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// Returns the number of visits (contributions of units, one after the other). In a ring of U
-  /// units (ranks or groups), visit v is a contribution of unit (v + 1) mod U. The sum of slice s
-  /// takes one term from each unit, at the visits s … s + U - 1. So a ring has 2 U - 1 visits, and
-  /// other orders have U.
+  /// Returns the number of visits (contributions of units, one after the other). U is the number of
+  /// units (ranks or groups). An order without a ring has U visits, one of each unit. In a ring,
+  /// visit v is a contribution of unit (v + 1) mod U. Slice s (0 … U - 1) takes its U terms at the
+  /// visits s … s + U - 1. The last visit of the last slice is visit 2 U - 2, so a ring has 2 U - 1
+  /// visits.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }

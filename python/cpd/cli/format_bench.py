@@ -67,7 +67,8 @@ def number(text: str) -> float:
 class Neighbors(NamedTuple):
     """The value of a format nearest to a number, the next value below, and the next above.
 
-    A value below or above that the format does not have is NaN.
+    `below` is NaN if no value of the format is below the number. `above` is NaN if no value of the
+    format is above the number.
     """
 
     below: float
