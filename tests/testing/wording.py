@@ -178,7 +178,7 @@ def grown(found: Lines, rules: Rules) -> list[str]:
 
 
 def stored(text: str, found: Lines) -> str:
-    """Returns the text of wording.toml with new numbers of phrases."""
+    """Returns `text`, the content of wording.toml, with the counts of phrases in `found`."""
     head = text.partition(MARK)[0]
     rows = [f"{MARK}{'-' * (100 - len(MARK))}", "# Each number may only shrink.", "[left]"]
     for file, by_name in sorted(found.items()):
