@@ -177,9 +177,9 @@ TEST(Correlate, ItsResultIsContiguous) {
 
 // --- zeros between elements ----------------------------------------------------------------------
 
-/// Returns the first of the three results of a convolution: an image of one channel and two
-/// elements x, padded by 2, with a kernel of three weights. `spread` - 1 zeros lie between the
-/// elements.
+/// Convolves an image with a kernel of three weights, and returns the first of the three results.
+/// The image has one channel and two elements; both elements are x. Two zeros lie before the first
+/// element, and `spread` - 1 zeros lie between the two elements.
 float first_place(const char* sums, const std::vector<float>& weights, float x,
                   std::int64_t spread = 2) {
   Windows windows;

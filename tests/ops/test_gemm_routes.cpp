@@ -99,8 +99,9 @@ const std::vector<Case>& cases() {
 }
 
 /// The cases of stochastic sums: every scheme, rounded and exact products, and formats with every
-/// property that matters for their rounding. The numbers of random bits vary, so that a word holds
-/// several integers, or the bits do not fit in binary32.
+/// property that matters for their rounding. The number of random bits varies from 1 to 24. With
+/// at most 16 random bits, one 32-bit random word gives several random integers. With many random
+/// bits, the sums of some formats do not fit in binary32.
 const std::vector<Case>& stochastic_cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> cases;

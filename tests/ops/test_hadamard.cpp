@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Transform on tensors, on every device. Every size and direction gives the result of single
-// steps. Tests also types, strides, axes, threads, transforms in place, and errors.
+// Tests `cpd::Transform`, the Hadamard transform of tensors, on every device. For every size and
+// direction, `Transform` must give the bits of an oracle that computes one value at a time. The
+// tests also cover types, strides, axes, threads, transforms in place, and errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -171,7 +171,10 @@ ScheduleLike: TypeAlias = "Schedule | ReduceLike"
 
 
 def as_schedule(spec: ScheduleLike) -> Schedule:
-    """Returns a `Schedule` unchanged. Otherwise makes one that reduces every tensor by `spec`."""
+    """Returns `spec` unchanged if it is a `Schedule`.
+
+    If `spec` is a `Reduce` or its text, returns a `Schedule` that reduces every tensor by `spec`.
+    """
     return spec if isinstance(spec, Schedule) else Schedule(spec)
 
 

@@ -420,10 +420,10 @@ class OptimLP(Optimizer):
 
     - The gradient is multiplied by `grad_scaling` and rounded by `grad_quant`, in place (and, as in
       QPyTorch, not divided by `grad_scaling` afterwards).
-    - `optim` makes its step: with `acc_quant`, from the accumulator, a second copy of the weights.
-    - `acc_quant` rounds the new weights, which become the accumulator. Then `weight_quant` rounds
-      the weights.
-    - The momenta are rounded by `momentum_quant`.
+    - With `acc_quant`, the weights are set to the accumulator, a second copy of the weights.
+    - `optim` updates the weights. `acc_quant` rounds the weights; the accumulator is now a copy.
+    - `weight_quant` rounds the weights.
+    - `momentum_quant` rounds the momenta.
 
     Unlike in QPyTorch, parameters without a gradient are not changed, and the accumulator is part
     of the state_dict. `cpd.optim.LowPrecision` supports other optimizers.

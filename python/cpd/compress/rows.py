@@ -54,11 +54,11 @@ class RowLayout(NamedTuple):
         )
 
     def restored(self, values: Any, shape: Sequence[int]) -> Any:
-        """Returns values in the codec's order as an array or a tensor of the original shape.
+        """Returns decoded values in the shape and the axis order that the layer had before `move`.
 
         Args:
-            values: the values in the codec's order, 1-D.
-            shape: the layer's shape.
+            values: the decoded values, 1-D, in the order of the elements of `move(layer)`.
+            shape: the layer's shape before `move`.
 
         Returns:
             A contiguous array or tensor.

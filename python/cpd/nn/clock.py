@@ -207,7 +207,11 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Runs at a layer's forward: calls `begin_layer` if a step may begin or scales are old."""
+        """Runs when a layer's forward begins, and may call `begin_layer`.
+
+        Calls `begin_layer` if this forward may begin a training step, or if an earlier step
+        computed the layer's scales.
+        """
         delayed = state.delayed
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
@@ -240,11 +244,12 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step if the layer's forward must begin it. Then computes the layer's scales.
+        """Begins a training step if this forward of a layer must begin one; updates scales.
 
-        The forward must begin a step if `_is_due` returns True and gradients are on. `place` is the
-        layer's number among the layers with delayed scaling; -1: no delayed scaling. `histories`
-        and `scales` are the layer's state.
+        The forward must begin a step if `_is_due` returns True and gradients are on. Whether or not
+        a step begins, the layer's scales of the present step are computed if they are missing.
+        `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
+        `histories` and `scales` are the layer's state. Does nothing if `_is_idle` returns True.
         """
         if self._is_idle():
             return

@@ -521,7 +521,10 @@ def _hint(number: Any) -> int:
 
 
 def _look_at_compiled(context: Any) -> None:
-    """Counts the first training step like `Census.look`, while torch.compile traces the model."""
+    """Counts the products of the first training step while torch.compile traces the model.
+
+    The tracer calls this function when it traces `Census.look` or `Census.look_at_part`.
+    """
     census, model, args, kwargs = (
         context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
         for name in ("self", "model", "args", "kwargs")

@@ -293,9 +293,10 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product `number` of the state `delayed`; None if `delayed` is None.
+    """Returns the product that comes `number` products after `delayed`; None if `delayed` is None.
 
-    Raises TypeError if `delayed` is another object.
+    A `Delayed` stands for the layer's first product. Raises TypeError if `delayed` is not None, a
+    `Delayed` or a `Product`.
     """
     if delayed is None:
         return None
@@ -305,9 +306,11 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns attention's product `number`; None if attention has no delayed scaling.
+    """Returns a product of the attention of the layer that has the product `delayed`.
 
-    Raises TypeError as `at` does.
+    The index of the returned product is the index of `delayed` plus `number`. Returns None if
+    `delayed` is None or the attention has no delayed scaling. Raises TypeError if `delayed` is not
+    None, a `Delayed` or a `Product`.
     """
     first = at(delayed, 0)
     return None if first is None else at(first.attending, number)

@@ -86,7 +86,11 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The recipe's name. For a tensor's second GEMM, the GEMM's name follows."""
+        """The name of the row's recipe, and for some rows the name of the row's GEMM.
+
+        A tensor of some roles enters two GEMMs. In rows of the second GEMM, the GEMM's name follows
+        the recipe's name.
+        """
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
 
@@ -181,9 +185,11 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 
 
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
-    """Maps tags (`layer/role/…`) to the finite numbers in the rows of one step.
+    """Returns a dict from tags to the finite numbers in the rows of one step.
 
-    The numbers are the range of each tensor, and the losses of each row.
+    The tag `layer/role/column` has a number of the tensor's range (columns `_RANGE`), from the
+    first row of the tensor. The tag `layer/role/judge/column` has a loss (columns `_LOSS`) of one
+    row; `judge` is the property of `WatchRow`.
     """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()

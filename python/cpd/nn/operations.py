@@ -58,8 +58,8 @@ class Operation(NamedTuple):
     aten: bool = False
     """True if torch.ops.aten has operations of the same names with the same arguments."""
     in_order: bool = False
-    """True if `contractions.in_order` changes a call's arguments before `form` gets them: tensors
-    that the caller gave by keyword become positional arguments."""
+    """True if `contractions.in_order` rearranges the arguments of a call before `form` is called
+    with the arguments. Tensors that the caller gave by keyword become positional arguments."""
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"

@@ -35,7 +35,8 @@ _VALUES: dict[str, dict[str, Any]] = {
     "schedule": {"type": "array", "items": {"anyOf": _PHASES}},
     "word": {"enum": list(_core.SCALES_AT)},
 }
-"""The schema of a key's value, by the kind of the key. Values of other kinds are texts."""
+"""Maps a kind of key to the JSON schema of the key's value. `KEYS` gives the kind of each key. If
+this dict lacks the kind, the value must be a text."""
 
 
 def schema() -> dict[str, Any]:

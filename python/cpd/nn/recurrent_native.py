@@ -266,7 +266,11 @@ class Steps(NamedTuple):
     """The number of examples that have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
-    """The loop that defines the result: a function of the operands of `over_time`."""
+    """A function that computes the results of `over_time` in Python, one time step after another.
+
+    The function defines the bits of these results. Its arguments are the arguments of `over_time`
+    except `steps`.
+    """
 
     @property
     def times(self) -> range:

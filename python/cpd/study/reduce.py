@@ -168,11 +168,15 @@ class Measurement:
         return sum(measurement.total.non_finite for measurement in self.orders or [self])
 
     def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Returns the sums of squared errors and of squared references.
+        """Returns the sums of squared errors and of squared references, in blocks of the values.
+
+        An error is h - l, of a reference h and a result l of the all-reduce.
 
         Returns:
-            Two arrays: sum (h - l)^2 with the indices [order, block], and sum h^2 with the index
-            [block]. There is one block if `draws` is empty.
+            Two arrays. Element [o, b] of the first array is the sum of (h - l)^2 over block b, for
+            measured order o of the ranks. Element [b] of the second array is the sum of h^2 over
+            block b. For fewer than 64 values there is one block. Its errors are then divided by the
+            references: the first array has squares of relative RMS errors, the second is 1.
         """
         measurements = self.orders or [self]
         if not self.draws:

@@ -41,9 +41,10 @@ def register(commands: opt.Commands) -> None:
 
 
 def _of_model(help: str, mlp: str, **settings: Any) -> Any:
-    """Returns an option whose default depends on the model.
+    """Returns an option whose default value depends on the model.
 
-    The help shows `mlp`, the default for the model mlp.
+    The argument `mlp` is the default value, as a text, for the model named "mlp". The help of the
+    option shows this text.
     """
     return opt.option(help, absent=f"{mlp} (mlp)", **settings)
 

@@ -52,7 +52,7 @@ class Run:
 
     @classmethod
     def of(cls, result: TrainResult) -> Run:
-        """Returns the run that summarizes the result of a training."""
+        """Returns a `Run` with the options, metrics and counts of the training `result`."""
         options, spec = result.options, result.options.spec
         return cls(
             label=options.label(),

@@ -69,8 +69,8 @@ GATES = Path(__file__).parents[2] / "rtl" / "gates.json"
 
 
 def synthesized():
-    """Yields the name of each module, the number of gates that yosys counted, and the model's
-    number."""
+    """Yields three values for each module: its name, the number of gates that yosys counted, and
+    the number of gates that `cpd.hardware`'s model estimates."""
     counted = {row["name"]: row["gates"] for row in json.loads(GATES.read_text())["rows"]}
     for name, count in counted.items():
         module, _, rest = name.partition(" ")

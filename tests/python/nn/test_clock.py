@@ -131,8 +131,8 @@ def calls_and_parts_in_turn(model, n):
 
 
 def in_eval_mode(model, n):
-    """Trains in eval mode. A step begins after a backward pass, so the first call begins no
-    step."""
+    """Trains the model for one round in eval mode. In eval mode, only a forward pass after a
+    backward pass begins a step, so the first round begins no step."""
     model.eval()
     called(model, n)
 

@@ -268,7 +268,10 @@ def _of_unit(key: str, acc: cpd.Accumulator) -> tuple[F32, F32]:
 @needs_data
 @pytest.mark.parametrize("key", UNITS)
 def test_replay_of_units_with_scales(key: str) -> None:
-    """The units with block scales give all results of MMA-Sim, also with NaN scales."""
+    """The presets of matrix units with block scales reproduce all stored results of MMA-Sim.
+
+    Some scales are NaN. All NaN results count as equal.
+    """
     got, expected = _of_unit(key, cpd.Accumulator(UNITS[key]))
     assert expected.size == 512
     assert _differences(got, expected) == 0

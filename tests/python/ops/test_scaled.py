@@ -238,7 +238,10 @@ SIZES = [
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize(("lengths", "shapes"), SIZES)
 def test_sizes(front_end: FrontEnd, name: str, axis: int, lengths: Any, shapes: Any) -> None:
-    """Lengths near the widths of blocks and of registers agree with the oracle, along both axes."""
+    """Casts and codes of tensors of many sizes have the oracle's bits, along both axes.
+
+    Some sizes are near the widths of blocks and of SIMD registers.
+    """
     few = [(3, n) if axis else (n, 3) for n in lengths[: front_end.few]]
     check_wide(front_end, name, few, axis)
     check_wide(front_end, name, shapes[: front_end.few], axis)

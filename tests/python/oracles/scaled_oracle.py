@@ -308,7 +308,7 @@ def te_multiplier(scale: Value, outer: Value) -> Multiplier:
 
 
 def torchao_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    """Returns torchao's scale with one level: float8 (binary64 division), MX or NVFP4."""
+    """Returns a block's scale and multiplier, as torchao computes them without an outer scale."""
     if s.scale == E8M0:
         return torchao_mx(s, a)
     if s.scale != BINARY32:

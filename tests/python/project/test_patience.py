@@ -159,11 +159,10 @@ def fixed_limits(path):
 
 
 def test_limits_follow_the_load(tmp_path):
-    """Waits with a constant limit of a second or more are found.
+    """`fixed_limits` finds each call that waits with a constant limit of a second or more.
 
-    Such a limit suffices on an idle machine only.
-
-    Shorter limits are meant to expire.
+    Such a limit suffices on an idle machine only, so no test file may have one. Limits below a
+    second are permitted, because the tests expect such waits to time out.
     """
     program = tmp_path / "waits.py"
     program.write_text("a.wait(60)\nb.run(timeout=5.0)\nc.join(scaled(9))\nd.run(timeout=0.5)\n")

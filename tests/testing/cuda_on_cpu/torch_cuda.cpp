@@ -56,7 +56,7 @@ class OnDevice {
   int before_;
 };
 
-/// Runs all work that is queued on a device.
+/// Runs the work that is queued on all streams of a device; returns when this work is done.
 void synchronize(int device) {
   const OnDevice on(device);
   cudaDeviceSynchronize();

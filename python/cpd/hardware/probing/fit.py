@@ -80,11 +80,14 @@ class Regimes:
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms near the least powers of two."""
+        """Returns n dot products with terms near the smallest products of two operands.
+
+        If a mask was given, its exponent `low` replaces the exponent of the smallest products.
+        """
         return self._made(rng, n, self._all, self._tiny)
 
     def huge(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with terms near the greatest powers of two."""
+        """Returns n dot products with terms near the largest products of two operands."""
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
@@ -104,7 +107,10 @@ class Regimes:
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """Asks the function for sums of `dots`; drops NaNs and magnitudes of `_most` or more."""
+        """Calls the probed function; returns dot products with the sums that the function gave.
+
+        Leaves out each dot product whose sum is NaN or has a magnitude of `_most` or more.
+        """
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])

@@ -61,9 +61,11 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """Returns the tree with one new node, which adds the sums of all `trees` at once.
+    """Returns a tree with a new root, whose children are `trees`.
 
-    None stands for +0 and is left out. If only one tree remains, this tree is returned.
+    The root adds the sums of all its children in one operation. `exact` is the root's property
+    `Node.exact`; it is ignored for fewer than three children. An item None of `trees` stands for
+    +0 and is left out. If only one tree remains, this tree is returned.
     """
     terms = [tree for tree in trees if tree is not None]
     if len(terms) == 1:

@@ -191,9 +191,11 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 
 
 def alike(rule: Any, words: Words) -> Lines:
-    """Returns test vectors with equal terms: every combination of extreme codes of a and b.
+    """Returns test vectors of a sum in which all terms of one vector are equal.
 
-    c is +0, scales are 1. These lines include the longest carries and the least sums.
+    There is one vector for each pair of an extreme code of a and an extreme code of b. The
+    operation "sum" has no b, so it has one vector for each extreme code of a. c is +0, and scales
+    are 1. The vectors include the sums with the longest carries and the least sums.
     """
     operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grids = (grid.reshape(-1, 1) for grid in np.meshgrid(*operands, indexing="ij"))
@@ -202,7 +204,10 @@ def alike(rule: Any, words: Words) -> Lines:
 
 
 def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
-    """Adds missing fields to vectors of a sum: c is 0, scales are 1, random integers are drawn."""
+    """Returns the test vectors `lines` of an operation that sums, with all input fields.
+
+    A missing c is 0, and missing scales are 1. The random integers `r` are generated in each call.
+    """
     n = len(lines["a"])
     for field in rule.inputs:
         if field.name == "r":

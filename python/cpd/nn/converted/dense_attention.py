@@ -38,10 +38,12 @@ def attend(
     dropout: float = 0.0,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """Computes attention, with arguments and results of a transformers attention function.
+    """Computes attention by torch's scaled_dot_product_attention.
 
-    Raises ValueError for softcap, s_aux and position_bias, which flex_attention computes in a score
-    function. With the implementation "eager", modules that use these arguments are emulated.
+    Has the arguments and results of an attention function of transformers. Raises ValueError if
+    softcap, s_aux or position_bias is given: flex_attention computes these in a score function,
+    which is not emulated. Modules that use these arguments are emulated if their attention
+    implementation is "eager".
     """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:
