@@ -55,12 +55,14 @@ this element raises. Flags are numbered as in RISC-V and TestFloat:
   saturates or is NaN.
 - 16 NV: the result is NaN but no operand is; or the result is NaN but the format has no NaN; or an
   operand is a signaling NaN of x's type (the first bit of its fraction is 0). A quiet NaN operand
-  raises no flag, nor does an infinity that the format has. An infinity that the
-format lacks, or that saturates, raises OF and NX. In an unsigned format, -Inf raises NV if the
-result is NaN, else OF and NX. A sum or a matrix product has the flags of all its roundings. In an
-integer accumulator, a term that loses bits raises NX, a sum that wraps or saturates raises OF and
-NX, and an infinite term raises NV. In a matrix unit, a truncation that drops a nonzero bit raises
-NX. Flags have no derivatives.
+  raises no flag.
+
+An infinite operand raises no flag if the format has infinities. An infinity that the format lacks,
+or that saturates, raises OF and NX. In an unsigned format, -Inf raises NV if the result is NaN,
+else OF and NX. A sum or a matrix product has the flags of all its roundings. In an integer
+accumulator, a term that loses bits raises NX, a sum that wraps or saturates raises OF and NX, and
+an infinite term raises NV. In a matrix unit, a truncation that drops a nonzero bit raises NX.
+Flags have no derivatives.
 
 **Errors** are TypeError (for an argument's type) or ValueError (for its value), raised before
 anything is written. RuntimeError: the machine has no GPU, or a library is missing. MemoryError: too

@@ -406,7 +406,7 @@ def hadamard(
        whose binary digit of weight d is 0, (x[i], x[i + d]) becomes (x[i] + x[i + d], x[i] - x[i +
        d]).
     3. The values are multiplied by 1/√N rounded to the nearest binary32 number, which is exact if
-    log2(N) is even.
+       log2(N) is even.
 
     Derivatives (torch): the gradient of x is the inverse transform of the result's gradient. The
     tangent of the result is the transform of x's tangent. The rounding into bf16 has derivative 1
