@@ -251,7 +251,8 @@ std::string Taken(std::vector<Option>& options, std::string_view name) {
 
 /// Splits an accumulator's text into format, scheme and options. The format is the first word,
 /// unless that word is an option. The scheme is the first other word that is not an option. The
-/// options `format` and `scheme` replace these words.
+/// options `format` and `scheme` replace these words. If a given scheme replaces `chunked`, the
+/// text's keys of chunks are dropped.
 Parts PartsOf(std::string_view text, std::span<const Option> given) {
   std::vector<std::string> words = WordsOf(text);
   Parts parts;
@@ -263,7 +264,13 @@ Parts PartsOf(std::string_view text, std::span<const Option> given) {
     parts.scheme = *found;
     words.erase(found);
   }
-  parts.options = Merged(OptionsOf(words, "an accumulator"), given);
+  std::vector<Option> own = OptionsOf(words, "an accumulator");
+  if (const std::string* const scheme = ValueOf(given, "scheme");
+      scheme != nullptr && parts.scheme == "chunked" && *scheme != "chunked") {
+    Taken(own, "chunk");
+    Taken(own, "inner");
+  }
+  parts.options = Merged(std::move(own), given);
   const std::string format = Taken(parts.options, "format");
   if (const std::string scheme = Taken(parts.options, "scheme"); !scheme.empty()) {
     parts.scheme = scheme;

@@ -101,6 +101,16 @@ TEST(Accumulator, KeysOfChunksAreRefusedElsewhereAtTheirDefaultsToo) {
   EXPECT_EQ(ToString(ParseAccumulator("e6m9 chunked inner=e6m9")), "e6m9 chunked chunk=64");
 }
 
+TEST(Accumulator, ASchemeThatReplacesChunkedDropsTheKeysOfChunks) {
+  const auto with = [](const char* text, const char* scheme) {
+    return ToString(Make<Accumulator>(text, std::vector<Option>{{"scheme", scheme}}));
+  };
+  EXPECT_EQ(with("e6m9 chunked chunk=64", "kahan"), "e6m9 kahan");
+  EXPECT_EQ(with("e6m9 chunked chunk=8 inner=e4m3", "pairwise"), "e6m9 pairwise");
+  EXPECT_EQ(with("e6m9 chunked chunk=8", "chunked"), "e6m9 chunked chunk=8");
+  EXPECT_EQ(with("e6m9 chunk=8", "chunked"), "e6m9 chunked chunk=8");
+}
+
 TEST(Accumulator, NearMissesAreSuggested) {
   EXPECT_NE(parse_error("fp32 khan").find("got 'khan'; did you mean 'kahan'?"), std::string::npos);
   EXPECT_NE(parse_error("fp32 Chunked").find("did you mean 'chunked'?"), std::string::npos);

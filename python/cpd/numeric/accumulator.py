@@ -75,6 +75,8 @@ class Accumulator(Spec, native=_core.Accumulator):
               is NaN if a term, or a factor of a product, is NaN or infinite. A result of zero is
               +0. Stochastic rounding is not supported.
 
+            A keyword that replaces the scheme `chunked` also drops the text's `chunk` and `inner`.
+
             `cpd.sum` supports all schemes but `block_fma`. All-reduce supports neither `block_fma`
             nor `fixed`. In `cpd.sum` and all-reduce, a sum starts from its first term, rounded to
             the format, instead of +0. The sum within a chunk and the sum over the chunks start in

@@ -219,6 +219,20 @@ def test_replacing_the_format_keeps_the_keys_of_the_text():
         acc.replace(color=3)
 
 
+def test_a_scheme_that_replaces_chunked_drops_the_keys_of_chunks():
+    for text in ("e6m9 chunked", "e6m9 chunked chunk=32 inner=e4m3"):
+        acc = cpd.Accumulator(text)
+        for made in (acc.replace(scheme="kahan"), cpd.Accumulator(acc, scheme="kahan")):
+            assert str(made) == "e6m9 kahan"
+        assert str(acc.replace(scheme="chunked")) == str(acc)
+        assert str(acc.replace(scheme="chunked", chunk=8, inner="e6m9")) == "e6m9 chunked chunk=8"
+        with pytest.raises(ValueError, match="chunk is for scheme chunked, got scheme kahan"):
+            acc.replace(scheme="kahan", chunk=64)
+    assert str(cpd.Accumulator("e6m9 chunk=32", scheme="chunked")) == "e6m9 chunked chunk=32"
+    with pytest.raises(ValueError, match="chunk is for scheme chunked, got scheme kahan"):
+        cpd.Accumulator("e6m9 chunk=32", scheme="kahan")
+
+
 def test_keywords_replace_the_keys_of_a_text():
     """Keywords override the options of a text, an accumulator or a preset."""
     for given in ("e4m3 kahan", cpd.Accumulator("e4m3 kahan rounding=down")):
