@@ -24,15 +24,17 @@ def function(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("said", "wanted", "optimized"),
     [
-        ("echo 9.0", "90"),
-        ("printf '12.0\\n8.0\\n12.0\\n'", "80;120"),
-        ("exit 9", "90"),  # a driver that does not answer
-        (None, "90"),
+        ("echo 9.0", "90", "90"),
+        ("printf '12.0\\n8.0\\n12.0\\n'", "80;120", "80;120"),
+        ("exit 9", "", "90"),  # a driver that does not answer
+        (None, "", "90"),
     ],
 )
-def test_architectures_of_this_machine(tmp_path: Path, said: str | None, wanted: str) -> None:
+def test_architectures_of_this_machine(
+    tmp_path: Path, said: str | None, wanted: str, optimized: str
+) -> None:
     if said is not None:
         tool = tmp_path / "nvidia-smi"
         tool.write_text(f"#!/bin/sh\n{said}\n")
@@ -40,20 +42,31 @@ def test_architectures_of_this_machine(tmp_path: Path, said: str | None, wanted:
     for name in ("bash", "tr", "sort", "paste"):
         found = subprocess.run(["which", name], capture_output=True, text=True, check=True)
         (tmp_path / name).symlink_to(found.stdout.strip())
+    program = function("architectures") + function("optimize_cuda")
+    program += 'architectures; optimize_cuda; echo "$CUDAARCHS"; CUDAARCHS=100; architectures'
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", function("own_architectures") + "own_architectures"],
-        env=os.environ | {"PATH": str(tmp_path)},
+        ["bash", "-euo", "pipefail", "-c", program],
+        env={k: v for k, v in os.environ.items() if k != "CUDAARCHS"} | {"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, f"{wanted}\n"), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [*wanted.split(), optimized, "100"]), (
+        done.stderr
+    )
 
 
 def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
-    assert "CMAKE_CUDA_ARCHITECTURES=${CUDAARCHS:-$(own_architectures)}" in function("build_locked")
-    assert "own_architectures" not in function("wheel")
+    """Without a GPU, `./dev test` compiles the kernels without optimization; `--all`, the archive
+    for a GPU's machine and the wheel are optimized."""
+    built = function("build_locked")
+    assert "CMAKE_CUDA_ARCHITECTURES=${found:-90}" in built
+    assert "CPD_UNOPTIMIZED_CUDA=$([[ -n $found ]] && echo OFF || echo ON)" in built
+    assert "architectures)" not in function("wheel").replace("local architectures=()", "")
     assert "build-dir=build/wheel-release" in function("wheel")
+    tests = (ROOT / ".dev/tests.sh").read_text()
+    assert "gpu_tree() {\n  optimize_cuda\n" in tests
+    assert "if ((kAll)); then optimize_cuda; fi\n  build whole\n" in tests
     assert "CUDAARCHS" not in (ROOT / ".ci/run").read_text()
 
 
