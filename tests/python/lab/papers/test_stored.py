@@ -121,7 +121,8 @@ def test_rows_that_are_not_run():
         minutes += sum(cells[key].minutes for key in missing)
         listed += [f"'{row}' of `{name}`" for row in rows]
     page = " ".join(PAGE.split())
-    assert f"Rows of stored tables that are not run: {', '.join(listed) or 'none'}." in page
+    said = "Rows of the tables in `benchmarks/results/papers` that no run has measured"
+    assert f"{said}: {', '.join(listed) or 'none'}." in page
     assert not listed or f"About {minutes:.0f} minutes of two idle cores" in page
 
 
