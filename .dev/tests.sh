@@ -143,6 +143,7 @@ test_() {
     shift
   done
   step "system packages" test_packages
+  if ((kAll)); then optimize_cuda; fi
   build whole
   step "Python packages" optional_group oracles
   step "Python packages" optional_group models
@@ -171,7 +172,6 @@ every_test() {
   fi
   CPD_TEST_BACKENDS=$backends cpp_tests 'quick|gpu' # without a GPU, the tests labeled gpu are skipped
   sanitized_tests
-  fuzz_tests quick
   python_tests quick -m 'not exhaustive' "${kParallel[@]}"
   gpu_tests_on_cpu gpu -m 'gpu and not exhaustive'
   if ((kAll)); then
@@ -179,7 +179,6 @@ every_test() {
     torch_tests oldest "$(least_torch | sed 's/>=\(.*\)/==\1.*/')"
     torch_tests newest "$(least_torch)"
     python_tests exhaustive -m exhaustive # one at a time: they measure memory, and some need the whole machine
-    logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
     cpp_tests exhaustive
     preset_tests tsan
     fuzz_tests exhaustive
@@ -238,6 +237,7 @@ gpu() {
   esac
 }
 gpu_tree() {
+  optimize_cuda
   step "system packages" test_packages
   CPD_CUDA=${CPD_CUDA:-ON} build whole
   step "compile: C++ tests" logged build-tests cmake --build build/release --target cpd_gpu_tests

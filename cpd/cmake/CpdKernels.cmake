@@ -32,12 +32,13 @@ list(TRANSFORM CPD_ISA_DEFINITIONS PREPEND CPD_ISA_)
 
 # Fewer checks in sanitized kernels, to save compile time. UndefinedBehaviorSanitizer's checks of each memory access
 # take half of that time, and AddressSanitizer repeats most of them: they are off. In functions with more than 100
-# accesses, AddressSanitizer's checks are calls instead of inline code, which saves a third of the rest.
-set(CPD_FEWER_CHECKS "")
+# accesses, AddressSanitizer's checks are calls instead of inline code. GCC obeys the last option that names a check, so
+# kernels link cpd_fewer_checks after cpd_flags, which turns all checks on.
+add_library(cpd_fewer_checks INTERFACE)
 if(CPD_SANITIZE STREQUAL "address" AND CPD_WIDEST_ISA)
-  set(CPD_FEWER_CHECKS -fno-sanitize=null,alignment,pointer-overflow,object-size)
+  target_compile_options(cpd_fewer_checks INTERFACE -fno-sanitize=null,alignment,pointer-overflow,object-size)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    list(APPEND CPD_FEWER_CHECKS --param=asan-instrumentation-with-call-threshold=100)
+    target_compile_options(cpd_fewer_checks INTERFACE --param=asan-instrumentation-with-call-threshold=100)
   endif()
 endif()
 
@@ -46,10 +47,9 @@ endif()
 function(cpd_isa_kernels target namespace isa)
   cmake_parse_arguments(PARSE_ARGV 3 given "" "" "OPTIONS")
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${given_UNPARSED_ARGUMENTS})
-  target_link_libraries(${target} PRIVATE cpd_flags)
+  target_link_libraries(${target} PRIVATE cpd_flags cpd_fewer_checks)
   target_compile_definitions(${target} PRIVATE CPD_ISA=${namespace})
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${CPD_FEWER_CHECKS}
-                                           ${given_OPTIONS})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${given_OPTIONS})
 endfunction()
 
 # cpd_add_kernels(PREFIX OPTION...): adds an object library PREFIX_<isa> of all CPU kernels for each ISA. OPTION...:

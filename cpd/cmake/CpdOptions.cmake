@@ -131,8 +131,8 @@ if(CPD_WITH_OPENMP)
   target_compile_definitions(cpd_threads INTERFACE CPD_OPENMP)
 endif()
 
-# Precompiled headers save a third of the library's compile time. The fuzzer's tree does not use them: a header that
-# does not compile by itself must fail there.
+# Precompiled headers save a third of the library's compile time. The fuzzer's tree does not use them: a source that
+# includes too few headers must fail there.
 if(NOT CPD_SANITIZE STREQUAL "fuzzer")
   set(CPD_STANDARD_HEADERS
       <algorithm>

@@ -25,6 +25,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 LONGEST = 1024  # bytes of an input
+PRELOADED = {"LD_PRELOAD": path} if (path := os.environ.get("CPD_FUZZ_PRELOAD")) else {}
+"""The runtime of AddressSanitizer, for fuzzers that load a sanitized libcpd."""
 OPTIONS = [
     f"-max_len={LONGEST}",
     "-seed=1",
@@ -45,7 +47,13 @@ def read(file: Path) -> tuple[str, list[str]]:
 
 def seeds(programs: Path) -> dict[str, list[str]]:
     """Returns the valid inputs of every codec."""
-    run = subprocess.run([programs / "fuzz_seeds"], check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        [programs / "fuzz_seeds"],
+        env={**os.environ, **PRELOADED},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     found: dict[str, list[str]] = {}
     for line in run.stdout.splitlines():
         text, data = line.split("\t")
@@ -67,7 +75,7 @@ def run_fuzzer(programs: Path, text: str, *arguments: str | Path) -> None:
 
 
 def run_program(program: Path, variables: dict[str, str], *arguments: str | Path) -> None:
-    environment = dict(os.environ, CPD_NUM_THREADS="1", **variables)
+    environment = {**os.environ, **PRELOADED, "CPD_NUM_THREADS": "1", **variables}
     done = subprocess.run(
         [program, *OPTIONS, *arguments],
         env=environment,

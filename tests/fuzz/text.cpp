@@ -27,18 +27,33 @@ namespace {
 
 constexpr std::size_t kLongestError = 4096;
 
+/// Parses a text that must be valid and prints the result; aborts if the text is refused.
+template <class Print>
+std::string PrintedAgain(const std::string& canonical, const Print& print) {
+  try {
+    return print(canonical);
+  } catch (const Error&) {
+    std::abort();
+  }
+}
+
 /// Parses `text` and prints the result, then parses and prints the printed text. Both printed texts
 /// must be equal.
 template <class Parse>
 void CheckText(std::string_view text, const Parse& parse) {
-  const std::string canonical = ToString(parse(text));
-  if (ToString(parse(canonical)) != canonical) std::abort();
+  const auto print = [&](std::string_view given) { return ToString(parse(given)); };
+  const std::string canonical = print(text);
+  if (PrintedAgain(canonical, print) != canonical) std::abort();
 }
 
+/// A codec's name must make a codec of the same name and text.
 void CheckCodec(std::string_view text) {
-  const SharedCodec codec = MakeCodec(text);
-  const std::string name = codec->name();
-  if (MakeCodec(name)->text() != codec->text() && codec->text().starts_with(name)) std::abort();
+  const auto print = [](std::string_view given) {
+    const SharedCodec codec = MakeCodec(given);
+    return codec->name() + ": " + codec->text();
+  };
+  const std::string name = MakeCodec(text)->name();
+  if (PrintedAgain(name, print) != print(text)) std::abort();
 }
 
 /// Checks a recipe, and the part of the recipe that GEMMs use, which must be a valid recipe too.
