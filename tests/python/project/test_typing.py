@@ -2,7 +2,7 @@
 """Tests the package's types with mypy: programs of three kinds of users, and all names.
 
 The programs in `typed` are checked with `--strict` and also run. A line that must be an error has a
-comment that ignores the error. mypy reports a comment on a line without an error. The tests that run
+comment that ignores the error. mypy reports a comment on a line without an error. Tests that run
 mypy are exhaustive, because `./dev check types` runs this file.
 """
 
@@ -19,8 +19,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "testing"))
 
-import forked
 import surface
+
+import forked
 from patience import scaled
 
 pytest.importorskip("torch")
