@@ -20,7 +20,7 @@ import forked
 import patience
 from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
-COMPILED = 5
+COMPILED = 10
 SCALED = pytest.StashKey[bool]()
 """The key under which a test stores True once its time limit is scaled."""
 
@@ -40,6 +40,7 @@ SINCE = (
 pattern of their names, and the reason for skipping them with an older torch."""
 
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no process pool that imports torch
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -159,9 +159,11 @@ def python_texts(name: str, source: str) -> Iterator[Text]:
         yield Text(name, begin, normal(" ".join(part)), "comment")
 
 
-def texts(root: Path = ROOT) -> Iterator[Text]:
-    """Yields all prose of the tree, ordered by file and line."""
+def texts(root: Path = ROOT, of: str = "") -> Iterator[Text]:
+    """Yields all prose of the tree's files whose name contains `of`, ordered by file and line."""
     for name in tracked(root, ".md", ".py", *CPP):
+        if of not in name:
+            continue
         source = (root / name).read_text()
         if name.endswith(".md"):
             found = page_texts(name, source)

@@ -113,7 +113,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--of", default="", metavar="TEXT", help="only files whose name has TEXT")
     parser.add_argument("--answers", type=Path, metavar="FILE", help="a reader's verdicts")
     given = parser.parse_args(words)
-    texts = [text for text in prose.texts() if given.of in text.file]
+    texts = list(prose.texts(of=given.of))
     try:
         drawn = draw(given.seed, given.count, texts)
         if given.answers:

@@ -5,11 +5,11 @@ started. The error names the variable."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
+import forked
 import spawn
 from cpd.comm import launched
 from patience import scaled
@@ -30,18 +30,17 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: object, **variables: str) -> forked.CompletedProcess[str]:
     """Runs Python in a process that no MPI launcher started, with additional environment
     variables."""
     spawn.skip_without("mpi")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
+    return forked.run(
+        arguments,
         env=os.environ | root | variables,
         capture_output=True,
         text=True,
         timeout=scaled(60),
-        check=False,
     )
 
 
@@ -79,13 +78,14 @@ def test_mpirun_keeps_its_promise_within_an_allocation(monkeypatch: pytest.Monke
     assert launched.broken_promise(1) == ""
 
 
-def test_srun_without_pmix_is_warned_of() -> None:
-    timeout = str(scaled(30))
-    done = python("-c", ALONE, timeout, SLURM_NTASKS="4", SLURM_PROCID="0")
+def test_srun_without_pmix_is_warned_of(tmp_path: Path) -> None:
+    program, timeout = tmp_path / "alone.py", scaled(30)
+    program.write_text(ALONE)
+    done = python(program, timeout, SLURM_NTASKS="4", SLURM_PROCID="0")
     assert done.stdout == "size 1\n"
     assert "SLURM_NTASKS is 4, but MPI has started 1 rank" in done.stderr
     assert "srun --mpi=pmix" in done.stderr
-    quiet = python("-c", ALONE, timeout)
+    quiet = python(program, timeout)
     assert (quiet.stdout, quiet.stderr) == ("size 1\n", "")
 
 

@@ -393,6 +393,7 @@ def test_every_kind_of_layer_begins_steps(kind, dtype, recipe):
 # ---- torch.compile -------------------------------------------------------------------------------
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("train", ["method", "part", "layers", "call"])
 @RECIPES
 def test_compiled_programs_count_without_compiling_again(train, recipe):

@@ -4,6 +4,7 @@ with the same training by plain calls."""
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import pytest
@@ -11,8 +12,6 @@ import pytest
 import cpd
 
 torch = pytest.importorskip("torch")
-lightning = pytest.importorskip("lightning")
-transformers = pytest.importorskip("transformers")
 
 from tensors import same  # noqa: E402
 
@@ -20,6 +19,7 @@ VOCABULARY, LENGTH, BATCH = 128, 32, 8
 
 
 def llama():
+    transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH,
@@ -42,33 +42,39 @@ def optimizer_of(model):
     return torch.optim.AdamW(model.parameters(), lr=3e-3)
 
 
-class Whole(lightning.LightningModule):
-    """A LightningModule that converts itself. Lightning calls its training step, so nobody calls
-    the converted module itself."""
+@functools.cache
+def whole_class():
+    """Returns a LightningModule that converts itself. Lightning calls its training step, so nobody
+    calls the converted module itself."""
+    lightning = pytest.importorskip("lightning")  # takes seconds
 
-    def __init__(self, recipe, parts):
-        super().__init__()
-        self.net = llama()
-        self.parts = parts
-        self.losses = []
-        self.report = cpd.convert(self, recipe)
+    class Whole(lightning.LightningModule):
+        def __init__(self, recipe, parts):
+            super().__init__()
+            self.net = llama()
+            self.parts = parts
+            self.losses = []
+            self.report = cpd.convert(self, recipe)
 
-    def training_step(self, words, number):
-        if self.parts:
-            hidden = self.net.model(input_ids=words).last_hidden_state
-            logits = self.net.lm_head(hidden)
-            loss = self.net.loss_function(logits, words, VOCABULARY)
-        else:
-            loss = self.net(input_ids=words, labels=words).loss
-        self.losses.append(loss.item())
-        return loss
+        def training_step(self, words, number):
+            if self.parts:
+                hidden = self.net.model(input_ids=words).last_hidden_state
+                logits = self.net.lm_head(hidden)
+                loss = self.net.loss_function(logits, words, VOCABULARY)
+            else:
+                loss = self.net(input_ids=words, labels=words).loss
+            self.losses.append(loss.item())
+            return loss
 
-    def configure_optimizers(self):
-        return optimizer_of(self)
+        def configure_optimizers(self):
+            return optimizer_of(self)
+
+    return Whole
 
 
 def fit(recipe, steps, parts=False):
-    whole = Whole(recipe, parts)
+    lightning = pytest.importorskip("lightning")
+    whole = whole_class()(recipe, parts)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,

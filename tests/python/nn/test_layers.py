@@ -30,14 +30,18 @@ def linear(*shape, recipe=E4M3_SUMS, **options):
     return converted(nn.Linear(*shape, **options), recipe)
 
 
-@pytest.mark.few("", 2)
 @pytest.mark.parametrize(
     ("imports", "loads"),
     [
         ("import cpd, torch", True),
-        ("import torch, cpd", True),
-        ("import cpd, torch.nn", True),
-        ("import torch", False),
+        *(
+            pytest.param(imports, loads, marks=pytest.mark.exhaustive)
+            for imports, loads in (
+                ("import torch, cpd", True),
+                ("import cpd, torch.nn", True),
+                ("import torch", False),
+            )
+        ),
     ],
 )
 def test_torch_loads_a_recipe_in_a_fresh_process(imports, loads, tmp_path):

@@ -451,8 +451,7 @@ def test_dropout_is_torchs():
     assert close(got, _VF.gru(x, h, layer._flat_weights, *order))
 
 
-@pytest.mark.few("", 2)
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", pytest.param("gru", marks=pytest.mark.exhaustive)])
 def test_compiled_layers_have_eagers_bits(kind):
     layer = torchs(kind)
     weights = [w.detach().requires_grad_() for w in layer._flat_weights]

@@ -123,7 +123,15 @@ def test_sums_alone_are_of_native_products():
         assert same(run("linear", recipe=how, sums=sums), run("linear", recipe=both))
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "scaled_dot_product_attention", "layer_norm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear",
+        "layer_norm",
+        pytest.param("conv2d", marks=pytest.mark.exhaustive),
+        pytest.param("scaled_dot_product_attention", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_compiled_steps(name):
     """Over ten steps, a compiled functional form compiles at most twice with seeds as ints, and
     once with seeds as tensors. The bits are the same as in eager mode."""
@@ -177,7 +185,7 @@ def test_compiled_autocast():
         with cpd.autocast(HOW, seed=seed):
             return block(x)
 
-    for seeds, most in ((range(10), 2), ([torch.tensor(n) for n in range(10)], 1)):
+    for seeds, most in ((range(4), 2), ([torch.tensor(n) for n in range(4)], 1)):
         program, counter = compiled(step)
         assert all(same(program(X, seed), step(X, seed)) for seed in seeds)
         assert counter.frame_count <= most

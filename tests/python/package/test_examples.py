@@ -10,15 +10,19 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import pickle
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+import forked
+from lost_before import free_port
+from patience import scaled
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -346,6 +350,25 @@ def test_notebook() -> None:
     assert type(names["model"][0]) is torch.nn.Linear
 
 
+def which_collective(world: int, *words: str) -> list[str]:
+    """Runs the example on `world` ranks, with the environment that torchrun sets. Returns its lines
+    on values."""
+    place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        forked.Program(
+            [FOLDER / "32_which_collective.py", *words],
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=forked.PIPE,
+            stderr=forked.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    told = [rank.communicate(timeout=scaled(120)) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world, told
+    return [line for out, _ in told for line in out.splitlines() if line.startswith("values")]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_which_collective(dtype: str) -> None:
     """The example reports that gloo adds in a ring.
@@ -353,22 +376,7 @@ def test_which_collective(dtype: str) -> None:
     Slice s is added from rank s - 1 down to rank s; the order of the first two ranks does not
     matter.
     """
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    run = subprocess.run(
-        [
-            sys.executable,
-            *launcher,
-            FOLDER / "32_which_collective.py",
-            "--dtype",
-            dtype,
-            "--values",
-            "4096",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("values")]
+    lines = which_collective(4, "--dtype", dtype, "--values", "4096")
     orders = ("2 + 3 + 1 + 0", "0 + 3 + 2 + 1", "0 + 1 + 3 + 2", "1 + 2 + 0 + 3")
     assert len(lines) == 4
     for line, order in zip(lines, orders, strict=True):
@@ -377,15 +385,7 @@ def test_which_collective(dtype: str) -> None:
 
 def test_which_collective_between_slices() -> None:
     """The example divides a chunk of values in which one slice ends and the next one begins."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
-    example = str(FOLDER / "32_which_collective.py")
-    run = subprocess.run(
-        [sys.executable, *launcher, example, "--values", "9000"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("values")]
+    lines = which_collective(3, "--values", "9000")
     assert [line.split(": ")[1].split(";")[0] for line in lines] == [
         "1 + 2 + 0",
         "0 + 2 + 1",

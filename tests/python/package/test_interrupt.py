@@ -38,7 +38,14 @@ INTERRUPTED = (130, -signal.SIGINT)
 
 Python ends itself by the signal if Ctrl-C arrives within an exec(), as in imports.
 """
-LONG = ["gemm", "total", "torch_gemm", "torch_sum", "torch_backward", "torch_compiled"]
+LONG = [
+    "gemm",
+    "torch_gemm",
+    *(
+        pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in ("total", "torch_sum", "torch_backward", "torch_compiled")
+    ),
+]
 ENDINGS = [
     "ends_in_gemm",
     "ends_in_cast",
@@ -82,7 +89,6 @@ def check_interrupted(seen: dict[str, Any]) -> None:
 # ---- long calls ----------------------------------------------------------------------------------
 
 
-@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_call_is_interrupted(name: str) -> None:
     seen, said = run(name)
@@ -274,9 +280,8 @@ def check_ranks(transport: str, victim: int) -> None:
             assert seen["waited"] < scaled(SOON + 5), seen
 
 
-@pytest.mark.few("", 2)
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:
     pytest.importorskip("torch")
     ranks = spawn_late("backward", "gloo", victim)

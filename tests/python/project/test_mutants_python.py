@@ -54,6 +54,7 @@ def test_every_process_loads_the_mutant(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True).stdout == "25.0 %\n"
 
 
+@pytest.mark.exhaustive
 def test_forked_programs_load_the_mutant(tmp_path, monkeypatch):
     """Forked programs load the mutant although the parent imported the package before it forked."""
     program = tmp_path / "program.py"
@@ -166,6 +167,7 @@ def test_survivors_with_a_reason_run_their_test_alone(runs):
     assert len(runs[1]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_mutant_runs_with_pytest_itself():
     """Runs two mutants with pytest itself. One entry is wrong: its text is not in the file. The
     error for this entry is raised after the other mutant has run."""

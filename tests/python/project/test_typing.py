@@ -2,7 +2,8 @@
 """Tests the package's types with mypy: programs of three kinds of users, and all names.
 
 The programs in `typed` are checked with `--strict` and also run. A line that must be an error has a
-comment that ignores the error. mypy reports a comment on a line without an error.
+comment that ignores the error. mypy reports a comment on a line without an error. Tests that run
+mypy are exhaustive, because `./dev check types` runs this file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.append(str(Path(__file__).parents[2] / "testing"))
 
 import surface
 
+import forked
 from patience import scaled
 
 pytest.importorskip("torch")
@@ -72,7 +74,7 @@ def checked(package: Path, *programs: Path) -> str:
     return run.stdout
 
 
-@pytest.mark.slow("mypy reads torch and NumPy once, for all users")
+@pytest.mark.exhaustive
 def test_programs_of_users(package: Path) -> None:
     assert len(USERS) == 3
     assert checked(package, *USERS) == ""
@@ -80,11 +82,11 @@ def test_programs_of_users(package: Path) -> None:
 
 @pytest.mark.parametrize("user", USERS, ids=lambda path: path.stem)
 def test_programs_run(user: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(user), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120))
+    run = forked.run([user, tmp_path], capture_output=True, text=True, timeout=scaled(120))
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.exhaustive
 def test_every_name_has_a_type(package: Path, tmp_path: Path) -> None:
     """Every public function, class, member and attribute has a type."""
     expressions = {name: name for name in surface.surface()["names"]}

@@ -435,7 +435,9 @@ _MODELS = ("mlp", "resnet18", "davidnet", "text_lstm", "gpt")
 def _cells12(size: Size, seeds: int) -> list[Cell]:
     rows = {name: {"model": name} for name in (_MODELS if size != "smoke" else ("mlp",))}
     minutes = {"smoke": 0.02, "small": 0.7, "full": 30}[size]
-    return over_seeds("distribution", rows, seeds, minutes, epochs=[1], batch=8)
+    return over_seeds(
+        "distribution", rows, seeds, minutes, epochs=[1], batch=64 if size == "smoke" else 8
+    )
 
 
 def _draw12(results: Results) -> Shown:

@@ -125,14 +125,14 @@ def test_roundoff_options_repeat_it(folder, tmp_path):
     assert json.loads(out.read_text())["roundoff"] == results["roundoff"]
 
 
-@pytest.mark.slow("measures twice, once in processes of its own")
-def test_results_do_not_depend_on_jobs(tmp_path):
-    options = replace(SMALL, epochs=1, search_exponents=(4,), codecs=("one_bit",))
-    one, two = (measure(options, tmp_path / str(jobs), ignore, jobs) for jobs in (1, 2))
-    for name in ("table", "shallow", "search", "codecs"):
-        mine, yours = getattr(one, name), getattr(two, name)
-        assert [run.row() for run in mine] == [run.row() for run in yours]
-    assert one.roundoff == two.roundoff
+def test_results_do_not_depend_on_jobs(demo, tmp_path):
+    options = replace(SMALL, search_exponents=(4,), codecs=("one_bit",))
+    other = measure(options, tmp_path, ignore, jobs=2)
+    for name, count in (("table", 9), ("shallow", 2), ("search", 1), ("codecs", 1)):
+        rows, others = ([run.row() for run in getattr(each, name)] for each in (demo, other))
+        assert len(others) == count
+        assert all(row in rows for row in others)
+    assert demo.roundoff == other.roundoff
 
 
 class Page(HTMLParser):
