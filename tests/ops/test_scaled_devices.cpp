@@ -30,7 +30,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 /// The tested formats. The formats cover every arithmetic with its rules, every kind of block, one
 /// and two levels of scales, and both ways in which kernels compute elements.
-const std::vector<std::string> kFormats = {
+const std::vector<std::string> kDeviceFormats = {
     "mxfp8",
     "mxfp8-e5m2",
     "mxfp6-e3m2",
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ScaledDevices, ::testing::ValuesIn(testing::B
 
 TEST_P(ScaledDevices, Casts) {
   unsigned number = 0;
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : kCases) {
       if (!TakesTransform(scaled, c)) continue;
@@ -255,7 +255,7 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
 }
 
 TEST_P(ScaledDevices, TransposedTensors) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : std::vector<Case>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
       if (!TakesTransform(scaled, c)) continue;
@@ -316,7 +316,7 @@ TEST_P(ScaledDevices, CastsBothWaysAsTwoCasts) {
                                          {{5008}, {0, 0}},
                                          {{0, 32}, {1, 0}}}) {
     const auto size = static_cast<std::size_t>(Count(c.shape));
-    for (const std::string& text : kFormats) {
+    for (const std::string& text : kDeviceFormats) {
       const Scaled scaled = ParseScaled(text);
       if (!TakesTransform(scaled, {c.shape, c.axes[0]}) ||
           !TakesTransform(scaled, {c.shape, c.axes[1]})) {
@@ -389,7 +389,7 @@ TEST_P(ScaledDevices, TakesRandomIntegers) {
 
 TEST_P(ScaledDevices, EncodesAndDecodes) {
   std::size_t number = 0;
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : kCases) {
       if (!TakesTransform(scaled, c)) continue;
