@@ -72,11 +72,11 @@ const std::vector<std::string> kDeviceFormats = {
     "e4m3fn 128 scale=e8m0",
 };
 
-struct Case {
+struct DeviceCase {
   Shape shape;
   int axis;
 };
-const std::vector<Case> kCases = {
+const std::vector<DeviceCase> kDeviceCases = {
     {{70}, 0},        {{1}, -1},          {{5, 37}, 1},     {{37, 5}, 0},   {{3, 33, 4}, 1},
     {{2, 3, 64}, -1}, {{4, 3, 9}, 0},     {{64, 48}, 0},    {{3, 4096}, 1}, {{5008}, 0},
     {{70, 64}, 0},    {{3, 47, 6, 7}, 1}, {{2, 80, 33}, 1}, {{33, 36}, 0},  {{130, 12}, 0}};
@@ -112,7 +112,7 @@ std::vector<float> Values(std::size_t n, unsigned seed, bool finite) {
   return x;
 }
 
-bool TakesTransform(const Scaled& scaled, const Case& c) {
+bool TakesTransform(const Scaled& scaled, const DeviceCase& c) {
   if (!scaled.transform) return true;
   const int axis = c.axis < 0 ? c.axis + static_cast<int>(c.shape.size()) : c.axis;
   return c.shape[static_cast<std::size_t>(axis)] % scaled.transform->size == 0;
@@ -216,7 +216,7 @@ TEST_P(ScaledDevices, Casts) {
   unsigned number = 0;
   for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : kCases) {
+    for (const DeviceCase& c : kDeviceCases) {
       if (!TakesTransform(scaled, c)) continue;
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
         ++number;
@@ -257,7 +257,8 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
 TEST_P(ScaledDevices, TransposedTensors) {
   for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : std::vector<Case>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
+    for (const DeviceCase& c :
+         std::vector<DeviceCase>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
       if (!TakesTransform(scaled, c)) continue;
       const std::vector<float> values = Values(static_cast<std::size_t>(Count(c.shape)), 4, true);
       TensorView x = View(values.data(), DType::f32, c.shape);
@@ -391,7 +392,7 @@ TEST_P(ScaledDevices, EncodesAndDecodes) {
   std::size_t number = 0;
   for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : kCases) {
+    for (const DeviceCase& c : kDeviceCases) {
       if (!TakesTransform(scaled, c)) continue;
       if (!testing::is_chosen_on_cpu(++number, 3)) continue;
       const bool finite = number % 3 != 0 || !scaled.element.has_nan();
