@@ -89,7 +89,7 @@ RoundingOptions Options(Rounding mode) {
   return options;
 }
 
-std::int64_t Count(const Shape& shape) {
+std::int64_t CountOf(const Shape& shape) {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) n *= extent;
   return n;
@@ -175,7 +175,7 @@ class ScaledDevices : public testing::SameOnDevices {
                         int axis) const {
     const TensorView outer = testing::view_of(codes.tensor_scales);
     const auto decode = [&](testing::Copies there) {
-      Bytes y(static_cast<std::size_t>(4 * Count(shape)));
+      Bytes y(static_cast<std::size_t>(4 * CountOf(shape)));
       const TensorView out = View(y.data(), DType::f32, shape);
       Decode(there(testing::view_of(codes.packed)), scaled, axis,
              there(testing::view_of(codes.scales)), scaled.tensor_scale ? there(&outer) : nullptr,
@@ -221,7 +221,7 @@ TEST_P(ScaledDevices, Casts) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
         ++number;
         const std::vector<float> x =
-            Values(static_cast<std::size_t>(Count(c.shape)), number, number % 2 == 0);
+            Values(static_cast<std::size_t>(CountOf(c.shape)), number, number % 2 == 0);
         ExpectSameCast(View(x.data(), DType::f32, c.shape), scaled, c.axis, Options(mode));
       }
     }
@@ -260,7 +260,7 @@ TEST_P(ScaledDevices, TransposedTensors) {
     for (const DeviceCase& c :
          std::vector<DeviceCase>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
       if (!TakesTransform(scaled, c)) continue;
-      const std::vector<float> values = Values(static_cast<std::size_t>(Count(c.shape)), 4, true);
+      const std::vector<float> values = Values(static_cast<std::size_t>(CountOf(c.shape)), 4, true);
       TensorView x = View(values.data(), DType::f32, c.shape);
       const std::size_t last = c.shape.size() - 1;
       x.stride[last - 1] = 1;
@@ -276,7 +276,7 @@ TEST_P(ScaledDevices, TransposedTensors) {
 /// too small for the computation in binary32.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
   for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
-    std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);
+    std::vector<float> values = Values(static_cast<std::size_t>(CountOf(shape)), 9, true);
     const auto columns = static_cast<std::size_t>(shape[1]);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (i % columns % 5 == 0 || i / columns % 7 == 3) values[i] = std::ldexp(values[i], -135);
@@ -316,7 +316,7 @@ TEST_P(ScaledDevices, CastsBothWaysAsTwoCasts) {
                                          {{32, 3, 64}, {2, 0}},
                                          {{5008}, {0, 0}},
                                          {{0, 32}, {1, 0}}}) {
-    const auto size = static_cast<std::size_t>(Count(c.shape));
+    const auto size = static_cast<std::size_t>(CountOf(c.shape));
     for (const std::string& text : kDeviceFormats) {
       const Scaled scaled = ParseScaled(text);
       if (!TakesTransform(scaled, {c.shape, c.axes[0]}) ||
@@ -397,7 +397,7 @@ TEST_P(ScaledDevices, EncodesAndDecodes) {
       if (!testing::is_chosen_on_cpu(++number, 3)) continue;
       const bool finite = number % 3 != 0 || !scaled.element.has_nan();
       std::vector<float> x =
-          Values(static_cast<std::size_t>(Count(c.shape)), static_cast<unsigned>(number), finite);
+          Values(static_cast<std::size_t>(CountOf(c.shape)), static_cast<unsigned>(number), finite);
       if (scaled.transform) {  // whose sums are to stay finite
         for (float& v : x) v = std::clamp(v, -1e6F, 1e6F);
       }
