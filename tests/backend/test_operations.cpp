@@ -43,7 +43,7 @@ namespace {
 constexpr auto kTininess = soft::Tininess::after;
 constexpr std::int64_t kSide = 16;
 constexpr std::int64_t kCount = kSide * kSide;
-constexpr std::array<std::int64_t, 2> kSquare{kSide, kSide};
+constexpr std::array<std::int64_t, 2> kSquareShape{kSide, kSide};
 constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, 2 * kSide + 1};
 
 /// Returns random integers below 8, enough for every operation in this file.
@@ -81,7 +81,7 @@ struct Views {
 
 Views ViewsOf(Memory& memory) {
   const auto square = [](const auto& values, DType type) {
-    return View(values.data(), type, kSquare);
+    return View(values.data(), type, kSquareShape);
   };
   return {square(memory.x, DType::f32),
           square(memory.x64, DType::f64),

@@ -63,11 +63,11 @@ Floats Values(unsigned seed) {
   return x;
 }
 
-struct Case {
+struct RouteCase {
   std::string text;
   ElementRoute route;
 };
-const Case kCases[] = {
+const RouteCase kRouteCases[] = {
     {"mxfp8", ElementRoute::multiply},         {"mxfp4", ElementRoute::multiply},
     {"nvfp4", ElementRoute::multiply},         {"fp8-block", ElementRoute::divide},
     {"int8 row", ElementRoute::divide},        {"fp8-block", ElementRoute::wide},
@@ -128,7 +128,7 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
   std::mt19937 engine(5);
   const auto [name, mode, random_bits] = GetParam();
   for (std::uint32_t& r : random) r = engine() >> (32 - random_bits);
-  for (const Case& c : kCases) {
+  for (const RouteCase& c : kRouteCases) {
     const RoundingOptions options{
         .mode = mode, .overflow = Overflow::saturate, .random_bits = random_bits};
     const ScaledPlan plan = make_scaled_plan(ParseScaled(c.text), options, false);

@@ -67,7 +67,7 @@ RoundingOptions rounding_of(std::size_t mode, int random_bits) {
   return options;
 }
 
-std::vector<Format> formats() {
+std::vector<Format> device_formats() {
   std::vector<Format> all;
   for (const char* name :
        {"e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "e5m2fnuz", "e8m0", "bf16", "fp16", "fp32",
@@ -139,7 +139,7 @@ TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
   const SharedQueue queue = NewQueue();
   std::size_t pick = 0;
-  for (const Format& format : formats()) {
+  for (const Format& format : device_formats()) {
     const reference::Spec of_values = reference::spec_of(format);
     std::vector<float> x = testing::moderate_values(of_values, n, 1);
     const std::vector<float> wild = testing::mixed_values(of_values, n / 2, 2);

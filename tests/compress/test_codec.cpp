@@ -35,13 +35,12 @@
 namespace cpd {
 namespace {
 
+using testing::kInf;
+using testing::kNan;
 using testing::RunLength;
 using testing::same;
 using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
@@ -221,7 +220,7 @@ std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
       float& value = all.back()[i];
       if (call == 1) value *= 0x1p-126F;
       if (i % 29 < 3) value = i % 2 == 0 ? -0.0F : 0;
-      if (call == 2 && has_nan && i % 1000 == 77) value = i % 3 == 0 ? kNan : -kInfinity;
+      if (call == 2 && has_nan && i % 1000 == 77) value = i % 3 == 0 ? kNan : -kInf;
     }
   }
   return all;
@@ -422,13 +421,13 @@ TEST(Unscale, IsTwoRoundingsInPlaceToo) {
 }
 
 TEST(Codec, NanIsOneNan) {
-  const Values x{-kNan, kNan, kInfinity, -kInfinity, -0.0F};
+  const Values x{-kNan, kNan, kInf, -kInf, -0.0F};
   for (const char* name : {"e5m2", "fp32"}) {
     for (const SharedCodec& codec : {SharedCodec(std::make_shared<Packed>(ParseFormat(name))),
                                      SharedCodec(std::make_shared<RunLength>(ParseFormat(name)))}) {
       Layer layer(*codec, 5);
       layer.Begin(x);
-      EXPECT_TRUE(same({kNan, kNan, kInfinity, -kInfinity, -0.0F}, layer.Decode(layer.Encode())))
+      EXPECT_TRUE(same({kNan, kNan, kInf, -kInf, -0.0F}, layer.Decode(layer.Encode())))
           << codec->text();
     }
   }

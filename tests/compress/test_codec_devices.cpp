@@ -37,17 +37,17 @@ using Floats = std::vector<float>;
 constexpr RandomKey kKey{.seed = 3, .stream = 11};
 constexpr RoundingOptions kBits{.random_bits = 9};
 
-enum class Values : std::uint8_t { normal, with_specials, tiny, equal, zero };
+enum class ValueKind : std::uint8_t { normal, with_specials, tiny, equal, zero };
 
-Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
+Floats values_of(std::int64_t n, ValueKind kind, unsigned seed = 0) {
   std::mt19937 random(static_cast<unsigned>(n) + seed);
   std::normal_distribution<float> normal;
   Floats x(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < x.size(); ++i) {
-    x[i] = kind == Values::equal ? -0.1F : normal(random);
-    if (kind == Values::zero) x[i] = i % 2 == 0 ? 0.0F : -0.0F;
-    if (kind == Values::tiny) x[i] = std::ldexp(x[i], -140);
-    if (kind != Values::with_specials) continue;
+    x[i] = kind == ValueKind::equal ? -0.1F : normal(random);
+    if (kind == ValueKind::zero) x[i] = i % 2 == 0 ? 0.0F : -0.0F;
+    if (kind == ValueKind::tiny) x[i] = std::ldexp(x[i], -140);
+    if (kind != ValueKind::with_specials) continue;
     if (i % 997 == 5) x[i] = std::numeric_limits<float>::infinity();
     if (i % 1499 == 0) x[i] = std::nanf("");
     if (i % 13 == 3) x[i] = -0.0F;
@@ -66,7 +66,7 @@ struct States {
   States(const Codec& codec, std::int64_t n)
       : scalar(codec.MakeState(n)), there(codec.MakeState(n)) {
     if (scalar == nullptr || scalar->Kept().empty()) return;
-    const Floats kept = values_of(n, Values::normal, 7);
+    const Floats kept = values_of(n, ValueKind::normal, 7);
     scalar->Restore(kept);
     there->Restore(kept);
   }
@@ -247,8 +247,8 @@ TEST_P(CodecDevices, EveryCodecWithKernels) {
     if (codec->kernels() != KernelSupport::all) continue;
     ++codecs;
     for (const std::int64_t n : {0, 1, 77, 2048, 6145}) {
-      for (const auto kind :
-           {Values::normal, Values::with_specials, Values::tiny, Values::equal, Values::zero}) {
+      for (const auto kind : {ValueKind::normal, ValueKind::with_specials, ValueKind::tiny,
+                              ValueKind::equal, ValueKind::zero}) {
         for (const int shift : {0, 7, -130}) {
           if (!testing::is_chosen_on_cpu(number++, 12)) continue;
           SCOPED_TRACE(text + ", " + std::to_string(n) + " values of kind " +
@@ -285,7 +285,7 @@ TEST_P(CodecDevices, ErrorsFromCallToCall) {
     for (unsigned step = 0; step < 7; ++step) {
       SCOPED_TRACE(std::string(text) + ", step " + std::to_string(step));
       const int shift = step % 2 == 0 ? 0 : 3;
-      const auto kind = step == 3 ? Values::with_specials : Values::normal;
+      const auto kind = step == 3 ? ValueKind::with_specials : ValueKind::normal;
       const Floats x = values_of(kSize, kind, step);
       if (step % 3 == 2) {  // both on the CPU
         const Piece whole{.n = kSize, .shift = shift, .key = kKey, .size = kSize};
@@ -316,7 +316,7 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
     const SharedCodec codec = codec_of(text);
     const States states(*codec, kSize);
     const Piece whole{.n = kSize, .key = kKey, .size = kSize};
-    const Floats x = values_of(2 * kSize, Values::normal);
+    const Floats x = values_of(2 * kSize, ValueKind::normal);
     Copies copies = There();
     const float* const there = copies.Of(x);
     const std::array queues{NewQueue(), NewQueue()};
@@ -352,7 +352,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
     const std::int64_t cut = 1280 / codec->bucket() * codec->bucket();
     for (unsigned step = 0; step < 3; ++step) {
       const SharedQueue queue = NewQueue();
-      const Floats x = values_of(kSlice, Values::normal, step);
+      const Floats x = values_of(kSlice, ValueKind::normal, step);
       states.scalar->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       states.there->BeginOn(queue, {.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
@@ -383,7 +383,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
 TEST_P(CodecDevices, IntegerSums) {
   const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
   ASSERT_EQ(codec->kernels(), KernelSupport::all);
-  Floats sums = values_of(5000, Values::normal);
+  Floats sums = values_of(5000, ValueKind::normal);
   for (float& sum : sums) sum = std::round(std::fmin(std::fmax(2 * sum, -5.0F), 5.0F));
   sums[7] = std::nanf("");
   const Layer layer(*this, *codec, sums, 0, States(*codec, 5000));

@@ -26,13 +26,12 @@ namespace {
 
 using testing::decoded_piece;
 using testing::encoded_piece;
+using testing::kNan;
 using testing::layer_of;
 using testing::same;
 using testing::sent_values;
 using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// Returns the 1-bit codec for buckets of `bucket` consecutive values or, if `columns` is true, for
 /// the columns of rows with `bucket` values.

@@ -27,13 +27,13 @@ namespace {
 using testing::decode_piece;
 using testing::encode_piece;
 using testing::gradient_like;
+using testing::kInf;
+using testing::kNan;
 using testing::norms_of;
 using testing::plan_of;
 using testing::same;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kHuge = std::numeric_limits<float>::max();
-constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 RoundingOptions with_bits(int random_bits) { return {.random_bits = random_bits}; }
 
@@ -85,7 +85,7 @@ TEST(Qsgd, BytesAreNormsAndLevels) {
     std::vector<float> x = gradient_like(20011, 3);
     if (options.bucket != 0) {
       x[300] = kNan;
-      x[6000] = kInfinite;
+      x[6000] = kInf;
       if (options.euclidean) x[9000] = kHuge, x[9001] = kHuge;
     }
     std::fill(x.begin() + 12000, x.begin() + 14000, 0.0F);
@@ -247,7 +247,7 @@ TEST(Qsgd, RefusesWhatItHasNot) {
   EXPECT_THROW(Qsgd({}, with_bits(25)), Error);
   const Qsgd codec({.bucket = 8});
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(8)));
-  for (const float norm : {-1.0F, -0.0F, kInfinite}) {
+  for (const float norm : {-1.0F, -0.0F, kInf}) {
     std::memcpy(bytes.data(), &norm, 4);
     EXPECT_THROW(decode_piece(codec, bytes, 8), DamagedBytes) << norm;
   }

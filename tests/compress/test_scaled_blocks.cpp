@@ -49,7 +49,7 @@ RoundingOptions options_of(Rounding mode = Rounding::nearest_even) {
 }
 
 /// Returns a layer whose blocks have values of different magnitudes, some of them all zero.
-std::vector<float> layer() {
+std::vector<float> scaled_layer() {
   std::vector<float> x(static_cast<std::size_t>(kSize));
   const std::vector<float> moderate =
       testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), x.size(), 3);
@@ -85,7 +85,7 @@ std::vector<std::uint8_t> encoded(const Codec& codec, CodecState& state, const P
 }
 
 TEST(ScaledBlocks, ValuesAreTheLayersCast) {
-  const std::vector<float> x = layer();
+  const std::vector<float> x = scaled_layer();
   for (const char* name : kNames) {
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
       SCOPED_TRACE(name);

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,10 +26,10 @@ namespace {
 using testing::decode_piece;
 using testing::encode_piece;
 using testing::gradient_like;
+using testing::kInf;
+using testing::kNan;
 using testing::same;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr LevelPlan kTernary = {
     .bits = 2, .steps = 1, .most = 1, .has_nan = true, .random_bits = 24};
 
@@ -41,7 +40,7 @@ float measured(const Codec& codec, const std::vector<float>& x) {
 
 TEST(TernGrad, ScalersOfFewValues) {
   EXPECT_EQ(measured(TernGrad(), {}), 0);
-  EXPECT_EQ(measured(TernGrad(), {kNan, kInfinite}), 0);
+  EXPECT_EQ(measured(TernGrad(), {kNan, kInf}), 0);
   // sigma = 0
   EXPECT_EQ(measured(TernGrad(), {0.7F, 0.7F, 0.7F}), 0);
   EXPECT_EQ(measured(TernGrad({.clip = 0}), {0.7F, 0.7F, 0.7F}), 0.7F);
@@ -132,7 +131,7 @@ TEST(TernGrad, FreezesValuesThatAreAlone) {
 TEST(TernGrad, BytesAreTwoBitsAValue) {
   std::vector<float> x = gradient_like(9001, 2);
   x[17] = kNan;
-  x[4500] = -kInfinite;
+  x[4500] = -kInf;
   for (const auto& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     for (const float scale : {1.0F, 0.3F, 1e-30F, 1e-42F, 3e38F, 0.0F}) {

@@ -9,7 +9,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -30,10 +29,10 @@
 namespace cpd {
 namespace {
 
+using testing::kInf;
+using testing::kNan;
 using testing::same;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 using Places = std::vector<std::int64_t>;
 using Values = std::vector<float>;
 

@@ -9,7 +9,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <random>
 #include <span>
@@ -31,12 +30,11 @@
 namespace cpd {
 namespace {
 
+using testing::kInf;
 using testing::same;
 using Floats = std::vector<float>;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-enum class Values : std::uint8_t {
+enum class Distribution : std::uint8_t {
   normal,
   low_digits,  // patterns that differ in their last 12 bits
   few,         // of seven magnitudes, both signs
@@ -46,11 +44,11 @@ enum class Values : std::uint8_t {
   most_nan,  // and infinities: more than are asked for
   tiny,      // many subnormal
 };
-constexpr Values kAllValues[] = {Values::normal,   Values::low_digits, Values::few,
-                                 Values::equal,    Values::zeros,      Values::some_nan,
-                                 Values::most_nan, Values::tiny};
+constexpr Distribution kAllValues[] = {
+    Distribution::normal, Distribution::low_digits, Distribution::few,      Distribution::equal,
+    Distribution::zeros,  Distribution::some_nan,   Distribution::most_nan, Distribution::tiny};
 
-Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
+Floats values_of(std::int64_t n, Distribution kind, unsigned seed = 0) {
   std::mt19937 random(static_cast<unsigned>(n) + seed);
   std::normal_distribution<float> normal;
   Floats x(static_cast<std::size_t>(n));
@@ -58,15 +56,16 @@ Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
     const bool negative = random() % 2 == 0;
     const auto part = static_cast<std::uint32_t>(random());
     x[i] = normal(random);
-    if (kind == Values::low_digits) x[i] = std::bit_cast<float>(0x3F800000U + part % 4096);
-    if (kind == Values::few) x[i] = static_cast<float>(part % 7) * (negative ? -0.5F : 0.5F);
-    if (kind == Values::equal) x[i] = negative ? -0.1F : 0.1F;
-    if (kind == Values::zeros) x[i] = negative ? -0.0F : 0.0F;
-    if (kind == Values::tiny) x[i] = std::ldexp(x[i], -144);
-    const bool special =
-        kind == Values::some_nan ? part % 97 == 0 : kind == Values::most_nan && part % 5 != 0;
+    if (kind == Distribution::low_digits) x[i] = std::bit_cast<float>(0x3F800000U + part % 4096);
+    if (kind == Distribution::few) x[i] = static_cast<float>(part % 7) * (negative ? -0.5F : 0.5F);
+    if (kind == Distribution::equal) x[i] = negative ? -0.1F : 0.1F;
+    if (kind == Distribution::zeros) x[i] = negative ? -0.0F : 0.0F;
+    if (kind == Distribution::tiny) x[i] = std::ldexp(x[i], -144);
+    const bool special = kind == Distribution::some_nan
+                             ? part % 97 == 0
+                             : kind == Distribution::most_nan && part % 5 != 0;
     if (special) x[i] = part % 2 == 0 ? std::nanf("") : (negative ? -kInf : kInf);
-    if (kind == Values::some_nan && part % 13 == 3) x[i] = -0.0F;
+    if (kind == Distribution::some_nan && part % 13 == 3) x[i] = -0.0F;
   }
   return x;
 }
@@ -195,7 +194,7 @@ class TopKDevices : public testing::OnDevice {
   }
 
   /// Compares several consecutive calls for a layer of n values.
-  void ExpectCalls(const Case& one, std::int64_t n, Values kind, int shift, int calls) const {
+  void ExpectCalls(const Case& one, std::int64_t n, Distribution kind, int shift, int calls) const {
     SCOPED_TRACE(one.text() + ", " + std::to_string(n) + " values of kind " +
                  std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
     const SharedCodec codec = one.codec(one.text());
@@ -218,7 +217,7 @@ constexpr std::int64_t kFractions[] = {1, 10000000, 300000000, 500000001, 100000
 TEST_P(TopKDevices, SizesAndValues) {
   std::size_t number = 0;
   for (const std::int64_t n : {0, 1, 2, 7, 8, 9, 255, 2047, 2048, 2049, 6145}) {
-    for (const Values kind : kAllValues) {
+    for (const Distribution kind : kAllValues) {
       for (const std::int64_t billionths : kFractions) {
         const bool feeds_back = number % 2 == 1;
         if (!testing::is_chosen_on_cpu(number++, 3)) continue;
@@ -233,7 +232,7 @@ TEST_P(TopKDevices, SizesAndValues) {
 TEST_P(TopKDevices, Messages) {
   std::size_t number = 0;
   for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
-    for (const Values kind : kAllValues) {
+    for (const Distribution kind : kAllValues) {
       const std::int64_t billionths = kFractions[number % std::size(kFractions)];
       if (!testing::is_chosen_on_cpu(number++, 2)) continue;
       ExpectCalls({"fp32", billionths, number % 3 == 0}, n, kind, 0, 1);
@@ -248,7 +247,8 @@ TEST_P(TopKDevices, FormatsAndShifts) {
   for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
       for (const int shift : {0, 7, -3, -130}) {
-        for (const Values kind : {Values::normal, Values::few, Values::some_nan, Values::tiny}) {
+        for (const Distribution kind : {Distribution::normal, Distribution::few,
+                                        Distribution::some_nan, Distribution::tiny}) {
           if (!testing::is_chosen_on_cpu(number++, 3)) continue;
           ExpectCalls({inner, 40000000, number % 2 == 0, mode}, 5000, kind, shift, 2);
         }
@@ -265,19 +265,19 @@ TEST_P(TopKDevices, OtherCodecs) {
         "terngrad", "terngrad clip=none", "terngrad share=off", "quantized mxfp8"}) {
     for (const bool feeds_back : {false, true}) {
       const Case one{inner, 50000000, feeds_back};
-      for (const std::int64_t n : {0, 1, 3000}) ExpectCalls(one, n, Values::normal, 3, 2);
-      ExpectCalls(one, 3000, Values::some_nan, 0, 2);
-      ExpectCalls(one, 3000, Values::most_nan, 0, 1);
+      for (const std::int64_t n : {0, 1, 3000}) ExpectCalls(one, n, Distribution::normal, 3, 2);
+      ExpectCalls(one, 3000, Distribution::some_nan, 0, 2);
+      ExpectCalls(one, 3000, Distribution::most_nan, 0, 1);
     }
-    ExpectCalls({inner, 50000000}, 140000, Values::normal, 0, 1);
+    ExpectCalls({inner, 50000000}, 140000, Distribution::normal, 0, 1);
   }
 }
 
 /// The kernels search a layer in spans (groups of tiles), which have two tiles here. All tiles
 /// contain values of the smallest selected magnitude, and only some of these values are selected.
 TEST_P(TopKDevices, SpansOfTiles) {
-  ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000, Values::few, 0,
-              1);
+  ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000,
+              Distribution::few, 0, 1);
 }
 
 /// The rounded values may replace the input values.
@@ -285,7 +285,7 @@ TEST_P(TopKDevices, InPlace) {
   constexpr std::int64_t kSize = 9000;
   const Case one{"e4m3", 50000000, false};
   const SharedCodec codec = one.codec(one.text());
-  const Floats x = values_of(kSize, Values::few);
+  const Floats x = values_of(kSize, Distribution::few);
   const Floats expected = expected_of(one, x, {}, {.n = kSize, .size = kSize}).terms;
   const Piece whole{.n = kSize, .size = kSize};
   const SharedQueue queue = NewQueue();
@@ -308,7 +308,8 @@ TEST_P(TopKDevices, ResidualsFromCallToCall) {
     const auto there = codec->MakeState(kSize);
     const Piece whole{.n = kSize, .size = kSize};
     for (unsigned step = 0; step < 6; ++step) {
-      const Floats x = values_of(kSize, step == 3 ? Values::some_nan : Values::normal, step);
+      const Floats x =
+          values_of(kSize, step == 3 ? Distribution::some_nan : Distribution::normal, step);
       if (step % 3 == 2) {
         for (CodecState* state : {scalar.get(), there.get()}) {
           Floats y(x.size());
@@ -340,7 +341,8 @@ TEST_P(TopKDevices, WithinFeedbackAndSums) {
       const auto there = codec->MakeState(n);
       const Piece whole{.n = n, .shift = scalar == nullptr ? 0 : 2, .size = n};
       for (unsigned step = 0; step < 3; ++step) {
-        const Floats x = values_of(n, scalar == nullptr ? Values::some_nan : Values::normal, step);
+        const Floats x =
+            values_of(n, scalar == nullptr ? Distribution::some_nan : Distribution::normal, step);
         const Floats expected = OnScalar([&] {
           Floats y(x.size());
           if (scalar != nullptr) scalar->Begin(whole, x.data());

@@ -9,7 +9,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,6 +18,7 @@
 #include "cpd/compress/uniform.h"
 #include "cpd/numeric/scaled/uniform_bins.h"
 #include "cpd/spec/error.h"
+#include "tests/testing/bits.h"
 
 #ifdef CPD_TEST_MPFR
 #include <mpfr.h>
@@ -27,10 +27,10 @@
 namespace cpd {
 namespace {
 
+using testing::kInf;
+using testing::kNan;
 using Floats = std::vector<float>;
 using Bytes = std::vector<std::uint8_t>;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // ---- bins and centers
 
@@ -96,8 +96,8 @@ TEST(UniformBins, AreTheExactOnes) {
     // Tests values next to a border, for which a quotient in binary64 could give the wrong bin.
     const double border = least + (double{greatest} - least) * std::ldexp(bin, -bits);
     const auto near = static_cast<float>(border);
-    for (const float x : {near, std::nextafter(near, -kInfinity), std::nextafter(near, kInfinity),
-                          middle, least, greatest, any(exponents)}) {
+    for (const float x : {near, std::nextafter(near, -kInf), std::nextafter(near, kInf), middle,
+                          least, greatest, any(exponents)}) {
       if (!(x >= least && x <= greatest)) continue;
       ASSERT_TRUE(holds(least, greatest, bits, x, bins.BinOf(x)))
           << least << " " << greatest << " " << bits << " " << x << " " << bins.BinOf(x);
@@ -132,8 +132,8 @@ TEST(UniformBins, OfARunAreThoseOfEach) {
     x[17] = -2;
     x[300] = 2.5F;
     x[301] = 0.25F;  // borders
-    x[700] = kNaN;
-    x[999] = -kInfinity;
+    x[700] = kNan;
+    x[999] = -kInf;
     const UniformBins bins(-2, 2.5F, bits);
     std::vector<std::uint32_t> run(x.size());
     EXPECT_TRUE(bins.BinsOf(1000, x.data(), run.data()));

@@ -26,7 +26,7 @@ enum class Verb { add, mul, fma };
 constexpr std::array kVerbs = {Verb::add, Verb::mul, Verb::fma};
 constexpr std::array<const char*, 3> kVerbNames = {"add", "mul", "fma"};
 
-struct Operands {
+struct OperandValues {
   std::vector<float> x, y, z;
   void push(float a, float b, float c) {
     x.push_back(a);
@@ -39,8 +39,8 @@ struct Operands {
   }
 };
 
-std::vector<float> run(const Device& device, Verb verb, const Operands& in, const Format& format,
-                       const RoundingOptions& o) {
+std::vector<float> run(const Device& device, Verb verb, const OperandValues& in,
+                       const Format& format, const RoundingOptions& o) {
   std::vector<float> result(in.x.size());
   device.Compute({view_of(in.x), view_of(in.y), view_of(in.z)}, view_of(result),
                  [&](const Views& there, const TensorView& out) {
@@ -53,7 +53,7 @@ std::vector<float> run(const Device& device, Verb verb, const Operands& in, cons
   return result;
 }
 
-std::vector<float> oracle(Verb verb, const Operands& in, const Format& format,
+std::vector<float> oracle(Verb verb, const OperandValues& in, const Format& format,
                           const RoundingOptions& o) {
   const Spec spec = reference::spec_of(format);
   std::vector<std::uint32_t> random(in.x.size());
@@ -77,7 +77,7 @@ std::vector<float> oracle(Verb verb, const Operands& in, const Format& format,
   return out;
 }
 
-bool check(Verb verb, const Operands& in, const Format& format, const RoundingOptions& o) {
+bool check(Verb verb, const OperandValues& in, const Format& format, const RoundingOptions& o) {
   const std::vector<float> expected = oracle(verb, in, format, o);
   bool good = true;
   static std::size_t turn = 0;
@@ -105,7 +105,7 @@ float as_binary32(const reference::Exact& x) {
 
 // Returns operands whose exact result is a point where the rounding changes, or lies just beside
 // one.
-Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
+OperandValues near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
   const Spec spec = reference::spec_of(format);
   std::mt19937_64 generator(seed);
   const auto pool = testing::mixed_values(spec, 256, seed + 1);
@@ -117,7 +117,7 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
                                             -0x1p-126f, 0x1p-60f,   -0x1p-60f};
     return kTiny[generator() % kTiny.size()];
   };
-  Operands in;
+  OperandValues in;
   const std::vector<float> specials = testing::special_values();
   for (std::size_t i = 0; in.x.size() < n; ++i) {
     const float a = any();
@@ -160,7 +160,7 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
 TEST(Arithmetic, EveryIeeeFormatAndMode) {
   int failures = 0;
   for (const Format& format : testing::ieee_formats()) {
-    const Operands in = near_ties(format, 330, static_cast<std::uint64_t>(format.bits()));
+    const OperandValues in = near_ties(format, 330, static_cast<std::uint64_t>(format.bits()));
     for (const Verb verb : kVerbs) {
       for (const Rounding mode : testing::kDeterministicModes) {
         failures += check(verb, in, format, testing::options_of(mode)) ? 0 : 1;
@@ -174,7 +174,7 @@ TEST(Arithmetic, EveryEncoding) {
   int failures = 0;
   std::size_t turn = 0;
   for (const Format& format : testing::encoding_formats()) {
-    const Operands in = near_ties(format, 160, turn + 5);
+    const OperandValues in = near_ties(format, 160, turn + 5);
     for (const Verb verb : kVerbs) {
       for (const Overflow overflow : testing::kPolicies) {
         const Rounding mode = testing::kDeterministicModes[turn++ % 6];
@@ -188,7 +188,7 @@ TEST(Arithmetic, EveryEncoding) {
 TEST(Arithmetic, Stochastic) {
   int failures = 0;
   for (const Format& format : testing::named_formats()) {
-    const Operands in = near_ties(format, 512, 77);
+    const OperandValues in = near_ties(format, 512, 77);
     for (const Verb verb : kVerbs) {
       for (const int random_bits : {1, 5, 8, 12, 16, 20, 24}) {
         for (const Variant variant : testing::kVariants) {
@@ -206,7 +206,7 @@ TEST(Arithmetic, Stochastic) {
 /// Tests sums near and beyond binary32's largest number, with stochastic rounding.
 TEST(Arithmetic, SumsBeyondBinary32) {
   std::mt19937_64 bits(12);
-  Operands in;
+  OperandValues in;
   for (int i = 0; i < 512; ++i) {
     const auto large = [&] {
       return testing::from_bits(0x7E000000U + static_cast<std::uint32_t>(bits() % 0x1800000));
@@ -235,7 +235,7 @@ TEST(Arithmetic, EightBitFormatsAllPairs) {
                            "e6m1", "e2m5", "e7m0"}) {
     const Format format = ParseFormat(name);
     const Spec spec = reference::spec_of(format);
-    Operands in;
+    OperandValues in;
     for (std::uint64_t a = 0; a < 256; ++a) {
       for (std::uint64_t b = 0; b < 256; ++b) {
         in.push(reference::decode(spec, a), reference::decode(spec, b), 0.0f);
@@ -254,15 +254,15 @@ TEST(Arithmetic, EightBitFormatsAllPairs) {
 }
 
 TEST(Arithmetic, KnownResults) {
-  Operands in;
+  OperandValues in;
   in.push(0x1.a30fecp+0f, 0x1.4c52bp-1f, 0.0f);
-  const Operands hidden = [] {
-    Operands o;
+  const OperandValues hidden = [] {
+    OperandValues o;
     o.push(0x1.43p-60f, 0x1.fb4p-76f, 0.0f);
     return o;
   }();
-  const Operands beyond = [] {
-    Operands o;
+  const OperandValues beyond = [] {
+    OperandValues o;
     o.push(1.0625f, 1.0f, 0x1p-30f);
     o.push(57344.0f, 1.0f, 0x1p-16f);
     return o;
@@ -278,7 +278,7 @@ TEST(Arithmetic, KnownResults) {
   }
 }
 
-// Operands may be strided or broadcast (stride 0). The result may replace an operand.
+// OperandValues may be strided or broadcast (stride 0). The result may replace an operand.
 TEST(Arithmetic, StridesAndBroadcast) {
   const Format format = ParseFormat("e4m3");
   const Spec spec = reference::spec_of(format);

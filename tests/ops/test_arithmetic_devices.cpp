@@ -32,10 +32,10 @@ using testing::OnGpu;
 
 constexpr std::array kOperations = {Operation::add, Operation::mul, Operation::fma, Operation::div,
                                     Operation::sqrt};
-using Views = std::array<TensorView, 3>;  // x, y, z
+using OperandViews = std::array<TensorView, 3>;  // x, y, z
 
-void Operate(Operation operation, const Views& in, const Format& format, const RoundingOptions& o,
-             const TensorView& out, const TensorView* random = nullptr) {
+void Operate(Operation operation, const OperandViews& in, const Format& format,
+             const RoundingOptions& o, const TensorView& out, const TensorView* random = nullptr) {
   switch (operation) {
     case Operation::add:
       return Add(in[0], in[1], format, o, out, testing::kKey, random);
@@ -56,7 +56,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
   /// `values`, and the whole of `values` is compared. `random` holds the caller's random integers,
   /// or is null.
   template <class T, class Run>
-  void ExpectSame(const Views& in, const std::vector<T>& values, TensorView out, Run run,
+  void ExpectSame(const OperandViews& in, const std::vector<T>& values, TensorView out, Run run,
                   const std::string& about, const TensorView* random = nullptr) const {
     SameOnDevices::ExpectSame(
         [&](testing::Copies there) {
@@ -72,7 +72,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
   /// Expects the scalar kernels' bits from every operation. Skips div and sqrt for binary64
   /// operands.
   template <class T>
-  void ExpectOperations(const Views& in, const Format& format, const RoundingOptions& o,
+  void ExpectOperations(const OperandViews& in, const Format& format, const RoundingOptions& o,
                         const std::vector<T>& values, const TensorView& out,
                         const std::string& about = "") const {
     for (const Operation operation : kOperations) {
@@ -81,7 +81,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
       if (is_wide && (operation == Operation::div || operation == Operation::sqrt)) continue;
       ExpectSame(
           in, values, out,
-          [&](const Views& x, const TensorView*, const TensorView& y) {
+          [&](const OperandViews& x, const TensorView*, const TensorView& y) {
             Operate(operation, x, format, o, y);
           },
           about + ", operation " + std::to_string(static_cast<int>(operation)) + ", " +
@@ -95,7 +95,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
                  const TensorView* random = nullptr) const {
     ExpectSame(
         {x, {}, {}}, values, out,
-        [&](const Views& in, const TensorView* given, const TensorView& y) {
+        [&](const OperandViews& in, const TensorView* given, const TensorView& y) {
           Sum(in[0], dim, accumulator, y, testing::kKey, given);
         },
         ToString(accumulator) + " over dimension " + std::to_string(dim) + " of " +
@@ -174,7 +174,7 @@ TEST_P(ArithmeticDevices, Operations) {
   const auto expect = [&]<class T>(const Format& format, T) {
     const std::vector<T> operands[] = {inputs<T>(format, n, 1), inputs<T>(format, n, 3),
                                        inputs<T>(format, n, 5)};
-    Views in;
+    OperandViews in;
     for (std::size_t i = 0; i < 3; ++i) in[i] = View(operands[i].data(), kTypeOf<T>, n);
     for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
       ExpectOperations(in, format, o, std::vector<T>(n), in[0]);
@@ -195,7 +195,7 @@ TEST_P(ArithmeticDevices, ContiguousHalves) {
     for (std::int64_t i = 0; i < n; ++i) x.push_back(static_cast<std::uint16_t>(bits()));
   }
   for (const DType type : {DType::bf16, DType::f16}) {
-    Views in;
+    OperandViews in;
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = View(operands[i].data(), type, n);
     for (const char* format : {"e4m3", "e3m2", type == DType::bf16 ? "bf16" : "fp16"}) {
       for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
@@ -225,7 +225,7 @@ TEST_P(ArithmeticDevices, ErrorsOfSmallProductsAreSeen) {
     unseen += error != 0 && std::fabs(error) < 0x1p-150 ? 1 : 0;
   }
   ASSERT_GT(unseen, 10);
-  const Views in = {View(x), View(y), View(x)};
+  const OperandViews in = {View(x), View(y), View(x)};
   for (const RoundingOptions& o : all_options()) {
     ExpectOperations(in, ParseFormat("bf16"), o, std::vector<float>(n), View(x));
   }
@@ -249,7 +249,8 @@ TEST_P(ArithmeticDevices, OperandsOfAnyTypeAndStride) {
     TensorView from_z = View(z.data(), type, shape);
     from_z.stride = {0, 0, 1};
     for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 2)) {
-      for (const Views& in : {Views{from_x, from_y, from_z}, Views{from_z, from_y, from_z}}) {
+      for (const OperandViews& in :
+           {OperandViews{from_x, from_y, from_z}, OperandViews{from_z, from_y, from_z}}) {
         const std::vector<double> wide(n);
         ExpectOperations(in, format, o, wide, View(wide.data(), DType::f64, shape));
         const std::vector<float> spread(2 * n, -1.0F);
@@ -267,7 +268,7 @@ TEST_P(ArithmeticDevices, GivenIntegers) {
   constexpr std::int64_t n = 700;
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = inputs<float>(format, n, 1);
-  const Views in = {View(x), View(x), View(x)};
+  const OperandViews in = {View(x), View(x), View(x)};
   RoundingOptions o;
   o.mode = Rounding::stochastic;
   o.random_bits = 8;
@@ -278,7 +279,7 @@ TEST_P(ArithmeticDevices, GivenIntegers) {
   for (const Operation operation : kOperations) {
     ExpectSame(
         in, std::vector<float>(n), View(x),
-        [&](const Views& operands, const TensorView* given, const TensorView& out) {
+        [&](const OperandViews& operands, const TensorView* given, const TensorView& out) {
           Operate(operation, operands, format, o, out, given);
         },
         std::to_string(static_cast<int>(operation)), &integers);
@@ -311,14 +312,14 @@ TEST_P(ArithmeticDevices, SeedAndStreamMayLieThere) {
   };
   ExpectSame(
       {View(x), View(x), View(x)}, std::vector<float>(n), View(x),
-      [&](const Views& in, const TensorView*, const TensorView& out) {
+      [&](const OperandViews& in, const TensorView*, const TensorView& out) {
         Mul(in[0], in[1], format, options, out, key_on(out));
       },
       "mul");
   const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{9, 100});
   ExpectSame(
       {matrix, {}, {}}, std::vector<float>(100), View(x.data(), DType::f32, 100),
-      [&](const Views& in, const TensorView*, const TensorView& out) {
+      [&](const OperandViews& in, const TensorView*, const TensorView& out) {
         Sum(in[0], 0, {.format = format, .rounding = options}, out, key_on(out));
       },
       "sum");
@@ -345,7 +346,7 @@ TEST_P(ArithmeticDevices, OperandsOfOtherLayoutsAndTypes) {
   one.stride[0] = 0;
   const TensorView doubles = View(wide.data(), DType::f64, n);
   for (const RoundingOptions& o : all_options()) {
-    const auto expect = [&](const Views& in, const char* about) {
+    const auto expect = [&](const OperandViews& in, const char* about) {
       ExpectOperations(in, format, o, std::vector<float>(n), plain, about);
     };
     expect({plain, apart, plain}, "y apart");

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <vector>
 
 #include "cpd/spec/presets.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 
@@ -16,11 +16,10 @@ namespace cpd {
 namespace {
 
 using testing::gemm_matches;
+using testing::kInf;
 using testing::Tensor;
 using testing::Turns;
 using testing::Values;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<Accumulator> units() {
   std::vector<Accumulator> all;

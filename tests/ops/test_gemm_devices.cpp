@@ -32,7 +32,7 @@ using testing::Shape;
 using testing::Tensor;
 using testing::Values;
 
-std::vector<RoundingOptions> roundings() {
+std::vector<RoundingOptions> device_roundings() {
   std::vector<RoundingOptions> all;
   RoundingOptions o;
   for (const Rounding mode : testing::kDeterministicModes) {
@@ -61,7 +61,7 @@ TEST_F(GemmDevices, EverySchemeFormatAndRounding) {
       const Tensor c = Make({70, 67}, Values::mixed, format);
       int turn = 0;
       for (Accumulator accumulator : schemes_of_tiles(format)) {
-        for (const RoundingOptions& o : roundings()) {
+        for (const RoundingOptions& o : device_roundings()) {
           accumulator.rounding = o;
           // Nearest-even is always tested, and the other modes in turn.
           if (++turn % 4 != 0 && o.mode != Rounding::nearest_even) continue;
@@ -255,7 +255,7 @@ TEST_F(GemmDevices, MatrixUnits) {
       if (accumulator.unit->promote == 0) {
         accumulator.unit->promote = std::max(2 * accumulator.unit->block, accumulator.unit->group);
       }
-      for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 8)) {
+      for (const RoundingOptions& o : testing::few_on_cpu(device_roundings(), 8)) {
         accumulator.rounding = o;
         ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << text;
       }
@@ -296,7 +296,7 @@ TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
   accumulator.unit->promote = 2 * accumulator.unit->block;
-  accumulator.rounding = roundings().back();
+  accumulator.rounding = device_roundings().back();
   const Tensor a = MakeRounded({40, 300}, Values::on_grid, accumulator.unit->a);
   const Tensor b = MakeRounded({300, 35}, Values::on_grid, accumulator.unit->b);
   const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);

@@ -15,6 +15,7 @@
 
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
@@ -26,6 +27,8 @@ namespace {
 
 using testing::accumulator_of;
 using testing::gemm_scaled_matches;
+using testing::kInf;
+using testing::kNan;
 using testing::operands;
 using testing::ScaledCase;
 using testing::schemes;
@@ -35,9 +38,6 @@ using testing::Values;
 
 using Maker = testing::ScaledCases;
 using Tile = testing::ScaleTile;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // --- blocks --------------------------------------------------------------------------------------
 

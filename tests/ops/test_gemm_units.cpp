@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "cpd/spec/presets.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/gemm.h"
 
 namespace cpd {
 namespace {
 
+using testing::kInf;
 using testing::Tensor;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Returns one dot product. Every backend and the oracle must agree on it.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,

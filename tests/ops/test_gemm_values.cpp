@@ -11,12 +11,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/testing/bits.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/near_ties.h"
@@ -31,14 +31,13 @@ using testing::exact_products;
 using testing::gemm_formats;
 using testing::gemm_matches;
 using testing::gemm_roundings;
+using testing::kInf;
+using testing::kNan;
 using testing::operands;
 using testing::schemes;
 using testing::Tensor;
 using testing::Turns;
 using testing::Values;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // --- Values that catch short cuts ----------------------------------------------------------------
 

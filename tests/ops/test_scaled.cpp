@@ -36,27 +36,28 @@ using Shape = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Bytes = std::vector<std::uint8_t>;
 
-const std::vector<std::string> kFormats = {"mxfp8",
-                                           "mxfp8-e5m2",
-                                           "mxfp6-e3m2",
-                                           "mxfp6-e2m3",
-                                           "mxfp4",
-                                           "mxint8",
-                                           "nvfp4",
-                                           "fp8-tensor",
-                                           "fp8-row",
-                                           "fp8-block",
-                                           "fp8-block 4x4",
-                                           "bfp8",
-                                           "int4 row",
-                                           "mxfp8 rule=rceil arithmetic=torchao",
-                                           "e4m3fn 3x5 scale=fp32 arithmetic=te",
-                                           "e5m2 row scale=fp32 arithmetic=torchao rule=max_pow2",
-                                           "mxfp6-e3m2 arithmetic=microxcaling",
-                                           "nvfp4 arithmetic=torchao",
-                                           "nvfp4 arithmetic=exact outer=row",
-                                           "e2m3 2x3 scale=bf16 tensor_scale=bf16",
-                                           "bf16 5 scale=e5m2 rule=up non_finite=element"};
+const std::vector<std::string> kScaledFormats = {
+    "mxfp8",
+    "mxfp8-e5m2",
+    "mxfp6-e3m2",
+    "mxfp6-e2m3",
+    "mxfp4",
+    "mxint8",
+    "nvfp4",
+    "fp8-tensor",
+    "fp8-row",
+    "fp8-block",
+    "fp8-block 4x4",
+    "bfp8",
+    "int4 row",
+    "mxfp8 rule=rceil arithmetic=torchao",
+    "e4m3fn 3x5 scale=fp32 arithmetic=te",
+    "e5m2 row scale=fp32 arithmetic=torchao rule=max_pow2",
+    "mxfp6-e3m2 arithmetic=microxcaling",
+    "nvfp4 arithmetic=torchao",
+    "nvfp4 arithmetic=exact outer=row",
+    "e2m3 2x3 scale=bf16 tensor_scale=bf16",
+    "bf16 5 scale=e5m2 rule=up non_finite=element"};
 
 struct Case {
   Shape shape;
@@ -260,7 +261,7 @@ std::string About(const std::string& text, const Case& c) {
 }
 
 TEST_P(ScaledOn, IsTheDefinition) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : kCases) {
       for (const bool wild : {false, true}) {
@@ -282,7 +283,7 @@ TEST_P(ScaledOn, IsTheDefinition) {
 /// The inputs are bfloat16 or binary16. If the output has the type of x, it is the binary32 result
 /// rounded once more.
 TEST_P(ScaledOn, SixteenBitInputs) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const DType dtype : {DType::bf16, DType::f16}) {
       const Format storage = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
@@ -420,7 +421,7 @@ TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
 }
 
 TEST_P(ScaledOn, InPlaceAndUnaligned) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     const Case c{{9, 35}, text.size() % 2 == 0 ? 0 : 1};
     const Floats x = Values(scaled.element, Count(c.shape), false, 6);
@@ -440,7 +441,7 @@ TEST_P(ScaledOn, InPlaceAndUnaligned) {
 }
 
 TEST_P(ScaledOn, ScalarAndEmptyTensors) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     float x = -3, y = 0;
     TensorView in = View(&x, DType::f32, 1);
@@ -510,7 +511,7 @@ TEST(ScaledThreads, ALargeBlockIsTheDefinition) {
 // ---- scales from elsewhere ----------------------------------------------------------------------
 
 TEST_P(ScaledOn, GivenScalesAreTaken) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     const Case c{{9, 35}, -1};
     const Floats x = Values(scaled.element, Count(c.shape), false, 6);
@@ -545,7 +546,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
 }
 
 TEST_P(ScaledOn, GivenLargestAreTaken) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kScaledFormats) {
     const Scaled scaled = ParseScaled(text);
     const Case c{{9, 35}, -1};
     const Floats x = Values(scaled.element, Count(c.shape), false, 6);

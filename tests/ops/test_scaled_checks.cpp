@@ -25,7 +25,7 @@ using Shape = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Bytes = std::vector<std::uint8_t>;
 
-RoundingOptions Saturating(Rounding mode = Rounding::nearest_even) {
+RoundingOptions SaturatedOptions(Rounding mode = Rounding::nearest_even) {
   RoundingOptions o;
   o.mode = mode;
   o.overflow = Overflow::saturate;
@@ -55,13 +55,15 @@ class ScaledErrors : public ::testing::Test {
   }
   void ExpectCast(const std::string& message, const TensorView& in, const Scaled& scaled,
                   const TensorView& out, const GivenScales& given = {}, int axis = -1,
-                  const RoundingOptions& o = Saturating(), const TensorView* random = nullptr) {
+                  const RoundingOptions& o = SaturatedOptions(),
+                  const TensorView* random = nullptr) {
     Expect(message, [&] { Cast(in, scaled, axis, o, out, given, {}, random); });
   }
   void ExpectEncode(const std::string& message, const Scaled& scaled, const TensorView& packed,
                     const TensorView& of_blocks, const TensorView* of_tensor = nullptr) {
-    Expect(message,
-           [&] { Encode(view_of(x), scaled, -1, Saturating(), packed, of_blocks, of_tensor); });
+    Expect(message, [&] {
+      Encode(view_of(x), scaled, -1, SaturatedOptions(), packed, of_blocks, of_tensor);
+    });
   }
 };
 
@@ -73,7 +75,7 @@ TEST_F(ScaledErrors, TensorsAndFormats) {
   ExpectCast("x", view_of(codes), mx, view_of(y));
   ExpectCast("x and out", View(x.data(), DType::f32, 7), mx, view_of(y));
   EXPECT_REFUSAL("out must be contiguous bf16 on the CPU, got fp32",
-                 CastWhereHeld(view_of(x), mx, -1, Saturating(), view_of(y)));
+                 CastWhereHeld(view_of(x), mx, -1, SaturatedOptions(), view_of(y)));
   ExpectCast("axis must be -1…0, got 1", view_of(x), mx, view_of(y), {}, 1);
   ExpectCast("axis must be -1…0, got -2", view_of(x), mx, view_of(y), {}, -2);
   Scaled wrong = mx;
@@ -85,14 +87,14 @@ TEST_F(ScaledErrors, TensorsAndFormats) {
 }
 
 TEST_F(ScaledErrors, Rounding) {
-  RoundingOptions o = Saturating(Rounding::stochastic);
+  RoundingOptions o = SaturatedOptions(Rounding::stochastic);
   o.random_bits = 25;
   ExpectCast("random_bits", view_of(x), mx, view_of(y), {}, -1, o);
   const std::vector<std::uint32_t> large(8, 1 << 7);
   const TensorView beyond = view_of(large);
   ExpectCast("2^random_bits = 128", view_of(x), mx, view_of(y), {}, -1,
-             Saturating(Rounding::stochastic), &beyond);
-  ExpectCast("", view_of(x), mx, view_of(y), {}, -1, Saturating(), &beyond);
+             SaturatedOptions(Rounding::stochastic), &beyond);
+  ExpectCast("", view_of(x), mx, view_of(y), {}, -1, SaturatedOptions(), &beyond);
 }
 
 TEST_F(ScaledErrors, GivenScales) {
@@ -136,8 +138,8 @@ TEST_F(ScaledErrors, GivenCodesWhileExplaining) {
     const Bytes bytes(size);
     const TensorView view = view_of(bytes);
     const auto explain = [&] {
-      static_cast<void>(
-          Explain([&] { Cast(view_of(x), mx, -1, Saturating(), view_of(y), {.blocks = &view}); }));
+      static_cast<void>(Explain(
+          [&] { Cast(view_of(x), mx, -1, SaturatedOptions(), view_of(y), {.blocks = &view}); }));
     };
     Expect(size == 2 ? "nothing" : "scales must be 2 contiguous bytes, of 2 codes of e8m0, got",
            explain);
@@ -172,7 +174,7 @@ TEST_F(ScaledErrors, NanWithoutACode) {
                View(codes.data(), DType::u8, 4), view_of(scales), &second);
   // In a block whose scale is NaN, all elements have code 0.
   Bytes packed(4, 0xFF);
-  Encode(view_of(x), ParseScaled("mxfp4 block=4"), -1, Saturating(), view_of(packed),
+  Encode(view_of(x), ParseScaled("mxfp4 block=4"), -1, SaturatedOptions(), view_of(packed),
          view_of(scales), nullptr);
   EXPECT_EQ(scales[1], 0xFF);
   EXPECT_EQ(packed[2], 0);
@@ -185,7 +187,7 @@ TEST_F(ScaledErrors, CandidatesOfLargeBlocks) {
   const Scaled scaled = ParseScaled("e2m1 400x400 scale=e4m3fn choose=mae");
   const Shape shape = {400, 400};
   Expect("choose is for blocks of at most 131072 values", [&] {
-    Cast(View(large.data(), DType::f32, shape), scaled, -1, Saturating(),
+    Cast(View(large.data(), DType::f32, shape), scaled, -1, SaturatedOptions(),
          View(out.data(), DType::f32, shape));
   });
 }

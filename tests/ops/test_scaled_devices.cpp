@@ -30,7 +30,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 /// The tested formats. The formats cover every arithmetic with its rules, every kind of block, one
 /// and two levels of scales, and both ways in which kernels compute elements.
-const std::vector<std::string> kFormats = {
+const std::vector<std::string> kDeviceFormats = {
     "mxfp8",
     "mxfp8-e5m2",
     "mxfp6-e3m2",
@@ -72,11 +72,11 @@ const std::vector<std::string> kFormats = {
     "e4m3fn 128 scale=e8m0",
 };
 
-struct Case {
+struct DeviceCase {
   Shape shape;
   int axis;
 };
-const std::vector<Case> kCases = {
+const std::vector<DeviceCase> kDeviceCases = {
     {{70}, 0},        {{1}, -1},          {{5, 37}, 1},     {{37, 5}, 0},   {{3, 33, 4}, 1},
     {{2, 3, 64}, -1}, {{4, 3, 9}, 0},     {{64, 48}, 0},    {{3, 4096}, 1}, {{5008}, 0},
     {{70, 64}, 0},    {{3, 47, 6, 7}, 1}, {{2, 80, 33}, 1}, {{33, 36}, 0},  {{130, 12}, 0}};
@@ -89,7 +89,7 @@ RoundingOptions Options(Rounding mode) {
   return options;
 }
 
-std::int64_t Count(const Shape& shape) {
+std::int64_t CountOf(const Shape& shape) {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) n *= extent;
   return n;
@@ -112,7 +112,7 @@ std::vector<float> Values(std::size_t n, unsigned seed, bool finite) {
   return x;
 }
 
-bool TakesTransform(const Scaled& scaled, const Case& c) {
+bool TakesTransform(const Scaled& scaled, const DeviceCase& c) {
   if (!scaled.transform) return true;
   const int axis = c.axis < 0 ? c.axis + static_cast<int>(c.shape.size()) : c.axis;
   return c.shape[static_cast<std::size_t>(axis)] % scaled.transform->size == 0;
@@ -175,7 +175,7 @@ class ScaledDevices : public testing::SameOnDevices {
                         int axis) const {
     const TensorView outer = testing::view_of(codes.tensor_scales);
     const auto decode = [&](testing::Copies there) {
-      Bytes y(static_cast<std::size_t>(4 * Count(shape)));
+      Bytes y(static_cast<std::size_t>(4 * CountOf(shape)));
       const TensorView out = View(y.data(), DType::f32, shape);
       Decode(there(testing::view_of(codes.packed)), scaled, axis,
              there(testing::view_of(codes.scales)), scaled.tensor_scale ? there(&outer) : nullptr,
@@ -214,14 +214,14 @@ INSTANTIATE_TEST_SUITE_P(Backends, ScaledDevices, ::testing::ValuesIn(testing::B
 
 TEST_P(ScaledDevices, Casts) {
   unsigned number = 0;
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : kCases) {
+    for (const DeviceCase& c : kDeviceCases) {
       if (!TakesTransform(scaled, c)) continue;
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
         ++number;
         const std::vector<float> x =
-            Values(static_cast<std::size_t>(Count(c.shape)), number, number % 2 == 0);
+            Values(static_cast<std::size_t>(CountOf(c.shape)), number, number % 2 == 0);
         ExpectSameCast(View(x.data(), DType::f32, c.shape), scaled, c.axis, Options(mode));
       }
     }
@@ -255,11 +255,12 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
 }
 
 TEST_P(ScaledDevices, TransposedTensors) {
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : std::vector<Case>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
+    for (const DeviceCase& c :
+         std::vector<DeviceCase>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
       if (!TakesTransform(scaled, c)) continue;
-      const std::vector<float> values = Values(static_cast<std::size_t>(Count(c.shape)), 4, true);
+      const std::vector<float> values = Values(static_cast<std::size_t>(CountOf(c.shape)), 4, true);
       TensorView x = View(values.data(), DType::f32, c.shape);
       const std::size_t last = c.shape.size() - 1;
       x.stride[last - 1] = 1;
@@ -275,7 +276,7 @@ TEST_P(ScaledDevices, TransposedTensors) {
 /// too small for the computation in binary32.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
   for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
-    std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);
+    std::vector<float> values = Values(static_cast<std::size_t>(CountOf(shape)), 9, true);
     const auto columns = static_cast<std::size_t>(shape[1]);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (i % columns % 5 == 0 || i / columns % 7 == 3) values[i] = std::ldexp(values[i], -135);
@@ -315,8 +316,8 @@ TEST_P(ScaledDevices, CastsBothWaysAsTwoCasts) {
                                          {{32, 3, 64}, {2, 0}},
                                          {{5008}, {0, 0}},
                                          {{0, 32}, {1, 0}}}) {
-    const auto size = static_cast<std::size_t>(Count(c.shape));
-    for (const std::string& text : kFormats) {
+    const auto size = static_cast<std::size_t>(CountOf(c.shape));
+    for (const std::string& text : kDeviceFormats) {
       const Scaled scaled = ParseScaled(text);
       if (!TakesTransform(scaled, {c.shape, c.axes[0]}) ||
           !TakesTransform(scaled, {c.shape, c.axes[1]})) {
@@ -389,14 +390,14 @@ TEST_P(ScaledDevices, TakesRandomIntegers) {
 
 TEST_P(ScaledDevices, EncodesAndDecodes) {
   std::size_t number = 0;
-  for (const std::string& text : kFormats) {
+  for (const std::string& text : kDeviceFormats) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : kCases) {
+    for (const DeviceCase& c : kDeviceCases) {
       if (!TakesTransform(scaled, c)) continue;
       if (!testing::is_chosen_on_cpu(++number, 3)) continue;
       const bool finite = number % 3 != 0 || !scaled.element.has_nan();
       std::vector<float> x =
-          Values(static_cast<std::size_t>(Count(c.shape)), static_cast<unsigned>(number), finite);
+          Values(static_cast<std::size_t>(CountOf(c.shape)), static_cast<unsigned>(number), finite);
       if (scaled.transform) {  // whose sums are to stay finite
         for (float& v : x) v = std::clamp(v, -1e6F, 1e6F);
       }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,17 +21,16 @@
 namespace cpd {
 namespace {
 
+using testing::kInf;
 using testing::view_of;
 using Floats = std::vector<float>;
 using Bytes = std::vector<std::uint8_t>;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class ScaledExtremes : public testing::OnBackend {};
 INSTANTIATE_TEST_SUITE_P(Backends, ScaledExtremes, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 
-RoundingOptions Saturating() {
+RoundingOptions SaturatingNearest() {
   RoundingOptions o;
   o.overflow = Overflow::saturate;
   return o;
@@ -58,7 +56,7 @@ Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   const auto n = static_cast<std::int64_t>(x.size());
   Bytes codes(static_cast<std::size_t>(PackedBytes(scaled.element, n)));
   Bytes scales(static_cast<std::size_t>(PackedBytes(scaled.scale, n / 4)));
-  Encode(view_of(x), scaled, -1, Saturating(), view_of(codes), view_of(scales), nullptr);
+  Encode(view_of(x), scaled, -1, SaturatingNearest(), view_of(codes), view_of(scales), nullptr);
   return testing::run_decode(scales, scaled.scale, x.size() / 4);
 }
 
@@ -88,12 +86,12 @@ TEST_P(ScaledExtremes, ScalesOfAllSizes) {
       const Floats scales = ScalesOf(x, scaled);
       if (e % 2 == 0) MakeNearTies(x, scales, scaled.element);
       Floats values(kCount);
-      Cast(view_of(x), scaled, -1, Saturating(), view_of(values));
+      Cast(view_of(x), scaled, -1, SaturatingNearest(), view_of(values));
       for (std::size_t i = 0; i < kCount; ++i) {
         const double scale = scales[i / 4];
         const double quotient = scale == 0 ? 0.0 * x[i] : divide_to_odd<double>(x[i], scale);
-        const auto element = reference::round_exact(spec, reference::exact(quotient),
-                                                    testing::oracle_options(Saturating(), 0));
+        const auto element = reference::round_exact(
+            spec, reference::exact(quotient), testing::oracle_options(SaturatingNearest(), 0));
         const auto expected = static_cast<float>(double{reference::to_float(element)} * scale);
         ASSERT_EQ(testing::bits_of(values[i]), testing::bits_of(expected))
             << text << ", e " << e << ", x " << x[i] << ", scale " << scale;
@@ -110,7 +108,7 @@ TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   constexpr int kBits = 24;
   constexpr std::int64_t kSteps = std::int64_t{1} << kBits;
   const Scaled scaled = ParseScaled("int8 4 scale=fp32");
-  RoundingOptions o = Saturating();
+  RoundingOptions o = SaturatingNearest();
   o.mode = Rounding::stochastic;
   o.random_bits = kBits;
   std::mt19937_64 bits(11);
@@ -181,9 +179,9 @@ TEST_P(ScaledExtremes, BfloatsHoldAllValuesOrNot) {
       Floats wide(kCount);
       Floats narrow(kCount);
       std::vector<std::uint16_t> bits(kCount);
-      Cast(view_of(x), scaled, -1, Saturating(), view_of(wide));
+      Cast(view_of(x), scaled, -1, SaturatingNearest(), view_of(wide));
       const bool holds =
-          CastWhereHeld(view_of(x), scaled, -1, Saturating(), view_of(bits, DType::bf16));
+          CastWhereHeld(view_of(x), scaled, -1, SaturatingNearest(), view_of(bits, DType::bf16));
       Cast(view_of(bits, DType::bf16), kFp32, {}, view_of(narrow));
       const bool equal =
           testing::bits_equal(std::span<const float>(wide), std::span<const float>(narrow));

@@ -306,7 +306,7 @@ TEST(Format, OptionsOfNames) {
   EXPECT_NE(ParseFormat("binary8p4uf"), ParseFormat("e5m3fn:bias=16:unsigned"));
 }
 
-std::string parse_error(const std::string& text) {
+std::string format_error(const std::string& text) {
   try {
     ParseFormat(text);
   } catch (const Error& error) {
@@ -386,7 +386,7 @@ TEST(Format, ErrorsOfNamesSuggestTheNearest) {
       {"float4", "'e2m1'"},
   };
   for (const auto& [given, own] : meant) {
-    const std::string text = parse_error(given);
+    const std::string text = format_error(given);
     EXPECT_NE(text.find("unknown format '" + std::string(given) + "'; did you mean " + own + "?"),
               std::string::npos)
         << text;
@@ -394,12 +394,12 @@ TEST(Format, ErrorsOfNamesSuggestTheNearest) {
   }
   for (const char* given :
        {"", "e", "m3", "foo", "x8", "(4,3", "(4;3)", "(4,3,1)", "(4 3)", "e4m"}) {
-    const std::string text = parse_error(given);
+    const std::string text = format_error(given);
     EXPECT_NE(text.find("unknown format '" + std::string(given) + "'"), std::string::npos) << text;
     EXPECT_EQ(text.find("did you mean ''"), std::string::npos) << text;
   }
-  EXPECT_LT(parse_error(std::string(100'000, 'e')).size(), 400U);
-  EXPECT_LT(parse_error("e4m3:" + std::string(100'000, 'x')).size(), 400U);
+  EXPECT_LT(format_error(std::string(100'000, 'e')).size(), 400U);
+  EXPECT_LT(format_error("e4m3:" + std::string(100'000, 'x')).size(), 400U);
 }
 
 TEST(Format, IntegersAreGridsOfSteps) {
@@ -430,10 +430,11 @@ TEST(Format, IntegersAreGridsOfSteps) {
 
 TEST(Format, OtherTypesAreRefusedByTheirKind) {
   for (const char* name : {"int1", "int26", "uint4", "int32", "qint8", "quint8", "bool", "int"}) {
-    EXPECT_NE(parse_error(name).find("of integers there are int2"), std::string::npos) << name;
+    EXPECT_NE(format_error(name).find("of integers there are int2"), std::string::npos) << name;
   }
   for (const char* name : {"float128", "longdouble", "complex128", "complex64"}) {
-    EXPECT_NE(parse_error(name).find("at most 11 exponent and 52 mantissa bits"), std::string::npos)
+    EXPECT_NE(format_error(name).find("at most 11 exponent and 52 mantissa bits"),
+              std::string::npos)
         << name;
   }
 }
@@ -441,7 +442,7 @@ TEST(Format, OtherTypesAreRefusedByTheirKind) {
 TEST(Format, OptionsAreKnownAndGivenOnce) {
   for (const char* name : {"e4m3:x", "e4m3:bias=", "e4m3:bias=3x", "e4m3:bias=3:bias=3", "e4m3:",
                            "e4m3:nosub:nosub", "e4m3:nosubs", "float8_e4m3b11fnuz:bias=7"}) {
-    const std::string text = parse_error(name);
+    const std::string text = format_error(name);
     EXPECT_NE(text.find(":bias=B, :nosub and :unsigned, each once, got ':"), std::string::npos)
         << text;
   }

@@ -18,7 +18,7 @@
 namespace cpd {
 namespace {
 
-std::string Refusal(const std::string& text) {
+std::string RecipeError(const std::string& text) {
   try {
     ParseRecipe(text);
   } catch (const Error& error) {
@@ -196,7 +196,7 @@ TEST(Recipe, RefusesWithWhatIsGivenAndWhatIsAllowed) {
       {"native grad_input_weight='fp8-tensor history=4'",
        "grad_input_weight: a history belongs to weight itself, whose cast both GEMMs take"}};
   for (const auto& [text, told] : refused) {
-    EXPECT_NE(Refusal(text).find(told), std::string::npos) << text << ": " << Refusal(text);
+    EXPECT_NE(RecipeError(text).find(told), std::string::npos) << text << ": " << RecipeError(text);
   }
   Recipe recipe;
   recipe.scales_at = static_cast<ScalesAt>(3);

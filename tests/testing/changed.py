@@ -62,7 +62,7 @@ ABOUT = (
 )
 BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|(python/)?pyproject\.toml|requirements\.lock|tests/python/conftest"
-    r"|python/cpd/__init__\.py"
+    r"|python/cpd/__init__\.py|tests/testing/main\.cpp"
 )
 """Files that are needed to build or to start every test."""
 COMMANDS = "python/cpd/cli/__init__.py"

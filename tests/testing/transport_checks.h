@@ -75,9 +75,9 @@ void await(const std::string& what, Function done,
 
 /// The messages of one Start, with their memory. Finish waits for them and checks the received
 /// bytes.
-class Exchange {
+class Messages {
  public:
-  Exchange(const TransportEnd& end, int number) : end_(end), number_(number) {}
+  Messages(const TransportEnd& end, int number) : end_(end), number_(number) {}
 
   void Send(int peer, std::int64_t bytes) {
     const auto data = message_bytes(end_.transport.rank(), peer, number_, bytes);
@@ -126,7 +126,7 @@ class Exchange {
 
 /// Adds a message to and from every other rank. The length of a message is `bytes`, plus the number
 /// of the sending rank if `varied` is true.
-inline void exchange_with_all(Exchange& exchange, const Transport& transport, std::int64_t bytes,
+inline void exchange_with_all(Messages& exchange, const Transport& transport, std::int64_t bytes,
                               bool varied = true) {
   for (int peer = 0; peer < transport.size(); ++peer) {
     if (peer == transport.rank()) continue;
@@ -148,13 +148,13 @@ inline void check_sizes(const TransportEnd& end) {
   int number = 0;
   for (const std::int64_t bytes : {0, 1, 3, 4093, 65536, 5000000}) {
     for (const bool varied : {false, true}) {
-      Exchange exchange(end, ++number);
+      Messages exchange(end, ++number);
       exchange_with_all(exchange, end.transport, bytes, varied);
       exchange.Start(number);
       exchange.Finish();
     }
   }
-  Exchange nothing(end, ++number);
+  Messages nothing(end, ++number);
   nothing.Start(0);
   nothing.Finish();
 }
@@ -165,12 +165,12 @@ inline void check_some_peers(const TransportEnd& end) {
   const int size = end.transport.size();
   const int rank = end.transport.rank();
   if (size < 2) return;
-  Exchange ring(end, 1);
+  Messages ring(end, 1);
   ring.Send((rank + 1) % size, 1001);
   ring.Receive((rank + size - 1) % size, 1001);
   ring.Start(0);
   ring.Finish();
-  Exchange pair(end, 2);
+  Messages pair(end, 2);
   if (rank == 0) pair.Send(size - 1, 12345);
   if (rank == size - 1) pair.Receive(0, 12345);
   pair.Start(32767);
@@ -180,9 +180,9 @@ inline void check_some_peers(const TransportEnd& end) {
 /// Starts messages with many tags, and waits for the first one last.
 inline void check_many_tags(const TransportEnd& end) {
   constexpr int count = 64;
-  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<std::unique_ptr<Messages>> exchanges;
   for (int i = 0; i < count; ++i) {
-    exchanges.push_back(std::make_unique<Exchange>(end, i));
+    exchanges.push_back(std::make_unique<Messages>(end, i));
     exchange_with_all(*exchanges.back(), end.transport, 1 + i * 997 % 30000);
     exchanges.back()->Start(i * 511);
   }
@@ -192,9 +192,9 @@ inline void check_many_tags(const TransportEnd& end) {
 /// Checks that messages with equal tags arrive in the order in which they were started.
 inline void check_equal_tags(const TransportEnd& end) {
   constexpr int count = 12;
-  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<std::unique_ptr<Messages>> exchanges;
   for (int i = 0; i < count; ++i) {
-    exchanges.push_back(std::make_unique<Exchange>(end, i));
+    exchanges.push_back(std::make_unique<Messages>(end, i));
     exchange_with_all(*exchanges.back(), end.transport, 200000 / (i * i + 1));
     exchanges.back()->Start(5);
   }
@@ -207,8 +207,8 @@ inline void check_waiting(const TransportEnd& end) {
   const int last = end.transport.size() - 1;
   const int rank = end.transport.rank();
   if (last == 0) return;
-  Exchange gather(end, 1);
-  Exchange go(end, 2);
+  Messages gather(end, 1);
+  Messages go(end, 2);
   if (rank == 0) {
     for (int peer = 1; peer <= last; ++peer) gather.Receive(peer, 70000);
     gather.Start(1);
@@ -258,7 +258,7 @@ inline void check_alarm(const TransportEnd& end) {
   if (size < 2) return;
   EXPECT_EQ(transport.Alarms(), std::vector<bool>(static_cast<std::size_t>(size), false));
   check_equal_tags(end);  // until all have looked
-  Exchange in_vain(end, 1);
+  Messages in_vain(end, 1);
   if (transport.rank() == 0) {
     in_vain.Receive(1, 5000);
     in_vain.Start(1);
@@ -312,7 +312,7 @@ inline void check_other_length(const TransportEnd& end) {
   if (end.transport.size() < 2) return;
   for (const std::int64_t sent : {5, 900, 200000}) {
     for (const std::int64_t due : {sent - 1, sent + 1, 2 * sent}) {
-      Exchange odd(end, 1);
+      Messages odd(end, 1);
       if (end.transport.rank() == 0) odd.Send(1, sent);
       if (end.transport.rank() == 1) odd.Receive(0, due);
       odd.Start(9);
@@ -342,7 +342,7 @@ inline void check_other_length(const TransportEnd& end) {
 inline void check_huge(const TransportEnd& end) {
   constexpr std::int64_t bytes = (std::int64_t{1} << 31) + 12345;
   if (end.transport.rank() > 1 || end.transport.size() < 2) return;
-  Exchange exchange(end, 1);
+  Messages exchange(end, 1);
   if (end.transport.rank() == 0) exchange.Send(1, bytes);
   if (end.transport.rank() == 1) exchange.Receive(0, bytes);
   exchange.Start(3);

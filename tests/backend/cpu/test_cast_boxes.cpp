@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, BoxesOn, ::testing::ValuesIn(testing::kBuiltB
 
 /// Sets the strides of x for a tensor whose dimension order[0] is the outermost in memory. `gap`
 /// elements stay unused after each innermost row.
-void Order(TensorView& x, const std::vector<int>& order, std::int64_t gap = 0) {
+void Reorder(TensorView& x, const std::vector<int>& order, std::int64_t gap = 0) {
   std::int64_t stride = 1;
   for (auto d = order.rbegin(); d != order.rend(); ++d) {
     x.stride[static_cast<std::size_t>(*d)] = stride;
@@ -120,8 +120,8 @@ TEST_P(BoxesOn, AreTheOracle) {
         for (const auto& to : c.orders) {
           for (const std::int64_t gap : {0, 3}) {
             TensorView x = View(nullptr, DType::f32, c.shape), y = x;
-            Order(x, in, gap);
-            Order(y, to, 2 * gap);
+            Reorder(x, in, gap);
+            Reorder(y, to, 2 * gap);
             const Floats from = Placed(all.x, x, 1.0F);
             Floats made = Placed(all.x, y, 7.0F);
             const Floats wanted = Placed(all.y, y, 7.0F);
@@ -153,9 +153,9 @@ TEST_P(BoxesOn, TakeACallersIntegers) {
         for (const auto& to : c.orders) {
           TensorView x = View(nullptr, DType::f32, c.shape), y = x;
           TensorView random = View(nullptr, DType::u32, c.shape);
-          Order(x, in);
-          Order(y, to);
-          Order(random, of_random);
+          Reorder(x, in);
+          Reorder(y, to);
+          Reorder(random, of_random);
           Floats from = Placed(all.x, x, 1.0F), made(from.size());
           Integers integers = Placed(all.random, random, 0U);
           x.data = from.data();
@@ -180,8 +180,8 @@ void ExpectOfType(DType in, DType to, const Format& held, const Format& format) 
         for (const auto& y_order : c.orders) {
           TensorView x = View(nullptr, in, c.shape), y = View(nullptr, to, c.shape);
           TensorView wide = View(nullptr, DType::f32, c.shape);
-          Order(x, x_order);
-          Order(y, y_order);
+          Reorder(x, x_order);
+          Reorder(y, y_order);
           std::vector<T> from(all.x.size());
           x.data = from.data();
           Cast(View(all.x.data(), DType::f32, c.shape), held, {}, x);
@@ -219,8 +219,8 @@ TEST(BoxesOnThreads, ChangeNothing) {
         for (const auto& in : kPlane) {
           for (const auto& to : kPlane) {
             TensorView x = View(nullptr, DType::f32, shape), y = x;
-            Order(x, in);
-            Order(y, to);
+            Reorder(x, in);
+            Reorder(y, to);
             Floats from = Placed(all.x, x, 1.0F), made(from.size(), 7.0F);
             x.data = from.data();
             y.data = made.data();
@@ -244,7 +244,7 @@ TEST(BoxesOnThreads, OfScaledFormats) {
     const Floats values = testing::mixed_values(reference::spec_of(ParseFormat("e4m3")),
                                                 static_cast<std::size_t>(n), 9);
     TensorView x = View(nullptr, DType::f32, shape), y = x;
-    Order(x, {1, 0});
+    Reorder(x, {1, 0});
     const Floats from = Placed(values, x, 1.0F);
     x.data = const_cast<float*>(from.data());
     for (const char* text : {"mxfp8", "e4m3fn row scale=fp32", "nvfp4", "e4m3fn 48 scale=fp32"}) {
@@ -257,7 +257,7 @@ TEST(BoxesOnThreads, OfScaledFormats) {
         for (const char* threads : {"1", "3"}) {
           setenv("CPD_NUM_THREADS", threads, 1);
           for (const auto& to : kPlane) {
-            Order(y, to);
+            Reorder(y, to);
             Floats made(values.size(), 7.0F);
             y.data = made.data();
             Cast(x, ParseScaled(text), axis, o, y, {}, testing::kKey);

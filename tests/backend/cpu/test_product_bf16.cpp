@@ -59,14 +59,14 @@ class Matrices {
   TensorView view_;
 };
 
-struct Case {
+struct ProductCase {
   std::int64_t n, m, k, l;
 };
 
 /// Calls check(element, exact, sum) for each element of the product. `exact` is the exact sum, and
 /// `sum` is the sum in the documented order.
 template <class Check>
-void for_elements(const Case& c, const Floats& a, const Floats& b, Check check) {
+void for_elements(const ProductCase& c, const Floats& a, const Floats& b, Check check) {
   for (std::int64_t n = 0; n < c.n; ++n) {
     for (std::int64_t i = 0; i < c.m; ++i) {
       for (std::int64_t j = 0; j < c.l; ++j) {
@@ -98,15 +98,15 @@ Floats drawn(std::int64_t count, unsigned seed, bool integers) {
   return x;
 }
 
-const std::array<Case, 9> kCases{{{1, 1, 1, 1},
-                                  {1, 6, 2, 64},
-                                  {1, 7, 33, 65},
-                                  {1, 1, 129, 200},
-                                  {1, 131, 127, 3},
-                                  {1, 200, 40, 70},
-                                  {1, 5, 4099, 17},
-                                  {9, 13, 66, 20},
-                                  {2, 0, 3, 4}}};
+const std::array<ProductCase, 9> kProductCases{{{1, 1, 1, 1},
+                                                {1, 6, 2, 64},
+                                                {1, 7, 33, 65},
+                                                {1, 1, 129, 200},
+                                                {1, 131, 127, 3},
+                                                {1, 200, 40, 70},
+                                                {1, 5, 4099, 17},
+                                                {9, 13, 66, 20},
+                                                {2, 0, 3, 4}}};
 
 class ProductOfBf16s : public ::testing::TestWithParam<bool> {
  protected:
@@ -117,7 +117,7 @@ class ProductOfBf16s : public ::testing::TestWithParam<bool> {
 
 TEST_P(ProductOfBf16s, EveryLayout) {
   const bool integers = GetParam();
-  for (const Case& c : kCases) {
+  for (const ProductCase& c : kProductCases) {
     const Floats a = drawn(c.n * c.m * c.k, 1, integers);
     const Floats b = drawn(c.n * c.k * c.l, 2, integers);
     for (int form = 0; form < 16; ++form) {
@@ -201,7 +201,7 @@ std::uint16_t nearest_half(float y) {
 
 /// Returns a view of scales: one scale for each row (`of` is 'r'), for each column ('c'), or one
 /// scale for all elements.
-TensorView scales_of(const Floats& values, const Case& c, char of) {
+TensorView scales_of(const Floats& values, const ProductCase& c, char of) {
   TensorView view = View(values.data(), DType::f32, std::array<std::int64_t, 2>{c.m, c.l});
   view.stride = {of == 'r' ? 1 : 0, of == 'c' ? 1 : 0};
   return view;
@@ -209,7 +209,8 @@ TensorView scales_of(const Floats& values, const Case& c, char of) {
 
 TEST(ProductOfBf16, ScalesThenBiasThenOneRounding) {
   if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
-  for (const Case& c : {Case{1, 7, 33, 65}, {2, 200, 40, 70}, {1, 1, 4099, 1}, {3, 5, 0, 17}}) {
+  for (const ProductCase& c :
+       {ProductCase{1, 7, 33, 65}, {2, 200, 40, 70}, {1, 1, 4099, 1}, {3, 5, 0, 17}}) {
     const Floats a = drawn(c.n * c.m * c.k, 1, false);
     const Floats b = drawn(c.n * c.k * c.l, 2, false);
     Floats scale = drawn(c.m + c.l, 3, false), other = drawn(c.m + c.l, 4, false);

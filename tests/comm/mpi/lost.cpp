@@ -37,7 +37,7 @@ pid_t process_of(Transport& transport, int rank) {
 /// Polls an exchange for at least two seconds and at most a minute, until it waits for exactly one
 /// rank. (On a busy machine other ranks may be late.) Returns the ranks for which the exchange
 /// still waits.
-std::vector<int> silent_after_a_while(Exchange& exchange) {
+std::vector<int> silent_after_a_while(Messages& exchange) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     while (!exchange.transfer().Poll()) {
@@ -64,7 +64,7 @@ void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
   const pid_t victim = process_of(transport, last);
 
   if (transport.rank() == last && !in_the_middle) raise(signal);
-  Exchange exchange(end, 1);
+  Messages exchange(end, 1);
   exchange_with_all(exchange, transport, bytes);
   exchange.Start(1);
   if (transport.rank() == last) {

@@ -49,7 +49,7 @@ TEST_F(NcclOnGpu, Messages) {
 TEST_F(NcclOnGpu, SilentPeerThenNewGroup) {
   if (nccl_size() < 2) return;
   auto transport = open_nccl("silent", 0);
-  Exchange in_vain({*transport, memory()}, 1);
+  Messages in_vain({*transport, memory()}, 1);
   in_vain.Receive(1 - nccl_rank(), 5000);
   in_vain.Start(1);
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(in_vain.transfer().Poll());

@@ -71,15 +71,15 @@ TEST(NcclTransport, AllReduceIsThatOfTheVirtualRanks) {
   const auto rank = static_cast<std::size_t>(nccl_rank());
   Communicator comm(open_nccl("all-reduce"), {.timeout = 60, .chunk = 1000});
   const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);
-  for (const cpd::Exchange exchange : {cpd::Exchange::owner, cpd::Exchange::gather,
-                                       cpd::Exchange::ring, cpd::Exchange::hierarchical}) {
+  for (const Exchange exchange :
+       {Exchange::owner, Exchange::gather, Exchange::ring, Exchange::hierarchical}) {
     Reduce spec;
     spec.format = spec.result = spec.accumulator.format = ParseFormat("e4m3");
     spec.accumulator.scheme = Scheme::kahan;
     spec.aps = Aps::on;
     spec.order = Order::ring;
     spec.exchange = exchange;
-    spec.group_size = exchange == cpd::Exchange::hierarchical ? std::min(2, nccl_size()) : 0;
+    spec.group_size = exchange == Exchange::hierarchical ? std::min(2, nccl_size()) : 0;
     Layers out = ranks[rank];
     std::vector<TensorView> x;
     std::vector<TensorView> sums;
@@ -106,18 +106,18 @@ TEST(NcclTransport, SilentPeerThenNewGroup) {
   auto transport = open_nccl("silent");
   {
     const TransportEnd end{*transport};
-    Exchange in_vain(end, 1);
+    Messages in_vain(end, 1);
     if (nccl_rank() == 0) {
       in_vain.Receive(1, 5000);
       in_vain.Start(1);
       EXPECT_FALSE(in_vain.transfer().Poll());
       EXPECT_EQ(to_text(in_vain.transfer().Waiting()), to_text({1}));
       in_vain.Abandon();
-      Exchange after(end, 2);
+      Messages after(end, 2);
       after.Send(1, 10);
       EXPECT_THROW(after.Start(2), TransportError) << "the group was given up";
     } else {  // rank 0 ends the group before it takes anything
-      Exchange to_nobody(end, 1);
+      Messages to_nobody(end, 1);
       to_nobody.Receive(0, 100);
       EXPECT_THROW(
           {

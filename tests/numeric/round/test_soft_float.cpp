@@ -34,10 +34,10 @@ struct Mode {
   Rounding rounding;
   int number;
 };
-constexpr std::array<Mode, 4> kModes = {{{Rounding::nearest_even, FE_TONEAREST},
-                                         {Rounding::toward_zero, FE_TOWARDZERO},
-                                         {Rounding::up, FE_UPWARD},
-                                         {Rounding::down, FE_DOWNWARD}}};
+constexpr std::array<Mode, 4> kHostModes = {{{Rounding::nearest_even, FE_TONEAREST},
+                                             {Rounding::toward_zero, FE_TOWARDZERO},
+                                             {Rounding::up, FE_UPWARD},
+                                             {Rounding::down, FE_DOWNWARD}}};
 
 template <class T>
 [[gnu::noinline]] T operate(Operation op, T x, T y, T z) {
@@ -126,7 +126,7 @@ void expect_hardware(const Format& format, int n) {
   std::mt19937_64 generator(7);
   const std::vector<T> values = some_values<T>(generator, 300);
   const auto any = [&] { return values[generator() % values.size()]; };
-  for (const Mode& mode : kModes) {
+  for (const Mode& mode : kHostModes) {
     const soft::Target target =
         soft::target(format, testing::options_of(mode.rounding), kTininessHere);
     for (const Operation op : kAll) {

@@ -21,12 +21,12 @@ namespace cpd {
 namespace {
 
 using testing::from_bits;
+using testing::kInf;
+using testing::kNan;
 using testing::same_bits;
 
 static_assert(std::numeric_limits<long double>::digits >= 64);
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMost = 0x1.FFFFFEp127F;
 const std::vector<std::string> kFloats = {"e4m3fn", "e5m2", "e3m2", "e2m3", "e2m1"};
 const std::vector<std::string> kElements = {"e4m3fn", "e5m2", "e3m2", "e2m3",

@@ -9,7 +9,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 
@@ -20,9 +19,8 @@ namespace cpd {
 namespace {
 
 using testing::bits_of;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+using testing::kInf;
+using testing::kNan;
 
 BlockFmaPlan plan_of(const std::string& unit) {
   return make_block_fma_plan(ParseAccumulator("fp32 block_fma " + unit));
@@ -62,7 +60,7 @@ TEST(ExponentPairs, Operands) {
   EXPECT_EQ(exponent(0x1p-20F, -14), -14);
   EXPECT_EQ(exponent(0x1.8p127F), 127);
   for (const float zero : {0.0F, -0.0F}) EXPECT_EQ(exponent(zero), kNoExponent);
-  for (const float x : {kInf, -kInf, kNaN}) EXPECT_EQ(exponent(x), kSpecialExponent);
+  for (const float x : {kInf, -kInf, kNan}) EXPECT_EQ(exponent(x), kSpecialExponent);
   EXPECT_EQ(first_exponent(pair_of(-252, 254)), -252);
   EXPECT_EQ(second_exponent(pair_of(-252, 254)), 254);
   EXPECT_EQ(second_exponent(pair_of(254, -252)), -252);

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The main function of the C++ tests. A program contains the tests of several sources, and has a
+// name for each source. Under the name of a source it runs only that source's tests.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace {
+
+/// Returns the name of a source's test program: "test_ops_cast" for ".../tests/ops/test_cast.cpp".
+std::string program_of(std::string source) {
+  constexpr std::string_view kFolder = "/tests/";
+  if (const auto at = source.rfind(kFolder); at != std::string::npos) {
+    source.erase(0, at + kFolder.size());
+  }
+  source.resize(source.rfind('.'));
+  const std::size_t name = source.rfind('/') + 1;
+  if (source.compare(name, 5, "test_") == 0) source.erase(name, 5);
+  std::replace(source.begin(), source.end(), '/', '_');
+  return "test_" + source;
+}
+
+/// Returns a filter for the tests in the source that the program is named for. Returns "*" if there
+/// are none.
+std::string filter_of(const std::string& program) {
+  std::string filter;
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const ::testing::TestInfo& test = *suite.GetTestInfo(t);
+      if (program_of(test.file()) != program) continue;
+      filter += std::string(suite.name()) + "." + test.name() + ":";
+    }
+  }
+  return filter.empty() ? "*" : filter;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (std::string& filter = ::testing::GTEST_FLAG(filter); filter == "*") {
+    const std::string path = argv[0];
+    filter = filter_of(path.substr(path.rfind('/') + 1));
+  }
+  return RUN_ALL_TESTS();
+}
