@@ -86,8 +86,10 @@ int Memory::DeviceOf(const void* memory) {
   return static_cast<int>(static_cast<std::size_t>(place - first) / kAddresses);
 }
 
-void Memory::Protect(int how) const {
-  if (used_ != 0 && mprotect(base_, used_, how) != 0) fail("the device's memory cannot be opened");
+void Memory::Protect(int how) const { Protect(base_, used_, how); }
+
+void Memory::Protect(std::uint8_t* place, std::size_t bytes, int how) {
+  if (bytes != 0 && mprotect(place, bytes, how) != 0) fail("the device's memory cannot be opened");
 }
 
 void Memory::Open(Devices devices) {
@@ -99,10 +101,13 @@ void Memory::Open(Devices devices) {
   }
 }
 
-/// Returns an address for `whole` bytes; null if there is no room.
-std::uint8_t* Memory::Place(std::size_t whole) {
-  if (const auto found = free_.find(whole); found != free_.end()) {
+/// Returns an address for `whole` bytes; null if there is no room. If a free piece of up to twice
+/// the size is used, sets `whole` to its size: opening and closing few pages is faster.
+std::uint8_t* Memory::Place(std::size_t& whole) {
+  if (const auto found = free_.lower_bound(whole);
+      found != free_.end() && found->first <= 2 * whole) {
     std::uint8_t* place = found->second;
+    whole = found->first;
     free_.erase(found);
     return place;
   }
@@ -116,16 +121,18 @@ std::uint8_t* Memory::Place(std::size_t whole) {
 void* Memory::Allocate(std::size_t bytes, bool pooled) {
   if (bytes > kDeviceBytes) return nullptr;
   const std::lock_guard<std::recursive_mutex> lock(mutex());
-  const std::size_t whole = rounded_up(bytes, kZone) + kZone;
+  std::size_t whole = rounded_up(bytes, kZone) + kZone;
   std::uint8_t* place = Place(whole);
   if (place == nullptr) return nullptr;
   taken_[place] = {bytes, whole, pooled};
-  Protect(PROT_READ | PROT_WRITE);
+  const bool is_open = (g_open & Only(device_)) != 0;
+  const std::size_t pages = rounded_up(whole, kPage);
+  Protect(place, pages, PROT_READ | PROT_WRITE);
   ASAN_UNPOISON_MEMORY_REGION(place, whole);
   std::memset(place, kNew, bytes);
   std::memset(place + bytes, kBehind, whole - bytes);
   ASAN_POISON_MEMORY_REGION(place + bytes, whole - bytes);
-  if ((g_open & Only(device_)) == 0) Protect(PROT_NONE);
+  if (!is_open) Protect(place, pages, PROT_NONE);
   return place;
 }
 

@@ -65,7 +65,8 @@ class Memory {
   explicit Memory(int device);
   static void Open(Devices devices);
   void Protect(int how) const;
-  std::uint8_t* Place(std::size_t whole);
+  static void Protect(std::uint8_t* place, std::size_t bytes, int how);
+  std::uint8_t* Place(std::size_t& whole);
 
   const int device_;
   std::uint8_t* base_;

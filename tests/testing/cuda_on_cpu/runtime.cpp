@@ -22,10 +22,12 @@
 //   the process ends.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -59,8 +61,10 @@ class Stream {
     ++queued_;
   }
 
-  /// Runs the queued work up to number `count`.
+  /// Runs the queued work up to number `count`. Opens the device's memory only if there is work.
   void RunTo(std::int64_t count) {
+    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
+    if (done_ >= count) return;
     const Memory::Access access(Memory::Only(device_));
     while (done_ < count) {
       const Work work = std::move(queue_.front());
@@ -76,9 +80,14 @@ class Stream {
   }
 
   static void RunAllOf(int device) {
+    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
+    const auto has_work = [device](const Stream* stream) {
+      return stream->device_ == device && !stream->queue_.empty();
+    };
+    if (std::ranges::none_of(All(), has_work)) return;
     const Memory::Access access(Memory::Only(device));  // once for all of them
     for (Stream* stream : All()) {
-      if (stream->device_ == device) stream->Run();
+      if (has_work(stream)) stream->Run();
     }
   }
   /// Returns the stream; for null, the default stream of the current device.
@@ -398,8 +407,11 @@ const char* cuda_on_cpu_kernels() {
   static std::string names;
   const std::lock_guard<std::mutex> lock(cuda_on_cpu::g_noting);
   names.clear();
+  static std::map<const void*, std::string> known;  // name_of starts a process
   for (const void* kernel : std::exchange(cuda_on_cpu::g_noted, {})) {
-    names += cuda_on_cpu::name_of(kernel);
+    const auto [name, is_new] = known.try_emplace(kernel);
+    if (is_new) name->second = cuda_on_cpu::name_of(kernel);
+    names += name->second;
     if (!names.ends_with('\n')) names += '\n';
   }
   return names.c_str();
