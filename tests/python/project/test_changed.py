@@ -60,7 +60,8 @@ def test_a_module_breaks_who_imports_it():
 
 
 def read_by_the_compiler():
-    """Returns, for each C++ test, the project's files from which it was compiled."""
+    """Returns, for each group of C++ tests that are compiled together, the project's files that the
+    compiler read."""
     if not (BUILD / ".ninja_deps").exists() or not (ninja := shutil.which("ninja")):
         pytest.skip("build/release was not built by ninja")
     said = subprocess.run(
@@ -71,19 +72,20 @@ def read_by_the_compiler():
         _, *lines = block.splitlines() or [""]
         paths = [os.path.normpath(BUILD / line.strip()) for line in lines]
         names = [os.path.relpath(path, ROOT) for path in paths]
-        sources = [n for n in names if n.startswith("tests/") and n.endswith(".cpp")]
+        sources = {n for n in names if n.startswith("tests/") and n.endswith(".cpp")}
         if sources:
-            result[sources[0]] |= {n for n in names if n.startswith(OURS) and (ROOT / n).exists()}
+            read = {n for n in names if n.startswith(OURS) and (ROOT / n).exists()}
+            result[frozenset(sources)] |= read - sources
     return result
 
 
 def test_nothing_that_the_compiler_read_is_missing():
+    """Each file that the compiler read for a group of tests leads to a test of the group."""
     edges = changed.cpp_edges()
-    users = defaultdict(set)
-    for source, read in read_by_the_compiler().items():
-        for name in read:
-            users[name].add(source)
-    if not users:
+    groups = read_by_the_compiler()
+    if not groups:
         pytest.skip("no C++ test was compiled in build/release")
-    for name, sources in users.items():
-        assert sources <= changed.leading_to([name], edges), name
+    reached = {name: changed.leading_to([name], edges) for name in set().union(*groups.values())}
+    for sources, read in groups.items():
+        for name in read:
+            assert sources & reached[name], (name, sorted(sources))
