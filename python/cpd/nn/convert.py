@@ -535,7 +535,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Collects the notes on layers and recipes. Each note appears once, with the first layer."""
+    """Collects the notes on layers and recipes, each note once with the first layer that has it."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

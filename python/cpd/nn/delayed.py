@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
 
 OPERANDS = TENSORS
-"""The three columns that each product has in `amax_history` and `scale`."""
+"""The operands of a product. Each has one column in `amax_history` and one element in `scale`."""
 
 
 class _Casts:
@@ -102,7 +102,7 @@ class Product(_Casts):
 
 
 class Delayed(_Casts, nn.Module):
-    """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
+    """The state of one layer's delayed scaling, as in TransformerEngine's Python code.
 
     Args:
         activation: the cast of the activation, with `history` > 0; default None: its scaling is not
