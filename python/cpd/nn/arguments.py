@@ -72,7 +72,7 @@ def check_bias(bias: Tensor, outputs: int) -> None:
 def _has_autocast(place: str) -> bool:
     """Returns True if torch.autocast supports a device type.
 
-    Torch 2.11 cannot trace torch's own test.
+    torch.compile of torch 2.11 cannot trace `is_autocast_available`, so this result is a constant.
     """
     return torch.amp.is_autocast_available(place)
 
@@ -105,7 +105,7 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
 def check_types(what: str, *operands: Tensor, way: str = "") -> None:
     """Raises ValueError if operands have different types, outside of torch.autocast.
 
-    The message recommends to convert the operands; `way` adds another remedy.
+    The message recommends to convert the operands. `way`: a text with another remedy, appended.
     """
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
@@ -191,8 +191,8 @@ class Arguments(NamedTuple):
 def _casts_within(recipe: Recipe, *dtypes: torch.dtype) -> bool:
     """Returns True if the operator itself casts activation and weight, separately for each GEMM.
 
-    It does so if torch's kernels multiply 16-bit values. Scales are then applied to the products if
-    possible (`cpd._torch.native`).
+    The operator casts if torch's kernels multiply 16-bit values, and neither cast is stochastic. It
+    then applies the casts' scales to the products if possible (`cpd._torch.native`).
     """
     if not is_native(recipe.forward) or dtypes.count(torch.float32) == len(dtypes):
         return False
@@ -309,7 +309,7 @@ _PURPOSES = tuple(Purpose)
 
 
 def _numbers(recipe: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
-    """Returns a row of seed and stream for each purpose; None if no rounding is stochastic."""
+    """Returns a row (seed, stream) for each purpose; None if no rounding is stochastic."""
     if not recipe._kept.drawing:
         return None
     parts = zip(recipe._kept.drawing, _PURPOSES, strict=True)

@@ -31,7 +31,7 @@ SHIFT = 36
 and of the position in the layer."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`: a backward pass has reached layers in training mode, or in eval mode."""
+"""Bits of `Clock.reached`: a backward pass reached a layer in training mode; one in eval mode."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
@@ -42,8 +42,8 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""Maps an activation checkpoint that awaits its backward pass to a dict of clocks and streams. A
-clock's stream belongs to the step in which the checkpoint's forward pass ran."""
+"""Maps an activation checkpoint that awaits its backward pass to a dict from clocks to streams. A
+stream belongs to the step in which the checkpoint's forward pass ran."""
 
 
 class Clock:
@@ -54,12 +54,12 @@ class Clock:
     converted layer since the last step began (`mark`). The layer must have delayed scaling,
     stochastic rounding or a schedule, and gradients must be on. In a model that has not trained
     yet, the first forward in training mode begins the first step. A layer in eval mode begins a
-    step only after a backward pass through layers in eval mode. A call of the model that follows
-    such a forward, before a backward pass, belongs to the step that has begun.
+    step only after a backward pass through layers in eval mode. If a layer's forward has begun a
+    step, a call of the model before the next backward pass belongs to that step.
 
-    No step begins while a backward pass recomputes activations. No step begins within a transform
-    of torch.func either, which could not see the change. Within a transform, the stream is computed
-    from the buffer that torch.func.functional_call gets.
+    No step begins while a backward pass recomputes activations, or within a transform of
+    torch.func. Within a transform, the stream is computed from the buffer that
+    torch.func.functional_call gets.
 
     At a call of the model, the ranks of `amax_group` exchange the magnitudes of the previous step.
     In a layer's forward, which not all ranks may reach, ranks exchange nothing. A call of the model
@@ -209,8 +209,8 @@ class Clock:
     def enter(self, state: Any, training: bool) -> None:
         """Runs when a layer's forward begins, and may call `begin_layer`.
 
-        Calls `begin_layer` if this forward may begin a training step, or if an earlier step
-        computed the layer's scales.
+        Calls `begin_layer` if this forward may begin a training step, or if the layer's scales
+        were last computed for an earlier step.
         """
         delayed = state.delayed
         if torch.compiler.is_compiling():
@@ -445,8 +445,8 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if a compiled backward pass can notify a clock. The operator that notifies also writes a
-flag, and torch 2.11 removes this write from the compiled program."""
+"""True if a compiled backward pass can notify a clock. The notifying operator also writes a flag, a
+write that torch 2.11 removes from the compiled program."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:

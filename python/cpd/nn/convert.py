@@ -68,13 +68,13 @@ def convert(
             sums. Default: no casts. Under `torch.autocast(dtype=torch.bfloat16)` layers return
             bfloat16: a recipe with sums in fp32, for example, then needs `output="bf16"`.
         rules: pairs (selector, recipe), or a dict of them; default: no rules. If the recipe is
-            None, torch computes the layer. The first matching rule decides; rules of the recipe
-            follow. A selector is a pattern of qualified names, or a class of modules, or "type" and
-            a class's name; these also match all modules within. Or it is "first N" or "last N" of
-            the layers with products, or "first N blocks" or "last N blocks" of the longest
-            ModuleList or Sequential. N may be a percentage ("15%"), rounded up. `rules` may also be
-            a function of a layer's name and module. It returns a recipe, None, or `...` to apply
-            the recipe's own rules.
+            None, torch computes the layer. The first matching rule decides; the recipe's own rules
+            come after `rules`. A pattern of qualified names, a class of modules, or "type" and a
+            class's name select matching modules and all modules within them. "first N" and "last N"
+            select layers with products, "first N blocks" and "last N blocks" children of the
+            longest ModuleList or Sequential. N may be a percentage ("15%"), rounded up. `rules` may
+            also be a function of a layer's name and module. The function returns a recipe, None, or
+            `...` to apply the recipe's own rules.
         sums: the accumulators of the three GEMMs of every layer: one `cpd.Accumulator`, text or
             format for all, or a tuple of three. Default None: the recipe's.
         seed: the seed of all random bits of the model; default 0.
@@ -102,7 +102,7 @@ def convert(
     If a rounding is stochastic, a scale is delayed or a recipe has a schedule, the model gets a
     clock: the buffer `cpd_clock`, the number of the step, which determines random bits and scales.
 
-    All stochastic roundings of the model use the one seed, each with its own stream: step << 36 XOR
+    All stochastic roundings of the model use `seed`, each with its own stream: step << 36 XOR
     layer << 20 XOR purpose << 60 (modulo 2^64), where layer is the layer's number in the model's
     order (layers that torch computes count too), and `cpd.Recipe` lists the purposes. If a layer
     has several products, the position of each product is XORed into the lowest 20 bits. So a
@@ -535,7 +535,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Collects the notes on layers and recipes. Each note appears once, with the first layer."""
+    """Collects the notes on layers and recipes, each note once with the first layer that has it."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

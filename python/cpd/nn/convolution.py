@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's convolutions and transposed convolutions, computed as a recipe says.
 
-They have one, two or three dimensions. `cpd.functional` documents types, gradients and random bits
-of all products. `conv2d` documents sums, memory and blocks of convolutions.
+`cpd.functional` documents types, gradients and random bits of all products. `conv2d` documents the
+sums and memory of convolutions, and the blocks of their scaled operands.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def conv2d(
     Each sum runs over (channel, kernel row, kernel column), row-major; each sum of the weight's
     gradient over (image, output row, output column). The input's gradient is a convolution too. The
     output's gradient, with stride - 1 zeros between its elements, is convolved with the kernel
-    rotated by 180°. These sums run over (output channel, row, column), wholly in the accumulator.
+    rotated by 180°. The accumulator adds all terms of a sum, over (output channel, row, column).
     Gradients of gradients are not supported; forward mode over gradients (torch.func.jvp) is.
 
     On the CPU, products read images in place: images are not unfolded or padded in memory. Zeros
@@ -174,9 +174,9 @@ def conv2d(
     gradient, an image's blocks run along the channels of a group at each pixel. A weight's blocks
     run along its input channels for the result, and along its output channels for the input's
     gradient. For the weight's gradient, blocks run along the batch. The last block may be shorter.
-    Tiles of R × C elements divide the out × in matrix of a weight at each index of the kernel; in
-    an image, R is along the last dimension. Each operand is multiplied by its scales before the
-    product.
+    Blocks of R × C elements divide the out × in matrix of a weight at each index of the kernel; in
+    an image, the R rows run along the last dimension. Each operand is multiplied by its scales
+    before the product.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
@@ -466,7 +466,7 @@ def _convolve(
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Returns input and weight after the casts that come before the operator.
 
-    Blocks of two dimensions divide the tensors as if the operator cast them.
+    Blocks of two dimensions are the same as in operands that the operator itself casts.
     """
     of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
     if of_x is None and of_w is None:

@@ -53,8 +53,8 @@ class Counter(TorchDispatchMode):
     """Counts the products of one training step of a model, at the level of torch's dispatcher.
 
     A product of the backward pass belongs to the innermost module whose forward made the autograd
-    node. The mode is entered while the backward pass computes a node. Recomputation under
-    activation checkpointing is not counted. Compiled submodules run eagerly in the counted step.
+    node. The backward pass enters this dispatch mode for each node. Recomputation under activation
+    checkpointing is not counted. Compiled submodules run eagerly in the counted step.
 
     A step is a call of the model, or calls of its submodules up to the end of a backward pass. Code
     between calls of submodules is not counted.

@@ -43,8 +43,8 @@ class Coverage:
         parameters: the number of elements of the parameters that enter products of modules. Only
             parameters with two or more dimensions count, each once. Parameters of parametrizations
             and of the projections in nn.MultiheadAttention are included.
-        emulated_parameters: the part of `parameters` in modules that emulated all their products of
-            parameters.
+        emulated_parameters: the number of these elements in modules that emulated all their
+            products of parameters.
         never_called: names of the converted layers that were not called.
     """
 

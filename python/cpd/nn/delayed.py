@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
 
 OPERANDS = TENSORS
-"""The three columns that each product has in `amax_history` and `scale`."""
+"""The operands of a product. Each has one column in `amax_history` and one element in `scale`."""
 
 
 class _Casts:
@@ -102,7 +102,7 @@ class Product(_Casts):
 
 
 class Delayed(_Casts, nn.Module):
-    """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
+    """The state of one layer's delayed scaling, as in TransformerEngine's Python code.
 
     Args:
         activation: the cast of the activation, with `history` > 0; default None: its scaling is not
@@ -124,10 +124,10 @@ class Delayed(_Casts, nn.Module):
     through the cast unchanged.
 
     In training mode, row 0 becomes the maximum of itself and an operand's largest magnitude.
-    `update`, once before each step, computes the scales of that step: a = max of the history, or
-    row 0 (`most_recent`); scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest finite
-    number if that overflows. If a is 0, infinite or NaN, the scale does not change. The history
-    then advances by a step.
+    `update`, once before each step, computes the scales of that step: a = max of the history (row
+    0 if `amax` is "most_recent"); scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest
+    finite number if that overflows. If a is 0, infinite or NaN, the scale does not change. The
+    history then advances by a step.
 
     Raises:
         ValueError: for casts that differ in `history` or `amax`, and under torch.vmap.

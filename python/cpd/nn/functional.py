@@ -25,15 +25,15 @@ sample's random bits depend on its index in the whole batch.
 **Autocast.** Under `torch.autocast` the result has autocast's type, like results of torch's layers,
 unless `dtype` is given. The recipe's casts are applied to the operands in their original types; a
 weight is not first rounded to autocast's type. With native sums, operands without a cast and the
-bias are converted to autocast's type. A gradient is rounded to autocast's type before its operand's
-own.
+bias are converted to autocast's type. A gradient is rounded to autocast's type, and then to its
+operand's type.
 
 **Native sums.** If a sum is `"native"`, torch's kernel computes it. For example, the result of
 `linear` is F.linear of the cast operands qx and qw. The gradients are qg @ qw and qg.mT @ qx, where
 qg is the cast gradient. The bias's gradient is torch's sum of the uncast gradient. Products are
 exact products of the operands' values, summed in float32. Scales are applied in float32, the bias
 is added, and the result is rounded once to its type. Under `torch.vmap` torch's kernels compute the
-whole batch at once, with their own bits.
+whole batch at once; bits may differ from single calls.
 
 **Random bits.** All random bits of a call follow from `seed` and `stream`, ints or one-element
 integer tensors on any device. Each rounding uses the stream XOR purpose << 60 (`cpd.Recipe` lists

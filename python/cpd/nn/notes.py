@@ -108,9 +108,9 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """Returns the name of the named recipe that has the same products as `how`.
+    """Returns the name of the named recipe with the sums, casts and `scales_at` of `how`.
 
-    If there is none, returns the text of `how`.
+    If there is none, returns the text of these arguments.
     """
     return _names().get(how._kept.text, how._kept.text)
 

@@ -17,8 +17,8 @@ GEMMS = {
     "output": (("forward", "output"),),
     "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
 }
-"""Maps the role of a tensor to the GEMMs that use the tensor. Each GEMM has the name of the cast of
-the tensor in `cpd.Recipe`."""
+"""Maps the role of a tensor, such as "weight", to pairs: a GEMM that uses the tensor, and the
+argument of `cpd.Recipe` that casts the tensor for this GEMM."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")

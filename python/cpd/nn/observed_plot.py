@@ -19,7 +19,7 @@ ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
 """The largest number of characters of a layer's name in the picture."""
 _MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
-"""Markers of recipes: "o" for the first GEMM of a role, another marker for the second GEMM."""
+"""Markers: "o" for the first GEMM that a tensor enters, another marker for the second GEMM."""
 _TALLEST = 100.0  # inches
 
 

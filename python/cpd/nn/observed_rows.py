@@ -187,9 +187,9 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
     """Returns a dict from tags to the finite numbers in the rows of one step.
 
-    The tag `layer/role/column` has a number of the tensor's range (columns `_RANGE`), from the
-    first row of the tensor. The tag `layer/role/judge/column` has a loss (columns `_LOSS`) of one
-    row; `judge` is the property of `WatchRow`.
+    A tag `layer/role/column` names a number of the tensor's range (columns `_RANGE`), from the
+    first row of the tensor. A tag `layer/role/judge/column` names a loss (columns `_LOSS`) in one
+    row, by the row's property `judge`.
     """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()

@@ -55,8 +55,8 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
     weights, output, and the output's gradient. For a layer that `cpd.convert` has converted, the
     losses of its recipe are measured too; `WatchRow` defines them.
 
-    Blocks of scaled formats run along the axis that each GEMM sums over. For delayed scaling, the
-    losses are those with the layer's present scale, if it has one, else with a scale of the
+    Blocks of scaled formats run along the axis that each GEMM sums over. With delayed scaling,
+    losses are measured for the layer's present scale; without such a scale, for the scale of the
     tensor's own largest magnitude. Stochastic rounding uses other random bits than the layer.
 
     The model computes the same values as before. Between measured steps, the only hook is on the

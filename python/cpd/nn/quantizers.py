@@ -70,8 +70,8 @@ def quantizer(
 
     The module takes a float32, bfloat16 or float16 tensor; for formats without scales also float64.
     The tensor's type must represent the formats. Gradients and tangents pass through each cast
-    unchanged. It may be copied, pickled, and called in `torch.compile`, `torch.func` and
-    `torch.vmap`. It raises TypeError if its argument is not a tensor, and ValueError if the
+    unchanged. The module may be copied, pickled, and called in `torch.compile`, `torch.func` and
+    `torch.vmap`. A call raises TypeError if its argument is not a tensor, and ValueError if the
     tensor's type cannot represent a format.
 
     If a cast is stochastic, the module's buffer `step` (int64, part of the state_dict) counts the

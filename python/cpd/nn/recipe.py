@@ -49,7 +49,7 @@ Rules: TypeAlias = (
 
 
 def _by_keywords(declared: OfT) -> OfT:
-    """Returns a constructor with `declared`'s signature that gets its keywords as a dict."""
+    """Returns a constructor of `Recipe`, with the signature and docstring of `declared`."""
 
     @functools.wraps(declared)
     def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
@@ -86,14 +86,14 @@ class Recipe:
         format: the cast of activation, weight and gradient in all three GEMMs: a format, scaled or
             not, a dtype, a cast, or the text of one of these. Default `"native"`: no casts. A bare
             `e4m3` raises ValueError: write `e4m3fn` for OCP's format, `(4,3)` for the IEEE-like
-            format. Or a whole recipe; other arguments replace its keys. It is one of:
+            format. Or a whole recipe, whose keys other arguments replace. A recipe is one of:
 
             - A name from `Recipe.named()`. A recipe's name precedes a format of the same name.
             - A text: a format or a name, then the arguments below, each as `key=value`. Values of
               several words are in quotes: `"mxfp8 sums='e6m9 kahan' output=bf16"`, `"int8 row
-              weight=mxfp8"`. A format's own options follow the format without quotes; a name with
-              such options is a format. `none` stands for None. Rules and schedule are lists
-              separated by commas: `rules="'type Linear' none, 'last 15%' bf16"`.
+              weight=mxfp8"`. A format's own options follow the format without quotes; a name
+              followed by such options is a format. `none` stands for None. Rules and schedule are
+              lists separated by commas: `rules="'type Linear' none, 'last 15%' bf16"`.
             - A file, whose path ends in .toml or .json, or plain data (from `to_dict`).
             - A `Recipe`.
 
@@ -101,14 +101,14 @@ class Recipe:
             format (for a sequential sum in that format). Or a tuple for forward, grad_input and
             grad_weight; or a recipe that has these sums. Default `"native"`: torch's own kernel. If
             `format` is a whole recipe, `sums` also replaces the sums in its rules, schedule and
-            attention, except that a matrix unit replaces only the recipe's own sums.
+            attention. A matrix unit replaces only the sums of the recipe itself.
         forward: the accumulator of the forward GEMM. Default: `sums`.
         grad_input: the accumulator of the GEMM that computes the input's gradient. Default: `sums`,
             or else `forward`.
         grad_weight: the accumulator of the GEMM that computes the weight's gradient. Default:
             `sums`, or else `forward`.
         grad_bias: the accumulator of the sum that computes the bias's gradient. Each term is
-            rounded only when it is added. Default: fp32 in order; `"native"` if `forward` is.
+            rounded only when it is added. Default: sequential in fp32; `"native"` if `forward` is.
         activation: the cast of the input before each GEMM that it enters: a `Cast`, a format,
             scaled or not, or a text; None: no cast. Default: `format`. Gradients pass a cast
             unchanged. Blocks of scaled formats run along the axis that a GEMM sums over. If the
@@ -147,7 +147,7 @@ class Recipe:
             `Recipe`. Default: no changes.
         source: a text about the recipe's origin. Recipes that differ only in `source` are equal.
         scales_at: where scales of scaled operands are applied: `operand`: to the values, before the
-            sums; `block`: to the sums over a block; `epilogue`: at the end (see `cpd.gemm`).
+            sums; `block`: to the sums over a block; `epilogue`: to the final sums (see `cpd.gemm`).
             `block` and `epilogue` are for linear layers and matrix products with accumulators.
             Matrix units multiply unscaled elements and need one of these two. Default: `operand`;
             for a matrix unit given as `sums`, the choice that its operands' blocks allow.
@@ -575,7 +575,7 @@ def as_recipe(given: RecipeLike) -> Recipe:
 
 
 def product_recipe(given: RecipeLike | SumLike) -> Recipe:
-    """Returns the recipe of a product's `acc`.
+    """Returns the recipe that the argument `acc` of a product, such as `cpd.gemm`, defines.
 
     A `Recipe` is returned unchanged. A recipe's text or name, except bf16 and fp16, gives that
     recipe. An accumulator, or a format for its sequential sum, becomes the `sums` of a recipe.

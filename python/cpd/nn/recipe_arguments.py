@@ -53,7 +53,7 @@ def is_none(value: Any) -> bool:
 
 
 def operands(value: Any) -> Cast | None:
-    """Reads a recipe's first argument like `formats`. Its error suggests a similar known name."""
+    """Calls `formats`. For an unknown name, the error suggests a known name."""
     try:
         return formats(value)
     except ValueError as error:

@@ -31,7 +31,7 @@ KEYS: dict[str, str] = {
 }
 """The keys of a recipe's text, each with the kind of its values.
 
-Files also have the key `format`, for the beginning of a text.
+In files, the key `format` has the first argument of `Recipe`, with which a text begins.
 """
 
 
@@ -41,8 +41,8 @@ Files also have the key `format`, for the beginning of a text.
 def keys_of(given: Any) -> dict[str, Any] | None:
     """Returns the keys and values in a text, a file or plain data.
 
-    Returns None for a text that is only a format or a name. The key `format` is the beginning of a
-    text. Raises ValueError for unknown keys.
+    The words of a text before its first key are the value of the key `format`. Returns None for a
+    text without keys (a format or a name). Raises ValueError for unknown keys.
     """
     if isinstance(given, dict):
         return _known(given)

@@ -12,9 +12,9 @@ x_z + h_z, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n. RNN: h is the act
 products' sum.
 
 The recipe casts the operands of each product, and rounds its result to `output`. The gates and the
-state have no further rounding. The gradients of w_hh and w_hr have a GEMM in each time step. The
-GEMMs' results are added in float32 in the order of the backward pass, and then to the weight's
-other gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
+state have no further rounding. For the gradients of w_hh and w_hr, each time step has a GEMM. Its
+results are added in float32 in the order of the backward pass. This sum is then added to the
+weight's other gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
 
 Each product takes random bits from the layer's stream XOR its position, 4 · (t · n + m) + kind. t
 is the time step (0 for the input's product), m = layer · directions + direction, n is the number of

@@ -8,7 +8,7 @@ A weight is cast once for all steps, in the forward pass and again in the backwa
 operations of a step are the torch functions that the loop and its derivatives call, on operands
 with the same memory layouts and in the same order. So each kernel gives the same bits. If the
 backward pass itself is differentiated, the loop is computed again, and its autograd graph gives the
-gradients. A second backward pass runs this node again and casts its gradients separately.
+gradients. A second backward pass runs this node again, so each pass casts its gradients separately.
 """
 
 # Some of torch's functions have no type annotations.
@@ -41,7 +41,7 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     """Returns whether `over_time` supports a recipe and its tensors.
 
     The fast path needs native sums and float32 tensors. Casts must have no random bits, no delayed
-    scales and no factor. Within torch.compile, torch.func and dispatch modes, which must see each
+    scales, and `factor` 1. Within torch.compile, torch.func and dispatch modes, which must see each
     product, the result is False.
     """
     held = tuple(x for x in tensors if x is not None)
@@ -201,7 +201,7 @@ def _gru_backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor,
 def _rnn(
     activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
 ) -> Cell:
-    """Returns the cell with one state and no gates.
+    """Returns the `Cell` of an RNN with this activation function.
 
     `derivative` computes the gradient of the activation function's argument. Its arguments are the
     gradient of the function's result, and that result.

@@ -99,10 +99,10 @@ _OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
 )
 """The emulations of classes of transformers and timm; the first row that matches a class decides.
 
-A row has a pattern of the class's qualified name, the name of the emulation, and a set of names. A
-row matches a class if the pattern matches its qualified name, and the code of the class's forward
-has one of the names. An empty set of names has no effect. The names distinguish attention from its
-wrappers, and find residual additions by the name of the added variable.
+A row has a pattern of the class's qualified name, the name of the emulation, and a set of variables
+and functions. A row matches a class if the pattern matches, and the set is empty or the class's
+forward uses one of its names. The names distinguish attention from its wrappers, and find residual
+additions by the name of the added variable.
 """
 
 
@@ -142,6 +142,6 @@ def _of_packages(cls: type) -> Emulation | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Returns True if the code of the class's forward has one of these names."""
+    """Returns True if the class's forward uses a variable, function or attribute of `names`."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

@@ -32,7 +32,7 @@ class Choice:
     - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); the pattern may match
       the whole name or the part after any dot;
     - a class, or "type" and a class's name, of the module or of a base of its class;
-    - "first N", "last N": of the layers with products;
+    - "first N", "last N": the first or last N layers with products;
     - "first N blocks", "last N blocks": everything within these children of the model's longest
       ModuleList or Sequential (the first, if several are equally long).
 

@@ -96,7 +96,7 @@ class Emulation:
 
 
 def replacing(operations: dict[Any, Operation]) -> Forward:
-    """Returns a forward that runs torch's own, with these functions of torch replaced."""
+    """Returns a forward that runs torch's own, with the functions in `operations` replaced."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         mode = Replacing(module.cpd, operations)
@@ -139,7 +139,7 @@ def _one_product(module: Any) -> tuple[int, int]:
 
 
 def within(operations: dict[Any, Operation]) -> Forward:
-    """Returns a forward that runs the module's own; the recipe defines the given operations."""
+    """Returns a forward that runs the module's own, with the functions in `operations` replaced."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         with ByRecipe(module.cpd, operations):
@@ -225,9 +225,9 @@ def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 def _switch(name: str, off: Any) -> property:
-    """Returns a property: the attribute `name`, or `off` if a layer of an encoder is emulated.
+    """Returns a property of an encoder that is `off` if one of the encoder's layers is emulated.
 
-    The module's attribute `cpd_states` has the states of the encoder's layers.
+    Otherwise it is the attribute `name`. The encoder's `cpd_states` has the states of its layers.
     """
 
     def get(module: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function modes in which a module's own forward runs: its recipe defines torch's functions."""
+"""torch function modes that compute functions by a module's recipe while its own forward runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """Maps torch's functions to operations, for operations that use one of these recipe parts."""
+    """Maps torch's functions to the operations in `OPERATIONS` whose `part` is one of `parts`."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 
