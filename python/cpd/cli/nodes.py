@@ -24,7 +24,7 @@ def checked_alone(options: Any, check: Callable[[], object]) -> None:
 
     Connecting imports torch, which takes seconds. For virtual nodes, the function calls `check`,
     which raises for wrong options. For the transport torch, it raises if no launcher has set
-    torch's variables. (With several processes, `agreed` runs the checks after the nodes have connected.)
+    torch's variables. (With several processes, `agreed` runs the checks after nodes connect.)
     """
     with users_mistakes():
         if options.transport == "virtual":
