@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads commands, and modules that train models for gradients, from other packages.
+"""Loads the commands and the modules for gradients that other packages add to `cpd`.
 
-The packages declare these additions to `cpd` as entry points, so that this package does not import
-their modules by name.
+The packages declare them as entry points, so that this package does not import them by name.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ def needs(package: str) -> str:
 
 @functools.cache
 def added_commands() -> dict[str, EntryPoint]:
-    """Returns the commands of other packages, by name.
+    """Returns the entry points of the commands of other packages, by the command's name.
 
-    The function of each entry point adds its command, like the functions `register` of this
-    package.
+    An entry point loads a function that adds the command to the parser of `cpd`.
     """
     return _entries("cpd.commands")
 

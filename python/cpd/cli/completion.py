@@ -57,7 +57,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _names() -> dict[str, tuple[str, ...]]:
-    """Returns the names to suggest for each argument. The arguments also accept other names."""
+    """Returns the names that a shell suggests for each argument. Other values are also valid."""
     from cpd.cli.scaled import SOURCES
     from cpd.cli.show import COMMON
     from cpd.compress.table import compressors

@@ -14,8 +14,8 @@ from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
 
 _WIDE = 64
-"""A format that spans at least this number of binades does not extend the range of the axis. If all
-formats span at least this number of binades, the range is computed from all of them."""
+"""A format with at least this number of binades does not extend the axis of magnitudes, unless all
+formats have at least this number."""
 _TICKS = 8
 """The largest number of bits of a format for which each value is drawn as a tick. For wider
 formats, each range is drawn as a bar."""

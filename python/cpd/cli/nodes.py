@@ -23,8 +23,8 @@ def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that can be found before nodes connect.
 
     Connecting imports torch, which takes seconds. For virtual nodes, the function calls `check`,
-    which raises for wrong options. For the transport torch, it raises if no launcher has set its
-    variables. (With several processes, `agreed` runs the checks after the nodes have connected.)
+    which raises for wrong options. For the transport torch, it raises if no launcher has set
+    torch's variables. (With several processes, `agreed` runs the checks after nodes connect.)
     """
     with users_mistakes():
         if options.transport == "virtual":

@@ -362,7 +362,7 @@ def reduce(default: str, several: bool = True) -> Any:
 
 
 def reduce_of(text: str) -> "Reduce":
-    """Returns the `Reduce` that a text, one item of a list of all-reduces, defines.
+    """Returns the `Reduce` that `text` defines. The text is one item of a list of all-reduces.
 
     Raises UsageError for a text that has only keys, without a format or codec.
     """

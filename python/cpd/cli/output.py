@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes consoles, tables, progress bars and files for the output of commands.
 
-Only functions that print import rich, so that mistakes are reported without this import.
+Only functions that print import rich. So a wrong command line is reported without this import.
 """
 
 from __future__ import annotations

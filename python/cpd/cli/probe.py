@@ -34,8 +34,8 @@ class Options:
       cpd probe --a e4m3fn --k 64 -- ./Vunit
       cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}
 
-    It prints the rule as the text of an accumulator, which cpd.gemm takes, and below it the rules
-    that give the same results. The exit status is 1 if no rule fits.
+    cpd prints the rule as the text of an accumulator, which cpd.gemm takes. Below this text, cpd
+    prints the other rules that give the same results. The exit status is 1 if no rule fits.
     """
 
     command_line: list[str] = opt.argument(

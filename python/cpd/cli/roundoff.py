@@ -138,23 +138,25 @@ class Options:
     With --transport each process contributes its own gradients, and the processes sum them. The
     table is the same as for this number of virtual nodes.
 
-    --recommend measures in order ring and models the time of two exchanges: the hierarchical one
-    (without groups a ring; codecs have neither) and owner. The time is steps × alpha + bytes /
+    --recommend measures in order ring and models the time of two exchanges: hierarchical (without
+    groups a ring) and owner. For codecs, only owner is modeled. The time is steps × alpha + bytes /
     beta, where each step takes as long as its longest message on --machine. The model assumes one
     link for each rank. For a named machine, choose one rank per host, as in --machine 'ethernet-10g
-    gpus=1'. It names the choices with the least relative RMS, the least time and the least product
-    of both. Its errors are measured over 8 random orders of the ranks, so that the order of the
-    file does not matter. The rows of the table use the order of the file. It reports a tie, and
-    names the fastest choice, if more than 5 % of 1,000 resamples (of the orders, and of 16 blocks
-    of the values) would change the choice. With --transport, only one order is measured. MB are the
-    bytes that the first rank of a group sends. For codecs of variable size, MB is an upper bound.
+    gpus=1'. The command names the choices with the least relative RMS, the least time and the least
+    product of both. The errors of choices are measured over 8 random orders of the ranks, so that
+    the order of the file does not matter. The rows of the table use the order of the file. The
+    command reports a tie, and names the fastest choice, if more than 5 % of 1,000 resamples (of the
+    orders, and of 16 blocks of the values) would change the choice. With --transport, only one
+    order is measured. MB are the bytes that the first rank of a group sends. For codecs of variable
+    size, MB is an upper bound.
 
-    Without --gradients it trains a --model of `cpd train`, by default its digit classifier, in fp32
-    for --epochs. Then each virtual node computes gradients on --batch training images that it draws
-    at random. For a small version of table 9 of the APS paper, use --model resnet18 --layer conv1.
-    A file is .npz, .safetensors, .pt or .pth with an array for each tensor, whose leading dimension
-    is the rank, or with arrays named rank{r}/NAME (in a .pt also a list with a dict for each rank).
-    A .npy file is one tensor with a leading dimension for the rank. Nothing in a file is executed.
+    Without --gradients, the command trains a --model of `cpd train`, by default its digit
+    classifier, in fp32 for --epochs. Then each virtual node computes gradients on --batch training
+    images that it draws at random. For a small version of table 9 of the APS paper, use --model
+    resnet18 --layer conv1. A file is .npz, .safetensors, .pt or .pth with an array for each tensor,
+    whose leading dimension is the rank, or with arrays named rank{r}/NAME (in a .pt also a list
+    with a dict for each rank). A .npy file is one tensor with a leading dimension for the rank.
+    Nothing in a file is executed.
     """
 
     sums: Sums = opt.group(Sums, "the sums")
@@ -199,7 +201,7 @@ def _check(options: Options) -> None:
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
-    """Returns the network that --recommend models, and the all-reduces to measure, by text."""
+    """Returns the network for --recommend, and the all-reduces by their texts in --reduce."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
@@ -349,7 +351,7 @@ def _remedy(spec: "Reduce") -> str:
 
 
 def _network(options: Options) -> "Machine | None":
-    """Returns the network that --recommend models, or None without --recommend."""
+    """Returns the network whose times --recommend estimates, or None without --recommend."""
     from cpd.study.machines import Machine
 
     if not options.sums.recommend:

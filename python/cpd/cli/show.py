@@ -94,7 +94,7 @@ class Options:
 
     @property
     def kind(self) -> str | None:
-        """The kind of objects to list, or None."""
+        """The kind of objects to list, or None if the names determine the kind."""
         return self.lists.kind
 
 
@@ -159,7 +159,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit. The type distinguishes it from the text of a codec."""
+    """The name of a matrix unit. This class distinguishes the name from the text of a codec."""
 
 
 class _Codec(str):

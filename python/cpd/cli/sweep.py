@@ -116,8 +116,8 @@ class Options:
 
     Measures every combination of formats, accumulators, roundings and scales on tensors of yours:
     errors, SQNR, underflow, overflow, the error of dot products against dot products of the uncast
-    values, and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front,
-    which no other row beats in both error and cost.
+    values, and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front.
+    No other row is better than these in error or cost and at least as good in the other.
 
     Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
     is executed. Only floating-point tensors are read, and values are rounded to binary32 first.

@@ -333,10 +333,10 @@ def _check_bench(options: Options) -> None:
 
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
-    """Raises UsageError if an option is given without another option that it needs.
+    """Raises UsageError if options are given that need an option that is missing.
 
-    `flags` maps the given options to their flags, and `users` are the options that need the other
-    option. `value` is the value of the other option, None if it is missing; `needed` is its name.
+    `flags` maps each given option to its flag. `users` are the options that need the option
+    `needed`. `value` is the value of `needed`, or None if it is missing.
     """
     named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
@@ -413,7 +413,7 @@ def _note_e4m3(options: Options) -> None:
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
     """Returns the accumulator's text, with the operands' formats from the command line.
 
-    Adds formats only to the text of a matrix unit, and only formats that the text lacks.
+    A format is only added to a text with the word `block_fma`, and only if its key is missing.
     """
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:

@@ -16,15 +16,15 @@ shifter of w bits has s(w) = ceil(log2(w + 1)) stages. For one product and its a
 - adder: 2 w bits, for the sum and its negation.
 - normalizer: w to count zeros; w s(w) to shift up; another w s(w) to shift down if the format has
   subnormals; and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
-  its random bits. A rounded product needs a second normalizer and the exponent bits of a rounding,
-  with pp and the product's format.
+  its random bits. If products are rounded, a second normalizer and the exponent bits of another
+  rounding are added. They are computed from pp and the products' format.
 - exponent, with e exponent bits: e + 1 bits for the sum of the operands' exponents, 3 (e + 2) for a
   rounding, 2 (e + 1) for an alignment. An integer has no exponent.
 - scales: for blocks of N values, 1/N of the bits that add the exponents of two scales and add their
   sum to the result's exponent. If a scale has a mantissa, also 1/N of the bits of two multipliers:
   for the product of the scales, and for its product with the sum.
 
-A matrix unit that adds N products with F fraction bits shifts each product within F + 2 bits. Its
+A matrix unit that adds N products with F fraction bits has a shifter of F + 2 bits per product. Its
 adders have F + 2 + s(N) bits for each term, and twice that number for the final sum. It has 3 (e +
 2) bits to compare and subtract exponents, and one normalizer for N products.
 
@@ -228,7 +228,7 @@ def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:
-    """Returns the bits for the block scales of both operands, divided by the values of a block.
+    """Returns the bits for the block scales of both operands, divided by the smaller block.
 
     The scale of a tensor or of a row is applied once at the end of a sum, so it is not counted.
     """

@@ -94,9 +94,9 @@ def replay(
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
             bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` files are those that
             `cpd.hardware.Vectors` writes, for the operations `dot` and `block_fma`.
-        accumulator: the accumulator. The name of a GPU's unit means this unit with the formats of
-            each set. Default None: the unit that the file's name gives (`H100.npz`), or the
-            accumulator in the file's head.
+        accumulator: the accumulator. A GPU's unit, given by name, gets the operand and result
+            formats of each set. Default None: the unit that the file's name gives (`H100.npz`), or
+            the accumulator in the file's head.
         operands: the format of the operands of the sets to compare (`E4M3` or `e4m3fn`); default
             None: all sets.
         result: the format of the results of the sets to compare (`fp32` or `fp16`); default None:
@@ -213,7 +213,7 @@ def _accumulator(batch: _Set, acc: AccumulatorLike | None) -> Accumulator:
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:
-    """Returns the name of an accumulator for a GPU's results; the accumulator may not exist."""
+    """Returns the name of a GPU's accumulator by convention. CPD may not have this accumulator."""
     gpu = _LIKE.get(gpu, gpu)
     if kind in ("E4M3", "E5M2"):
         return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"

@@ -259,7 +259,7 @@ class _Probe:
     def _first_block(self, tree: Tree | None) -> list[int]:
         """Returns the products of the block that is added first.
 
-        Returns the first four products if there is no tree, or no block of two products.
+        Returns the first four products if there is no tree, or if this block has only one product.
         """
         k = self.inputs.k
         if isinstance(tree, Node):

@@ -64,7 +64,7 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Precisions in bits. Some dot products are made whose sums are near ties in them."""
+        """Precisions in bits. Some dot products have sums near the ties of these precisions."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products in which all nonzero products are in the first block."""
@@ -82,7 +82,7 @@ class Regimes:
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products with terms near the smallest products of two operands.
 
-        If a mask was given, its exponent `low` replaces the exponent of the smallest products.
+        If the constructor got a mask, the terms are near its least power of two, 2^low, instead.
         """
         return self._made(rng, n, self._all, self._tiny)
 
@@ -183,7 +183,7 @@ class Figures(NamedTuple):
     """The formats that sums may have, and the powers of two that the function returns unchanged.
 
     `within` are formats for sums within the first block, `of_all` for sums over all k. `widest` are
-    the widest possible formats, for blocks that are too short to use all bits of their format.
+    formats of 24 significant bits, for blocks whose short sums do not show their full precision.
     """
 
     within: list[Format]
@@ -326,7 +326,7 @@ def _units(
     results: list[Format],
     narrower: bool = False,
 ) -> Iterator[Rule]:
-    """Yields the rules of matrix units. With `narrower`, results are rounded to another format."""
+    """Yields the rules of matrix units. With `narrower`, sums are rounded again, to `results`."""
     wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
     for total, rounding, fraction in itertools.product(
@@ -417,9 +417,9 @@ def least_exponents(
 ) -> range:
     """Returns the values of min_exponent with which a unit gives the observed sums.
 
-    The values form a range. If the least possible value agrees, the range begins with this value.
-    Otherwise the range contains the first of the `likely` values that agrees. The range is empty if
-    no likely value agrees.
+    These values form a range, which is searched from one value in it. This value is the least
+    possible min_exponent, or else the first fitting value of `likely`. If neither fits, the range
+    is empty.
     """
 
     def good(exponent: int) -> bool:
@@ -439,9 +439,9 @@ def least_exponents(
 def with_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, passing: Sequence[Powers]
 ) -> list[Rule]:
-    """Returns the rule if it agrees; for a unit, one rule for each min_exponent that agrees.
+    """Returns the rule if `alike` accepts it; for a unit, one rule for each accepted min_exponent.
 
-    If many values agree, only the usual value and the greatest values are returned. The search goes
+    Of many values, only the usual value and the greatest values are returned. The search goes
     down from the greatest value that does not truncate the least powers of two in `passing`.
     """
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
@@ -501,13 +501,13 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns a text that rules have in common if they differ only in min_exponent."""
+    """Returns a text that is the same for rules that differ only in min_exponent."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
-    """Returns whether two units differ only in fields for which `unsure` reports other values."""
+    """Returns whether two units differ only in fraction_bits, min_exponent, sum or sum_rounding."""
     if not (has_unit(rule) and has_unit(other)):
         return False
     x, y = (unit_fields(unit_in(candidate)) for candidate in (rule, other))

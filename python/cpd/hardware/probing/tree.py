@@ -25,7 +25,7 @@ _MOST_ROWS = 2**22  # values of an operand in one batch
 
 
 class OrderError(Exception):
-    """Raised if the sums show no order; the text has the reason."""
+    """Raised if the order of addition cannot be found from the sums; the text has the reason."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Ports:
             lines. Default None: no such port.
         any_nan: whether any NaN is accepted if a NaN is expected; default False.
         signals: the inner signals of the vectors that your module has as ports; `("all",)` means
-            all signals; default (): no signals. Signals of a block also need the port `special`,
-            which is added.
+            all signals; default (): no signals. With any signal, the module also needs a port
+            for the signal `special`, if the vectors have it. This port is added.
         flags: whether the module has the port `flags`; default True.
         ready_in: an output port that is 1 when the module accepts a line. A line is applied until
             it is accepted. Needs `valid_in`. Default None: no such port.

@@ -71,8 +71,8 @@ class VectorCheck:
 def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
     """Compares each line (test vector) of a file with CPD's results for its inputs.
 
-    The file's head defines the operation, the formats and the rounding. In a file without a head,
-    the file's name does, as in TestFloat: e4m3_mul_rne.tv. Code in the file is never executed.
+    The file's head defines the operation, the formats and the rounding. If there is no head, the
+    file's name defines them, as in TestFloat: e4m3_mul_rne.tv. Code in the file is never executed.
 
     Args:
         path: the file.
@@ -95,7 +95,7 @@ def checked_lines(
 ) -> VectorCheck:
     """Checks the lines of a file by the rule `rule`.
 
-    If `rule` is None, the file's head defines the rule, or if there is no head, the file's name.
+    If `rule` is None, the file's head defines the rule. If there is no head, the file's name does.
     """
     line_rule = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if line_rule is None:

@@ -79,7 +79,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether a signaling NaN can be an operand, or operands without NaN can give NaN."""
+    """Returns whether the flag NV is possible: by a NaN operand, or by a NaN result without one."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):

@@ -206,7 +206,7 @@ def alike(rule: Any, words: Words) -> Lines:
 def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
     """Returns the test vectors `lines` of an operation that sums, with all input fields.
 
-    A missing c is 0, and missing scales are 1. The random integers `r` are generated in each call.
+    A missing c is 0, missing scales are 1, and `r` is always replaced by new random integers.
     """
     n = len(lines["a"])
     for field in rule.inputs:

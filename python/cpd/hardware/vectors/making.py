@@ -70,9 +70,9 @@ def make_vectors(
         formats: the formats of the operands a, b and c: one format for all operands, or one for
             each. For sums: one format for both a and b, or one for each; then the format of c, by
             default the accumulator's. Default (): the matrix unit's own formats; all other
-            accumulators and operations need formats. With an integer
-            accumulator, c and the result are integers of its width; if the accumulator names a
-            format other than fp32, the result has that format.
+            accumulators and operations need formats. With an integer accumulator, c is an integer
+            of its width. The result is also such an integer, unless the accumulator names a format
+            other than fp32. The result then has that format.
         result: the format of the result of an element-wise operation; default None: the first
             operand's format. For a `cast` without `result`, a single format is the target of a
             cast from fp32, and two formats are the source and the target. A sum has the format of

@@ -30,8 +30,8 @@ _TARGETS = 192
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of random pairs in which a is the least number. As many further pairs have the least
-number as b."""
+"""The number of random pairs in which a is the least number, and also the number of random pairs in
+which b is the least number."""
 _RECIPROCALS = 4
 """The number of pairs a, b with a product near each power of two."""
 STEPS = np.array([-1, 0, 1])
@@ -256,7 +256,8 @@ def _near_powers(
     their product is 1 + 2^-3h. The other pairs are random numbers and the numbers nearest to their
     reciprocals. Each pair is repeated with the two neighbors of b.
 
-    Returns the indices of the powers 2^at that the formats reach, and the codes of a and b.
+    Returns for each pair: the index of its power 2^at, and the codes of a and b. Powers that the
+    formats cannot reach have no pairs.
     """
     of_a, of_b = rule.formats[:2]
     which = np.repeat(np.arange(len(at)), _RECIPROCALS)

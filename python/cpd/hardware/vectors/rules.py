@@ -198,7 +198,7 @@ def invalid_of_nan(
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
-    """Raises RuntimeError with the text of the first line for which `same` is false."""
+    """Raises RuntimeError if `same` is false for a line; `line` gives the text of the first one."""
     if not same.all():
         first = int(np.argmin(same))
         raise RuntimeError(f"oracle and kernel differ at line {first} of a batch: {line(first)}")

@@ -265,7 +265,7 @@ class SumRule:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
         if self.fixed is not None and self.has_integer_result:
-            # A term is not finite. The integer leaves the term out.
+            # NaN: a term is not finite. The integer sum lacks this term and is not compared.
             missing = np.isnan(kernel)
             expected, inexact = as_binary32(self.fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
