@@ -30,8 +30,8 @@ Group: TypeAlias = list[Cell]
 """Combinations of options (cells) with equal casts, which are measured together."""
 
 ALONE = 1 << 28
-"""The default is one process if the number of values times the number of different casts is at most
-this number."""
+"""By default `sweep` uses one process if the number of values times the number of different casts
+is at most this number."""
 _KEPT, _VALUES = "cells", "tensors"
 """The names of the subfolders of a sweep's folder: results, and tensors for processes."""
 
