@@ -99,7 +99,7 @@ def sweep(
             over the tensor. Default None: all values.
         accuracy: a function of a cell (one combination) that returns a model's accuracy, a float;
             default None. A cell has the attributes `operand`, `accumulator`, `rounding`, `overflow`
-            and `seed`. `cell.recipe()` is the `cpd.Recipe` with the cell's formats.
+            and `seed`. `cell.recipe()` is a `cpd.Recipe` with the cell's format and accumulator.
         folder: the folder in which each cell's result is stored in a file. Later calls with the
             same tensors and options read these files. A damaged file is reported by `tell`, and its
             cell is measured again. Tensors are identified by their SHA-256, `accuracy` by its name
