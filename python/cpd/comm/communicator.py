@@ -64,11 +64,12 @@ class Communicator:
 
     **Ctrl-C** ends a call with KeyboardInterrupt if Python's main thread made the call. The
     communicator is then broken, and `out` may be partly written. The other ranks raise `RankLost`
-    without waiting for the timeout. The same happens if an exception ends this rank's `with` block
-    (including `sys.exit` with a status other than 0), or if an uncaught exception other than
-    `sys.exit` ends its program. This rank then takes part in no further call; under MPI no
-    communicator of all ranks can be made again. SIGTERM ends Python without telling other ranks,
-    unless a handler (`lambda *_: sys.exit(143)`) ends a `with` block.
+    without waiting for the timeout. The communicator also breaks, and the other ranks raise
+    `RankLost`, if an exception ends this rank's `with` block (including `sys.exit` with a status
+    other than 0), or if an uncaught exception other than `sys.exit` ends its program. This rank
+    then takes part in no further call; under MPI no communicator of all ranks can be made again.
+    SIGTERM ends Python without telling other ranks, unless a handler (`lambda *_: sys.exit(143)`)
+    ends a `with` block.
 
     Calls release the GIL. The end of a `with` block closes the communicator.
 

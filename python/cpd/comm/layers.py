@@ -97,7 +97,7 @@ class Outputs:
         self.values = [native_values(array) for array in plain]
 
     def put_back(self) -> None:
-        """Copies results that are in memory of the codec's layout to their tensors."""
+        """Copies results from memory in the codec's layout to the result tensors."""
         for layout, layer, values in self._moved:
             layer[...] = layout.back(values)
 

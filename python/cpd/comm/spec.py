@@ -272,7 +272,7 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Seeded(NamedTuple):
-    """A spec with the seed of a hook or a study, which replaces the communicator's seed."""
+    """A spec with the seed of a DDP hook or a study, which replaces the communicator's seed."""
 
     spec: Reduce
     seed: int

@@ -6,8 +6,8 @@ bindings/torch_distributed.cpp. bindings/torch_distributed.h lists the attribute
 transport must have.
 
 A gloo operation cannot be polled: its is_completed() only reports what a wait() has seen. So one
-daemon thread per peer waits for the operations in the order in which they were started. This shows
-which peer has answered.
+daemon thread per peer waits for the operations in the order in which they were started. The threads
+show which peer has answered.
 
 A gloo wait whose timeout expires ends all operations of its context. So threads wait with a timeout
 of ten years, and C++ checks the deadlines.
@@ -127,7 +127,7 @@ def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience
 def _lost(
     transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """Raises this rank's alarm. Returns the error that names the ranks that did not connect."""
+    """Reports that this rank gave up. Returns an error that names ranks that did not connect."""
     transport.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:
@@ -295,7 +295,7 @@ class _Alarms:
         _asking.add(self)
 
     def set(self) -> None:
-        """Raises this rank's alarm; waits up to `_FRESH` seconds until the store has its key."""
+        """Writes this rank's alarm to the store; waits up to `_FRESH` seconds for the store."""
         self._raised[self._rank] = True
         _bounded(self._tell, self._FRESH)
 

@@ -51,7 +51,7 @@ class TensorReport:
             result of `Codec.encode`, without headers. For the bytes of actual messages, including
             results, see a call's `Traffic`.
         bits: the number of bits per value that the codec `uniform` chose on each rank, before
-            Huffman coding: its N, or 0 if all values are equal. Empty (default) for codecs that do
+            Huffman coding; 0 if all values are equal. Empty (default) for codecs that do
             not choose a number of bits.
         staged_bytes: the bytes that this process copied between a GPU and the host because a codec
             computes on the host; default 0. Such codecs are those without CUDA kernels, and `top_k`
@@ -132,15 +132,16 @@ def simulate_all_reduce(
 
     Tensors on a GPU are cast and summed on that GPU, on its current stream. If a codec has no CUDA
     kernels, its tensors are copied to the host and back (`TensorReport.staged_bytes`). The host
-    waits for the GPU with APS, for these copies, for a codec that measures tensors or stores
-    errors, for `top_k` with a codec, and for the report. Otherwise the call returns without waiting
-    for the GPU.
+    waits for the GPU with APS, for these copies, for a codec that measures tensors before encoding
+    (`terngrad`) or stores errors, for `top_k` with a codec, and for the report. Otherwise the call
+    returns without waiting for the GPU.
 
     Ranks are processed one at a time. (If `ranks` has lists of GPU tensors, up to sixteen ranks are
     summed at a time.) A function's tensors are released before the next function is called. So
     memory holds one rank's values and the running sums. Each function is called once, once more
-    with APS or a codec that measures tensors, and once more for the order `ring`. With a `Schedule`
-    these calls are repeated for each spec. A function must return the same values each time.
+    with APS or a scaler that ranks share (`terngrad`), and once more for the order `ring`. With a
+    `Schedule` these calls are repeated for each spec. A function must return the same values each
+    time.
 
     Args:
         ranks: `ranks[r]` is rank r's list of tensors, or a function that returns this list. Tensors

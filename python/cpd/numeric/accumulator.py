@@ -93,10 +93,10 @@ class Accumulator(Spec, native=_core.Accumulator):
         random_bits: for stochastic rounding: the number of random bits of each operation, 1 to 24;
             default 24.
         variant: for stochastic rounding: the rule of each operation, as in `cpd.cast`; default "A".
-        a: the format of a unit's first operand. A subnormal operand counts with the least exponent
-            of the format.
-        b: the format of a unit's second operand. A subnormal operand counts with the least exponent
-            of the format.
+        a: the format of a unit's first operand. The exponent of a subnormal operand is the
+            format's least exponent.
+        b: the format of a unit's second operand. The exponent of a subnormal operand is the
+            format's least exponent.
         block: the number of products that a unit adds at once (a block), 1…64; default 16.
         fraction_bits: the number of bits below 2^E to which a unit truncates its terms, 1…30;
             default 25. E is the greatest exponent (see **A unit's sum**).
@@ -316,7 +316,7 @@ class Accumulator(Spec, native=_core.Accumulator):
 
     @cached_property
     def slowdown(self) -> float:
-        """The estimated time of `cpd.gemm`, as a multiple of an fp32 BLAS on a Xeon.
+        """The estimated time of `cpd.gemm` on a Xeon, divided by the time of an fp32 BLAS.
 
         >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12 kahan").slowdown
         True

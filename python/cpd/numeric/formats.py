@@ -103,7 +103,7 @@ class Format(Spec, native=_core.Format):
             - `e8m0`: powers of two, without sign and mantissa.
             - `int`: two's complement integers times 2^(1 - bias - man), without the least integer,
               so that the range is symmetric; `exp` is 1.
-            - `int_full`: the format of `int` with the least integer.
+            - `int_full`: like `int`, but with the least integer.
 
         signed: true (default) if the format has a sign bit.
         subnormals: true (default) if the format has nonzero numbers below the least normal number.

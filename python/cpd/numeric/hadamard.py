@@ -40,7 +40,7 @@ def transform_of(transform: Any) -> Hadamard:
 
 
 def linear_text(text: str) -> str:
-    """Returns the text of a transform without `:bf16`. Derivatives use this transform."""
+    """Returns a transform's text without `:bf16` (the rounding of results), for derivatives."""
     return text.removesuffix(":bf16")
 
 

@@ -104,8 +104,8 @@ def refuse(
     Args:
         function: the name of the function in `KEYWORDS`.
         given: the keywords that matched no parameter.
-        to: the call's format. An option that moved from a keyword into the format's text is shown
-            in this text. `REQUIRED`: the call has no format.
+        to: the format that the call passes; `REQUIRED` if the call passes no format. If an option
+            is now part of a format's text, the error shows this format with the option.
         positional: the call's positional arguments beyond the last positional parameter.
         known: the keywords that the error for an unknown keyword lists. Default: the error suggests
             the nearest of `parameters` instead.

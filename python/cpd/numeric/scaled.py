@@ -126,9 +126,9 @@ class Scaled(Spec, native=_core.Scaled):
             transformed. Both operands of a product need the same transform. Default: `"none"`.
 
     The scale of a block of zeros is zero rounded to the scale's format (`e8m0`: 2^-127). If a scale
-    is 0, the elements of its block are 0. Scales saturate: with rules that give powers of two at
-    the largest power of two of the scale's format (`e4m3fn`: 256), with other rules at its greatest
-    value (448).
+    is 0, the elements of its block are 0. Scales saturate. If the rule gives powers of two, the
+    largest scale is the largest power of two of the scale's format (`e4m3fn`: 256). With other
+    rules, the largest scale is the format's greatest value (448).
 
     Raises:
         ValueError: for an invalid text, name or combination of options.

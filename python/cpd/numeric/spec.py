@@ -79,7 +79,7 @@ class Spec:
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         """Returns the text of a constructor's first argument, `spec`.
 
-        May move `spec` into the keywords, `keys`, and then returns "".
+        May instead store `spec` in `keys`, the dict of keywords, and return "".
         """
 
     def replace(self, **keys: Any) -> Self:
@@ -281,8 +281,8 @@ KINDS: dict[str, Kind] = {
     "number": Kind(_number),
     "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
 }
-"""Maps the name of a kind, which the key tables of C++ classes use, to the conversions of values.
-Modules add kinds for their own specs."""
+"""Maps each kind (the type of a key's value) to the conversions of values. The key tables of C++
+classes name the kind of each key. Modules add kinds for their own specs."""
 
 
 # ---- pickles of version 0.7 ----------------------------------------------------------------------

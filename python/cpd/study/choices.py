@@ -67,10 +67,10 @@ class Recommendation:
         owner: one choice for each group size, with the exchange `owner`, which gives the same sums.
         draws: the number of blocks of values from which spreads are computed; 0 for fewer than 64
             values.
-        most_exact: the choice with the least error: the fastest choice in `exact_tie`.
+        most_exact: the choice with the least error, or the fastest choice of a tie, `exact_tie`.
         fastest: the choice with the least modeled time.
-        balanced: the choice with the least product of error and time: the fastest choice in
-            `balanced_tie`.
+        balanced: the choice with the least product of error and time, or the fastest choice of a
+            tie, `balanced_tie`.
         exact_tie: the choices that may have the least error, as far as resampling can tell. A
             single choice means that there is no tie.
         balanced_tie: the choices that may have the least product of error and time, as far as

@@ -238,7 +238,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
 
 
 def _dense(name: str, tensor: torch.Tensor) -> Array:
-    """Returns a dense tensor's values as an array. Raises an error if the tensor repeats memory."""
+    """Returns a dense tensor's values as an array. Raises an error if values share memory."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
             f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout} "

@@ -54,10 +54,9 @@ class Round(NamedTuple):
         steps: the number of steps.
         bytes: the bytes of the longest message in each step; an upper bound if the bytes of `cost`
             are an upper bound.
-        across: the number of messages in a step that leave, or reach, the host with the most such
-            messages.
-        within: the number of messages in a step that stay in a host, for the host with the most
-            such messages.
+        across: the largest number of messages in a step that leave one host, or that reach one
+            host.
+        within: the largest number of messages in a step that stay in one host.
     """
 
     steps: int

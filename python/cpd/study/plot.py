@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plot of `cpd roundoff`: relative RMS by group size, one line for each format."""
+"""The plot of `cpd roundoff`: relative RMS by group size, one line for each all-reduce."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _FAR = 100  # a baseline is far if its error is this many times less than all fo
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot to a file, with one line for each series.
+    """Writes the plot to a file, with one line for each series (an all-reduce).
 
     `nodes` is the number of ranks. Baselines (sums without groups, for comparison) are horizontal
     lines. If a baseline's error is far below the formats' errors, it is only named in the legend,

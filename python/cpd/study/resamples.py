@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes, by a bootstrap, how often chance would change a choice by measured errors."""
+"""Computes, by a bootstrap, the share of resamples in which each candidate is the best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
     """Returns the share of the resamples in which each candidate wins.
 
     The winner of a resample has the least product of relative RMS and weight; of equal products,
-    the first candidate wins. A resample draws as many orders and blocks as there are, with
+    the first candidate wins. Of N orders and M blocks, a resample draws N and M with
     replacement, and uses them for all candidates. The random numbers are the same in each call.
 
     Args:

@@ -84,7 +84,7 @@ def _row(spec: Reduce, size: int, measured: Roundoff, nodes: int) -> RoundoffRow
 
 @dataclass
 class Line:
-    """One line of a table: one series with one group size, over all layers or for one layer."""
+    """One line of a table: an all-reduce with one group size, over all layers or for one layer."""
 
     row: RoundoffRow
     layer: str | None = None

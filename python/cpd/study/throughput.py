@@ -98,7 +98,7 @@ H200: Rate = (2686.0, 2754.0)
 
 
 def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
-    """Returns the numbers of values that a rank encodes and decodes, divided by all values.
+    """Returns how many values a rank encodes and decodes, divided by the number of values.
 
     The numbers are for the rank with the most work. They are 0 for one rank, and for fp32, which is
     not encoded.
@@ -214,8 +214,8 @@ def step_time(
             a cast to e4m3 on an H200. `StepTime.codec_source` reports the choice.
         bits: the mean number of bits per value in all messages, for codecs with encoded sizes that
             depend on values. Default None: the largest possible number.
-        largest: the largest magnitude in all tensors, or a list with that in each tensor, as in
-            `cost`; default None: unknown.
+        largest: the largest magnitude in all tensors, or a list of the largest in each tensor, as
+            in `cost`; default None: unknown.
 
     Returns:
         The modeled step: the seconds of computation, codec and messages, and the bytes sent.

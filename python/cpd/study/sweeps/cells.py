@@ -40,7 +40,7 @@ SCALES = {
     "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
-"""The names of scales. The value is the text that follows the element format in `cpd.Scaled`."""
+"""Maps each name of scales to the text that follows the element format in `cpd.Scaled`."""
 
 
 @checked

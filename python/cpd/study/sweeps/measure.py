@@ -24,7 +24,7 @@ from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
-"""The usual number of values in a tile. A tile is larger if `GROUP` of its vectors need more."""
+"""The usual number of values in a tile. A tile is larger if `GROUP` vectors have more values."""
 GROUP = 64
 """The number of vectors in a group, which are all multiplied with one other vector. Larger groups
 are not faster."""
@@ -278,9 +278,9 @@ class _Cast:
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """Returns the values `y` of the cast; if `bare`, divided by the tensor's scale.
+        """Returns `y`, values of the cast; if `bare`, divides `y` by the tensor's scale.
 
-        The result is then the elements of the scaled format, or `y` if the scale is 0.
+        The quotients are elements of the scaled format. If the scale is 0, returns `y`.
         """
         scale = self.scale(bare)
         if not bare or scale == 0:

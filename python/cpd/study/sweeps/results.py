@@ -135,7 +135,7 @@ class Sweep:
             cost: a cost, by which rows are sorted; default `gates`.
 
         Returns:
-            The head, and each row's texts with whether the row is on the front.
+            The columns' names; and for each row a pair: its texts, and True if it is on the front.
         """
         front = {id(row) for row in self.front(error, cost)}
         columns = _columns(self)

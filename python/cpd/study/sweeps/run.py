@@ -30,8 +30,8 @@ Group: TypeAlias = list[Cell]
 """Combinations of options (cells) with equal casts, which are measured together."""
 
 ALONE = 1 << 28
-"""The default is one process if the number of values times the number of different casts is at most
-this number."""
+"""By default `sweep` uses one process if the number of values times the number of different casts
+is at most this number."""
 _KEPT, _VALUES = "cells", "tensors"
 """The names of the subfolders of a sweep's folder: results, and tensors for processes."""
 
@@ -99,7 +99,7 @@ def sweep(
             over the tensor. Default None: all values.
         accuracy: a function of a cell (one combination) that returns a model's accuracy, a float;
             default None. A cell has the attributes `operand`, `accumulator`, `rounding`, `overflow`
-            and `seed`. `cell.recipe()` is the `cpd.Recipe` that converts a model to the cell.
+            and `seed`. `cell.recipe()` is a `cpd.Recipe` with the cell's format and accumulator.
         folder: the folder in which each cell's result is stored in a file. Later calls with the
             same tensors and options read these files. A damaged file is reported by `tell`, and its
             cell is measured again. Tensors are identified by their SHA-256, `accuracy` by its name
