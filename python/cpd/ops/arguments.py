@@ -63,8 +63,8 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
 """The dtypes of matrix products. The exact product of two of their values is a binary64 number."""
 _MOST_ELEMENTS = 2**58 - 1
-"""The largest number of elements of an array: its size in bits must be less than 2^63. Sizes of 0
-are left out of the product of sizes, as in NumPy and torch."""
+"""The largest number of elements: the size of an array in bits must be less than 2^63. Dimensions
+of size 0 are left out of the product of sizes that is checked, as in NumPy and torch."""
 
 
 @constant
