@@ -389,7 +389,7 @@ def given_levels(
 
 
 def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any) -> Any:
-    """Checks and returns one level of the caller's scales, or the largest magnitudes.
+    """Checks and returns the caller's block scales, outer scales, or largest magnitudes.
 
     Scales are packed codes or float32 numbers of the shape `grid`.
     """
@@ -413,7 +413,7 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
 def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless the scales of one level fit the shape `grid`.
+    """Raises ValueError unless block scales, or outer scales, fit the shape `grid`.
 
     float32 numbers must have this shape, but a single number can have any shape. Packed codes
     (`of_codes`) must have the number of bytes that the codes of the grid need. `got` is the shape

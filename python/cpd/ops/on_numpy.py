@@ -109,7 +109,7 @@ def contiguous(x: Array) -> Array:
 
 
 def scales(name: str, value: Any, x: Array) -> Array:
-    """Checks and returns one level of the caller's scales: packed codes or float32 numbers."""
+    """Checks and returns the caller's block or outer scales: packed codes or float32 numbers."""
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, np.float32)
