@@ -80,9 +80,9 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Waiting:
-    """A finder of modules that finds one module once, by the other finders.
+    """A finder that looks for one module, once, by asking the other finders of sys.meta_path.
 
-    The module's loader calls `then` after it has loaded the module.
+    The loader that it returns calls `then` after it has loaded the module.
     """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:

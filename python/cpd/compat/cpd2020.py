@@ -189,8 +189,8 @@ def sum_gradients(
         model: the module whose parameters' gradients are summed, in place. Parameters without a
             gradient are skipped.
         use_APS: whether to use APS. With APS, each parameter's gradient is multiplied by a power of
-            two (the paper's exponent), rounded, sent, summed and scaled back. Default False:
-            gradients are sent in fp32, and only the sums are rounded.
+            two (chosen as in the APS paper), rounded, sent, summed and divided by this power.
+            Default False: gradients are sent in fp32, and only the sums are rounded.
         grad_exp: the number of exponent bits; default 5.
         grad_man: the number of mantissa bits; default 2.
         use_kahan: whether gradients are added by Kahan's method; default False.

@@ -59,9 +59,9 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 ROUNDINGS = {"nearest": "nearest_even", "stochastic": "stochastic"}
 _MOST_FIXED_BITS = 24
-"""The largest `wl` of fixed point: binary32 represents every integer of 24 bits."""
+"""The largest word length (`wl`) of fixed point: binary32 represents all integers of 24 bits."""
 _MOST_BLOCK_BITS = 25
-"""The largest `wl` of block floating point: a sign and 24 bits of magnitude."""
+"""The largest word length (`wl`) of block floating point: a sign and 24 bits of magnitude."""
 _MOMENTA = {SGD: ("momentum_buffer",), Adam: ("exp_avg", "exp_avg_sq")}
 _CANNOT_CLAMP = (
     "clamping_grad_zero needs a FixedPoint number that clamps as forward_number, or none: got "
@@ -142,7 +142,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """The format of the rounding: multiples of 2^-fl in a wider range. `clamp` acts afterwards."""
+    """The format of the rounding before clamping: multiples of 2^-fl in a wider range."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -420,8 +420,8 @@ class OptimLP(Optimizer):
 
     - The gradient is multiplied by `grad_scaling` and rounded by `grad_quant`, in place (and, as in
       QPyTorch, not divided by `grad_scaling` afterwards).
-    - With `acc_quant`, the weights are set to the accumulator, a second copy of the weights.
-    - `optim` updates the weights. `acc_quant` rounds the weights; the accumulator is now a copy.
+    - With `acc_quant`, weights are reset to the accumulator: their values before `weight_quant`.
+    - `optim` updates the weights. `acc_quant` rounds the weights, and the accumulator stores them.
     - `weight_quant` rounds the weights.
     - `momentum_quant` rounds the momenta.
 

@@ -143,7 +143,7 @@ class Codec:
           1 intervals over [-norm, norm].
         - `coding`: the code of levels: `fixed` width (default) or an Elias code.
         - `spacing`: the spacing of signed levels: `uniform` (default), or `optimal`, which
-          minimizes the layer's variance (Grubic et al., section 2.3).
+          minimizes the tensor's rounding variance (Grubic et al., section 2.3).
         - `axis`: the axis along which consecutive values form buckets. Default: buckets are cut in
           row-major order.
         - `whole`: a number N; the size of buckets is rounded down to a multiple of N, such as the 9

@@ -25,8 +25,8 @@ class Kept(NamedTuple):
     codec: str
     size: int
     begin: int | None
-    """The index in the tensor of the first stored value. None: version 0.7 stored the state, and
-    its values are slice `rank` of the tensor."""
+    """The position of `values[0]` in the flat tensor. None: version 0.7 stored the state, and
+    `values` is slice `rank` of the tensor."""
     values: npt.NDArray[np.float32]
 
 
@@ -76,9 +76,9 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
 
 
 def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.float32]:
-    """Returns the residual of a tensor's results, joined from the slices that the ranks store.
+    """Returns the residual of a tensor's sum, joined from the slices that the ranks store.
 
-    Virtual ranks store all results as one slice. Raises ValueError unless the slices cover the
+    Virtual ranks store the residual as one slice. Raises ValueError unless the slices cover the
     tensor exactly once.
     """
     stored = {state.begin is not None for state in slices}

@@ -47,7 +47,7 @@ class States:
     """The residuals and other numbers that codecs store for tensors (layers) between calls.
 
     A call with `states=` uses the numbers that the last call stored, and replaces them. There is
-    one state for each rank and tensor, and one for each slice of results that a rank encodes. A
+    one state for each rank and tensor, and one for each slice of a sum that a rank encodes. A
     tensor is identified by its number (the argument `numbers` of the calls). A call that raises
     leaves the object unchanged. One object serves one rank, or all virtual ranks of a process. A
     call raises RuntimeError while another call uses the object.
@@ -137,13 +137,13 @@ class States:
         values. The method distributes the residuals of the old ranks to the new ranks.
 
         New rank r receives the sum of the residuals of the old ranks r, r + world, r + 2 · world,
-        …, or no residual if none of these ranks exists. The residuals of results are added to the
-        residuals of new rank 0. Sums are computed in binary64, in ascending order of ranks, and
+        …, or no residual if none of these ranks exists. Residuals from encoding sums are added to
+        the residuals of new rank 0. Sums are computed in binary64, in ascending order of ranks, and
         rounded once to binary32. Apart from this rounding, the total over all ranks is unchanged.
-        Gradients (`set_gradient`) are removed.
+        Root mean squares of gradients (`set_gradient`) are removed.
 
-        States of version 0.7 do not store where a slice of results begins. Slice r is taken as the
-        slice of rank r, as in that version.
+        A rank that encodes sums encodes one slice of each tensor. States of version 0.7 do not
+        store where the slice begins: slice r is taken as the slice of rank r, as in that version.
 
         Args:
             world: the new number of ranks.
@@ -156,10 +156,10 @@ class States:
                 number of ranks) before they are rounded, because later sums are divided by `world`.
 
         Raises:
-            ValueError: unless the states of every old rank are given exactly once, all with the
-                begins of slices or all by version 0.7. All ranks must have the same codec and size
-                for a tensor. Also raised for codecs without error feedback: `reset` these tensors
-                first. All states are then unchanged.
+            ValueError: unless the states of every old rank are given exactly once. Version 0.7 must
+                have stored all slices of a tensor's sum, or none. All ranks must have the same
+                codec and size for a tensor. Also raised for codecs without error feedback: `reset`
+                these tensors first. All states are then unchanged.
             TypeError: for an argument of another type.
 
         >>> import numpy as np, cpd
@@ -180,7 +180,7 @@ class States:
             native[0].load([state for state in merged_states if rank in (None, state.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all states, the owner and the gradients: a dict of numbers, texts and bytes."""
+        """Returns a dict of plain data: all states, the owner and the values of `set_gradient`."""
         with self._used() as native:
             rows, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
@@ -196,9 +196,9 @@ class States:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces all states by the states in a dict that `state_dict` returned.
 
-        A later call raises an error if a tensor's codec, size or slice of results differs from the
-        loaded state. Version 0.7 did not store the slice. In that version rank r encoded slice r of
-        each tensor, as it still does with `order="ring"`.
+        A later call raises an error if a tensor's codec, its size, or the slice of its sum that
+        this rank encodes differs from the loaded state. Version 0.7 did not store the slice. In
+        that version rank r encoded slice r of each tensor, as it still does with `order="ring"`.
 
         Args:
             state: the result of `state_dict`; it is not changed.
@@ -227,7 +227,7 @@ class States:
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Yields the C++ object for one call. An `owner` that is not None becomes its owner.
+        """Yields the C++ object for one call. If `owner` is not None, it then owns the states.
 
         Raises ValueError if another owner's nonzero states are stored, and RuntimeError while
         another call uses the object.
@@ -279,8 +279,9 @@ def native_states(
 ) -> Iterator[_core.CodecStates | None]:
     """Yields the C++ object of the argument `states` for one call of `owner`.
 
-    Yields None if `states` is None or not `wanted`: formats have no states. Raises TypeError if
-    `states` is not a `States`, and ValueError if it has nonzero states of another owner.
+    Yields None if `states` is None, or if `wanted` is False: a format stores no states. Raises
+    TypeError if `states` is not a `States`, and ValueError if it has nonzero states of another
+    owner.
     """
     if states is not None and not isinstance(states, States):
         raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")

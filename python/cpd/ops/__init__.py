@@ -50,7 +50,7 @@ this element raises. Flags are numbered as in RISC-V and TestFloat:
   unbounded exponent. With `"before"`, it is tiny if the exact result is below the least normal
   number. Results in an integer format (`int8`) are never tiny.
 - 4 OF: the result, rounded with an unbounded exponent range, exceeds the largest finite value. The
-  returned value does not matter.
+  flag does not depend on the returned value (Inf, NaN or saturated).
 - 8 DZ: a finite number other than 0 divided by 0. No other flag is raised, even if the result
   saturates or is NaN.
 - 16 NV: the result is NaN but no operand is; or the result is NaN but the format has no NaN; or an

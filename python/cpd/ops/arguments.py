@@ -63,8 +63,8 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
 """The dtypes of matrix products. The exact product of two of their values is a binary64 number."""
 _MOST_ELEMENTS = 2**58 - 1
-"""The largest number of elements of an array: its size in bits must be less than 2^63. Sizes of 0
-are left out of the product of sizes, as in NumPy and torch."""
+"""The largest number of elements: the size of an array in bits must be less than 2^63. Dimensions
+of size 0 are left out of the product of sizes that is checked, as in NumPy and torch."""
 
 
 @constant
@@ -389,7 +389,7 @@ def given_levels(
 
 
 def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any) -> Any:
-    """Checks and returns one level of the caller's scales, or the largest magnitudes.
+    """Checks and returns the caller's block scales, outer scales, or largest magnitudes.
 
     Scales are packed codes or float32 numbers of the shape `grid`.
     """
@@ -413,7 +413,7 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
 def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless the scales of one level fit the shape `grid`.
+    """Raises ValueError unless block scales, or outer scales, fit the shape `grid`.
 
     float32 numbers must have this shape, but a single number can have any shape. Packed codes
     (`of_codes`) must have the number of bytes that the codes of the grid need. `got` is the shape

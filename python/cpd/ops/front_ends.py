@@ -58,8 +58,8 @@ def _nothing() -> Any:
 
 
 on_tensors: Callable[[], Any] = _nothing
-"""Returns the front end of torch tensors, which also explains their calls. `cpd.loading` sets this
-function."""
+"""Returns the front end of torch tensors. It also has `explain`, which explains calls on tensors.
+`cpd.loading` sets this function."""
 
 
 def front_end_of(x: object) -> Any:

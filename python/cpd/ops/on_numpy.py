@@ -63,9 +63,9 @@ def array(
 ) -> Array:
     """Checks `x` and returns it as an array that C++ can read; copies it if it is not aligned.
 
-    Raises TypeError unless `x` is an array of an allowed dtype in native byte order. An
-    error names `like`, the call's first operand: `x` must be the same kind of array. Only torch's
-    front end uses `first`, the first operand itself.
+    Raises TypeError unless `x` is an array of an allowed dtype in native byte order. `like` is the
+    name of the call's first operand: the error asks for an array of the same kind. Only torch's
+    front end uses `first`, the first operand.
     """
     y: Array = x if type(x) is ndarray else _of_other_type(name, x, like)
     _check_dtype(name, y.dtype, allowed)
@@ -109,7 +109,7 @@ def contiguous(x: Array) -> Array:
 
 
 def scales(name: str, value: Any, x: Array) -> Array:
-    """Checks and returns one level of the caller's scales: packed codes or float32 numbers."""
+    """Checks and returns the caller's block or outer scales: packed codes or float32 numbers."""
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, np.float32)
@@ -165,7 +165,7 @@ def integers(
     """Checks the caller's random integers and returns them as uint32.
 
     `wanted` describes the required shape in errors. In torch's front end, the integers must be on
-    the device of `x`; errors call this operand `like`.
+    the device of the operand `x`. `like` is the name of `x` in errors.
     """
     check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
@@ -383,7 +383,7 @@ def gemm_scaled(
     stream: Number,
     random: Any,
 ) -> Array:
-    """Returns the matrix product of two scaled operands: the fields of two `products.Operand`."""
+    """Returns the product of two scaled matrices, given by the fields of `products.Operand`."""
     y: Array = new(product_shape(a.shape, b.shape), np.float32)
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor

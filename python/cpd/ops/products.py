@@ -103,9 +103,9 @@ def encoded_operand(
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """Returns the numbers of consecutive k and of rows (for b: columns) that share a scale.
+    """Returns the size of a block along the summed axis k, and along the rows (of b: columns).
 
-    0 means all.
+    One scale is for one block. The size 0 stands for the whole axis.
     """
     if q.block == "tensor":
         return 0, 0

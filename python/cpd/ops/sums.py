@@ -230,9 +230,10 @@ def gemm(
             then one rounds the sum. `kahan` uses four for each sum. `chunked` uses one more after a
             chunk's last term, for the sum over chunks. `pairwise` uses one for each addition of two
             neighboring subtrees of equal size; at the end, one for each subtree that remains, and
-            one for adding the tree to c. A matrix unit uses integers for its promoted sums or the
-            result. With `random`, the product takes the general, slower path. Gradients use random
-            bits from seed and stream. Default None: generated from seed and stream.
+            one for adding the tree to c. A matrix unit uses one for each promoted sum (key
+            `promote`), or without `promote` one for the result. With `random`, the product takes
+            the general, slower path. Gradients use random bits from seed and stream. Default None:
+            generated from seed and stream.
         flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
             element is the sum of the flags that the roundings of one sum raise: 1 inexact, 2
             underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). Supported on the CPU; default
@@ -274,12 +275,12 @@ def gemm(
 
     Gradients (torch): a's gradient is a GEMM of the result's gradient with b transposed. b's
     gradient is a GEMM of a transposed with the result's gradient. Both GEMMs use the accumulator
-    and `blas` of the call. If a or b was broadcast, k also runs over the broadcast dimensions,
-    before the dimension of the matrix. c's gradient is the result's gradient, summed in fp32 in
-    row-major order over the broadcast dimensions. The gradients of a, b and c use the streams
-    `stream` XOR 4 << 60, 5 << 60 and 6 << 60. (In a model, `cpd.Recipe` selects their
-    accumulators.) If the type of a, b or c does not represent the accumulator's values, the
-    gradient is computed in float32 and rounded once to nearest-even in that type.
+    and `blas` of the call. If a or b was broadcast, its gradient is also summed over the broadcast
+    dimensions, with the summed dimension of the matrix innermost. c's gradient is the result's
+    gradient, summed in fp32 in row-major order over the broadcast dimensions. The gradients of a, b
+    and c use the streams `stream` XOR 4 << 60, 5 << 60 and 6 << 60. (In a model, `cpd.Recipe`
+    selects their accumulators.) If the type of a, b or c does not represent the accumulator's
+    values, the gradient is computed in float32 and rounded once to nearest-even in that type.
 
     Tangents: the result's tangent is the sum, in float32, of three terms: the GEMM of a's tangent
     with b (stream XOR 12 << 60), the GEMM of a with b's tangent (stream XOR 13 << 60), and c's

@@ -139,8 +139,8 @@ def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
 def storage_spec(name: str, f: CastLike | None) -> Cast | None:
     """Returns the format `f` of a part of an optimizer as a `Cast`.
 
-    `name` is the argument's name for error messages. A cast with a history or a factor raises
-    ValueError.
+    `name` is the argument's name for error messages. Raises ValueError for a cast with
+    a history (delayed scaling) or a factor.
     """
     if f is None:
         return None

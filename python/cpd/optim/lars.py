@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LARS`: an optimizer that scales each layer's learning rate, for training with large batches."""
 
-# mypy cannot see the decorator behind `not_compiled`: torch does not export it.
+# `not_compiled` is a private function of torch (`_disable_dynamo`), which mypy cannot see.
 # mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LowPrecision`: an optimizer that rounds weights, state and gradients to chosen formats."""
 
-# mypy cannot see the decorator behind `not_compiled`: torch does not export it.
+# `not_compiled` is a private function of torch (`_disable_dynamo`), which mypy cannot see.
 # mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LowPrecision(Optimizer):
             the text of one of them. Default None: weights are not rounded.
         update: how weights are rounded: `nearest_even`, `stochastic` or `kahan`. With `kahan`, the
             weight's `state` stores each weight's rounding error, in the weights' format, and the
-            next step adds the error. Default None: as `weight` says.
+            next step adds the error. Default None: by the rounding of `weight`.
         master: the format of a master copy of the weights, mostly `fp32`. The inner optimizer
             updates the master copy, which is then rounded to this format. The weights are the
             master copy rounded to `weight`. Default None: there is no master copy.

@@ -51,10 +51,10 @@ def ddp_hook(
     Use: `model.register_comm_hook(*cpd.ddp_hook(spec))`. CPD's all-reduce then sums the gradients.
     Each parameter's gradient is one tensor of the all-reduce, with its own scale, in whichever
     bucket DDP puts the gradient. The parameter's index in the model selects its random numbers. So
-    the gradients have the bits of `simulate_all_reduce` over all ranks' gradients, in the order of
-    `model.parameters()`, at step `state.step`. The state counts one step for each backward pass
-    that reduces gradients. bfloat16 and float16 gradients are widened before the sum, and the
-    result is rounded to nearest.
+    the results equal, bit for bit, the results of `simulate_all_reduce` for all ranks' gradients in
+    the order of `model.parameters()`, at step `state.step`. The state counts one step for each
+    backward pass that reduces gradients. bfloat16 and float16 gradients are widened before the sum,
+    and the result is rounded to nearest.
 
     Buckets are reduced in DDP's order on a separate thread, while the backward pass continues.
     Without `model`, the order of the parameters is unknown until the last bucket of the first
@@ -85,9 +85,9 @@ def ddp_hook(
         RuntimeError: if torch.distributed is not initialized.
 
     If the all-reduce raises an error, for instance `RankLost`, the backward pass raises a
-    RuntimeError with the error's text. `state.error` is the error itself. Ctrl-C ends a backward
-    pass with KeyboardInterrupt if torch waits for it on Python's main thread, which is not so on a
-    GPU. The communicator is then broken. `state` can be pickled: see `HookState`.
+    RuntimeError with the error's text. `state.error` is the error itself. On the CPU, Ctrl-C ends a
+    backward pass on Python's main thread with KeyboardInterrupt, and breaks the communicator.
+    `state` can be pickled: see `HookState`.
     """
     if isinstance(spec, nn.Module):
         raise TypeError(

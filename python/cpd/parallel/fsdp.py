@@ -74,8 +74,9 @@ def fsdp_hook(
 class ReduceScatter:
     """A reduce-scatter of gradients for torch's `FSDPModule.set_custom_reduce_scatter`.
 
-    Every rank receives its slice of the sum. The slice has the bits of `simulate_all_reduce` over
-    all ranks' flat gradients, taken as one tensor. The result is ready when the call returns.
+    Every rank receives its slice of the sum. The slice equals, bit for bit, this slice of
+    `simulate_all_reduce` over all ranks' flat gradients, taken as one tensor. The result is ready
+    when the call returns.
 
     Args:
         spec: a `Reduce` with the exchange `"owner"`, or a `Schedule` of such specs. FSDP's argument

@@ -229,7 +229,7 @@ class _Workers(abc.ABC):
         )
 
     def _set_gradients(self, numbers: list[int]) -> None:
-        """Sets the root mean squares of gradients, from which the codec computes its bits."""
+        """Sets root mean squares of gradients, from which codecs compute their number of bits."""
         with nullcontext() if self.comm is None else self.comm._telling():
             for worker in range(len(self.models)):
                 rank = worker if self.comm is None else None
@@ -285,7 +285,7 @@ class _Workers(abc.ABC):
         return digest.digest()
 
     def _options(self) -> tuple[Any, ...]:
-        """Returns options that must be equal on all workers and that no all-reduce compares."""
+        """Returns the options that must be equal on all workers but that no all-reduce checks."""
         return type(self).__name__, self.period
 
 
@@ -296,12 +296,12 @@ class DiLoCo(_Workers):
     Each worker trains with any inner optimizer. Call `step()` after each step of the inner
     optimizer. Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
 
-    A meeting is the step at which workers are combined. θ_start are the common weights after the
-    last meeting, θ_local a worker's weights. The all-reduce `spec` averages the outer gradients
-    θ_start − θ_local, computed in binary32, to g. SGD with momentum, the outer optimizer, computes
-    v ← momentum · v + g. The next start is θ_start − outer_lr · (g + momentum · v), or without
-    `nesterov` θ_start − outer_lr · v. Each operation is rounded to binary32. All workers continue
-    from the next start.
+    A meeting is a step after which workers are combined. θ_start are the common weights after the
+    last meeting, θ_local a worker's weights. A worker's outer gradient is θ_start − θ_local, in
+    binary32. The all-reduce `spec` computes their average g. The outer optimizer is SGD with
+    momentum: v ← momentum · v + g. The next start is θ_start − outer_lr · (g + momentum · v), or
+    without `nesterov` θ_start − outer_lr · v. Each operation is rounded to binary32. All workers
+    continue from the next start.
 
     Args:
         model: this rank's worker; or a list of all workers, each a separate model, with

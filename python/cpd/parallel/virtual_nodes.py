@@ -45,27 +45,27 @@ class VirtualNodes:
     """Trains `model` as `nodes` virtual nodes, whose gradients CPD's all-reduce sums.
 
     Each step computes every node's loss and gradients on its own micro-batch, one node after the
-    other. It then sets the parameters' `grad` to the reduced gradients. These have the bits of
-    `nodes` ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
-    `cpd.simulate_all_reduce`.
+    other. It then sets the parameters' `grad` to the reduced gradients. The gradients equal, bit
+    for bit, the gradients of `nodes` ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`,
+    and the results of `cpd.simulate_all_reduce`.
 
     Args:
         model: the model, with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. If
             all gradients are on one GPU, they are cast and summed on it (on the host for a codec
             without CUDA kernels). Otherwise they are copied to the CPU. The tensors of the
             all-reduce are the parameters that require a gradient, in the order of
-            `named_parameters()`. Each has its own scale. Its index selects its random numbers; a
-            `Schedule` uses its name. A shared parameter counts once. bfloat16 and float16 gradients
-            are widened before the sum, and the result is rounded to nearest.
+            `named_parameters()`. Each tensor has its own scale. A tensor's index selects its random
+            numbers, and its name its spec in a `Schedule`. A shared parameter counts once. bfloat16
+            and float16 gradients are widened before the sum; the result is rounded to nearest.
         nodes: the number of nodes.
         spec: a `Reduce`, an argument of its constructor such as its text, or a `Schedule`, whose
             steps are counted by `next_step`.
-        keep: where to store gradients when the sum must wait for all nodes: with APS, whose
-            exponents come first, and for the order `ring`. `"memory"` (default) stores gradients
-            unchanged in the host's memory, `"disk"` in a temporary file (`kept_bytes`).
-            `"recompute"` stores only the exponents: each node computes its loss and gradients once
-            more (twice more for APS with `ring`), with the same buffers and random numbers. With
-            other orders, memory holds one node's gradients and the sums.
+        keep: where to store gradients when the sum must wait for all nodes: with APS, which first
+            needs all nodes' exponents, and for the order `ring`. `"memory"` (default) stores
+            gradients unchanged in the host's memory, `"disk"` in a temporary file. `"recompute"`
+            stores only the exponents: each node computes its loss and gradients once more (twice
+            more for APS with `ring`), with the same buffers and random numbers. With other orders,
+            memory holds one node's gradients and the sums. `kept_bytes` counts the stored bytes.
         average: whether to divide by the number of nodes; default True. False: `spec` decides.
         divide: when to divide: `"after"` divides the sum, `"before"` divides each contribution, as
             torch's DDP does; see `Reduce`. Default None: `spec` decides.
@@ -354,7 +354,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Returns the step's traffic; the bytes differ only between first and later steps."""
+        """Returns the traffic; computes the bytes once for first steps and once for later ones."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}

@@ -23,8 +23,8 @@ def hugging_face(
         trainer: the `transformers.Trainer`.
         every: the model is observed in every `every`th call, as in `Tracker`; default 100. 0:
             never.
-        what_if: further recipes whose losses are measured, as in `Tracker`; default: no further
-            recipes.
+        what_if: further recipes whose rounding errors are measured, as in `Tracker`; default: no
+            further recipes.
         reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
 
     Returns:

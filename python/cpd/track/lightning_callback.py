@@ -26,8 +26,8 @@ def lightning(
             the only child of the LightningModule.
         every: the model is observed in every `every`th call, as in `Tracker`; default 100. 0:
             never.
-        what_if: further recipes whose losses are measured, as in `Tracker`; default: no further
-            recipes.
+        what_if: further recipes whose rounding errors are measured, as in `Tracker`; default: no
+            further recipes.
         reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
 
     Returns:

@@ -29,9 +29,9 @@ class Tracker:
 
     - `coverage/share` and `coverage/RECIPE`: the shares of the multiply-accumulates that ran
       emulated, in total and by recipe. Written once, after the first step of a converted model.
-    - `LAYER/ROLE/…`: ranges of values, and the losses under the layer's own recipe and under the
-      recipes of `what_if`, as `cpd.observe` measures them. Written for every `every`th call of
-      the model.
+    - `LAYER/ROLE/…`: ranges of values, and the losses of precision (underflow, SQNR, …) under the
+      layer's own recipe and the recipes of `what_if`, as `cpd.observe` measures them. Written for
+      every `every`th call of the model.
     - `reduce/bytes` and `reduce/seconds`: the bytes and seconds of the step's all-reduce on this
       rank. For virtual nodes also the shares `reduce/LAYER/underflowed` and `reduce/LAYER/zeros`.
 
@@ -47,7 +47,7 @@ class Tracker:
         every: the model is observed in every `every`th call in its present mode (training or
             evaluation); default 100. 0: never.
         what_if: recipes, their names or texts, or a dict of recipes by name, as in `cpd.observe`.
-            Losses under these recipes are measured, too. Default: no recipes.
+            The rounding errors of these recipes are measured, too. Default: no recipes.
         reducer: the state of `cpd.ddp_hook`, a `cpd.VirtualNodes`, or the reduce-scatters that
             `cpd.fsdp_hook` returns (a dict; the traffic of all its reduce-scatters in a step is
             added). Default None: no traffic is reported.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a training: all in this process, or one in each of several processes.
+"""The nodes (workers) of a training: all in this process, or one in each of several processes.
 
 `RealNode` and `RealRanks` need torch, so they are imported when they are first used.
 """
