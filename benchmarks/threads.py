@@ -28,8 +28,8 @@ CODECS = ("int8_rows", "qsgd bits=4 bucket=512", "one_bit", "top_k 0.01")
 
 @dataclass(frozen=True)
 class Call:
-    """One row: the call, the bytes of each value that its rate counts, and the bytes of each value
-    that must move."""
+    """One row: a call, and two numbers of bytes for each value: the bytes that the printed rate
+    counts, and the bytes that the call must move."""
 
     name: str
     work: Callable[[], Any]

@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def epoch(
     problem: Ridge, y: Vector, codec: cpd.Codec, steps: int, processors: int, number: int
 ) -> tuple[Vector, float]:
-    """Runs an epoch; returns the next y, and the mean number of bits that a processor sent."""
+    """Runs an epoch from the vector y. Returns the vector from which the next epoch starts, and the
+    mean number of bits that a processor sent."""
     whole = broadcast_exactly(problem, y, processors)
     draw = np.random.RandomState([1, number])
     x, passed, packets = y, np.zeros_like(y), 0

@@ -32,7 +32,7 @@ class RunLength : public Codec {
                      bool feeds_back = false)
       : cast_(std::make_shared<Packed>(format, rounding)), feeds_back_(feeds_back) {}
 
-  /// Returns true for a range whose bytes are to be written so that no decoder accepts them.
+  /// Returns true for a range that the codec must encode as damaged bytes, which decoders refuse.
   std::function<bool(const Piece&)> damages = [](const Piece&) { return false; };
 
   [[nodiscard]] std::string name() const override { return "run_length"; }

@@ -36,7 +36,7 @@ struct MessageMemory {
   std::function<void(void*, const void*, std::size_t)> read = std::memcpy;   ///< to the host
 };
 
-/// One rank's end of a group, for the checks.
+/// The transport of one rank of a group, and the memory of that rank's messages.
 struct TransportEnd {
   Transport& transport;
   MessageMemory memory{};
@@ -106,7 +106,7 @@ class Messages {
           << " to rank " << end_.transport.rank();
     }
   }
-  /// Gives up the messages. The memory of these messages is never freed.
+  /// Ends the transfer before all messages have arrived. Their memory is never freed.
   void Abandon() {
     static std::mutex mutex;
     static auto& for_ever = *new std::vector<std::shared_ptr<void>>();

@@ -557,7 +557,7 @@ _CENSUSES: weakref.WeakKeyDictionary[nn.Module, Census] = weakref.WeakKeyDiction
 
 
 def forget(model: nn.Module) -> None:
-    """Removes the counts of a model that is restored; `coverage_of` then returns None."""
+    """Removes the counts of a model, as `restore` does. `coverage_of` then returns None."""
     _CENSUSES.pop(model, None)
 
 

@@ -144,7 +144,7 @@ def element_of(cast: Cast) -> Format:
 
 
 def rounding_of(how: Any) -> dict[str, Any]:
-    """Returns the rounding options of a cast, `Options` or accumulator as keywords of `Cast`."""
+    """Returns the rounding options of a cast, `Options` or accumulator, as keywords of `Cast`."""
     return {name: getattr(how, name) for name in ("rounding", "overflow", "random_bits", "variant")}
 
 

@@ -175,7 +175,7 @@ def _given(codec_gbps: Any) -> Rate:
 
 
 def text_of(spec: Reduce) -> str:
-    """Returns the text of the codec or format of a contribution."""
+    """Returns the text of the codec, or of the format, in which ranks send their contributions."""
     return spec.codec.text
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that train a model and return its metrics: `trained` and `masks`."""
+"""The functions `trained` and `masks`, which train a model and return its metrics."""
 
 from __future__ import annotations
 

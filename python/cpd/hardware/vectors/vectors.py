@@ -180,9 +180,9 @@ class Vectors:
 
     @property
     def planned(self) -> int | None:
-        """The number of vectors, including lines that are left out later; None with directed lines.
+        """The number of vectors, including vectors that are left out later; None if unknown.
 
-        The number of directed lines is only known after they are made.
+        The number of directed vectors is only known after they are made.
         """
         if "directed" in self.source:
             return None
