@@ -237,7 +237,6 @@ gpu() {
   esac
 }
 gpu_tree() {
-  optimize_cuda
   step "system packages" test_packages
   CPD_CUDA=${CPD_CUDA:-ON} build whole
   step "compile: C++ tests" logged build-tests cmake --build build/release --target cpd_gpu_tests

@@ -42,7 +42,8 @@ def test_architectures_of_this_machine(
     for name in ("bash", "tr", "sort", "paste"):
         found = subprocess.run(["which", name], capture_output=True, text=True, check=True)
         (tmp_path / name).symlink_to(found.stdout.strip())
-    program = function("architectures") + function("optimize_cuda")
+    names = ("architectures", "unoptimized_cuda", "optimize_cuda")
+    program = "".join(map(function, names)) + "unoptimized_cuda; CPD_CUDA=ON unoptimized_cuda; "
     program += 'architectures; optimize_cuda; echo "$CUDAARCHS"; CUDAARCHS=100; architectures'
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", program],
@@ -51,9 +52,8 @@ def test_architectures_of_this_machine(
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.split()) == (0, [*wanted.split(), optimized, "100"]), (
-        done.stderr
-    )
+    said = ["OFF" if wanted else "ON", "OFF", *wanted.split(), optimized, "100"]
+    assert (done.returncode, done.stdout.split()) == (0, said), done.stderr
 
 
 def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
@@ -61,11 +61,11 @@ def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
     for a GPU's machine and the wheel are optimized."""
     built = function("build_locked")
     assert "CMAKE_CUDA_ARCHITECTURES=${found:-90}" in built
-    assert "CPD_UNOPTIMIZED_CUDA=$([[ -n $found ]] && echo OFF || echo ON)" in built
+    assert "CPD_UNOPTIMIZED_CUDA=$(unoptimized_cuda)" in built
     assert "architectures)" not in function("wheel").replace("local architectures=()", "")
     assert "build-dir=build/wheel-release" in function("wheel")
     tests = (ROOT / ".dev/tests.sh").read_text()
-    assert "gpu_tree() {\n  optimize_cuda\n" in tests
+    assert "CPD_CUDA=${CPD_CUDA:-ON} build whole" in tests  # the archive for a GPU's machine
     assert "if ((kAll)); then optimize_cuda; fi\n  build whole\n" in tests
     assert "CUDAARCHS" not in (ROOT / ".ci/run").read_text()
 
