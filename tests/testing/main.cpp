@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The main function of the C++ tests. A program contains the tests of several sources, and has a
-// name for each source. Under the name of a source it runs only that source's tests.
+// The main function of the C++ tests. A program contains the tests of several sources and has a name
+// for each of them: under that name it runs only the tests of that source. Under its own name, such
+// as test_ops_cast_and_others, it runs all its tests. Under any other name it fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -24,7 +26,17 @@ std::string program_of(std::string source) {
   return "test_" + source;
 }
 
-/// Returns a filter for the tests in the source that the program is named for. Returns "*" if there
+/// Returns true if a program of this name runs the tests of all its sources: names of several
+/// sources and of tests of the emulated device end so.
+bool names_all(const std::string& program) {
+  for (const std::string_view end : {"_and_others", "_on_cpu"}) {
+    if (program.size() <= end.size()) continue;
+    if (program.compare(program.size() - end.size(), end.size(), end) == 0) return true;
+  }
+  return false;
+}
+
+/// Returns a filter for the tests in the source that the program is named for. Returns "" if there
 /// are none.
 std::string filter_of(const std::string& program) {
   std::string filter;
@@ -37,7 +49,7 @@ std::string filter_of(const std::string& program) {
       filter += std::string(suite.name()) + "." + test.name() + ":";
     }
   }
-  return filter.empty() ? "*" : filter;
+  return filter;
 }
 
 }  // namespace
@@ -45,8 +57,13 @@ std::string filter_of(const std::string& program) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (std::string& filter = ::testing::GTEST_FLAG(filter); filter == "*") {
-    const std::string path = argv[0];
-    filter = filter_of(path.substr(path.rfind('/') + 1));
+    std::string program = argv[0];
+    program.erase(0, program.rfind('/') + 1);
+    if (!names_all(program)) filter = filter_of(program);
+    if (filter.empty()) {
+      std::fprintf(stderr, "%s: no test source has this name\n", program.c_str());
+      return 1;
+    }
   }
   return RUN_ALL_TESTS();
 }
