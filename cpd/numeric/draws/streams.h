@@ -20,8 +20,8 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-/// The position in the number of a stream of purpose `result`, for roundings by a codec that
-/// encodes the result of a reduction again, on the rank that owns the result.
+/// The position for purpose `result` if the rank that owns the result of a reduction encodes the
+/// result again. The codec's roundings then use the stream with this position.
 constexpr std::int64_t kEncoded = 0xFFFFE;
 
 /// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.
