@@ -51,8 +51,8 @@ struct Round {
 };
 
 /// Returns the steps of an all-reduce and their message counts, for time models that distinguish
-/// messages within a host from messages between hosts. Rank r is on host r / per_host. Throws Error
-/// for invalid arguments.
+/// messages within a host from messages between hosts. TimeOf counts the same steps. Rank r is on
+/// host r / per_host. Throws Error for invalid arguments.
 CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});

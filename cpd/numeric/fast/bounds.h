@@ -107,7 +107,7 @@ struct FastPlan {
 
 // --- what the bounds are for ---------------------------------------------------------------------
 
-/// What the steps of a fast path may assume about overflow and about sums.
+/// The way in which the steps of a fast path exclude, detect or saturate overflow.
 enum class How : std::uint8_t {
   bounded,     ///< no result can overflow
   fits,        ///< no result can overflow, and exact sums are binary32 numbers

@@ -29,7 +29,8 @@ struct FlagLimits {
 /// determine them.
 constexpr int kOpen = 128;
 
-/// Returns the exceptions that a rounding of x with the result y raises, or kOpen.
+/// Returns the exceptions that a rounding of x with the result y raises, or kOpen if the limits do
+/// not determine the exceptions.
 template <class T>
 CPD_FN constexpr int flags_of(const FlagLimits<T>& limits, T x, T y) {
   constexpr T kLargest = sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023);

@@ -140,8 +140,8 @@ struct FormChoice {
   NoForm why = NoForm::has_one;
 };
 
-/// Returns the fastest form (Form) by which a plan's roundings are exact, and if there is none, the
-/// reason. All other fields of the plan must be set.
+/// Returns the fastest form (Form) in which a plan's roundings are exact. If it is `simple` or
+/// `general`, `why` is the reason. All other fields of the plan must be set.
 constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
@@ -223,10 +223,10 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
   if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
-  // May x * 2^shift be formed in binary32? A product below 2^-126 loses bits. But such a product is
-  // so far below the spacing that rounding to nearest gives zero, and stochastic rounding (which
-  // reads at most 25 bits of the fraction) never rounds up. A product that overflows is beyond
-  // every format whose max is below 2^127.
+  // The conditions under which x * 2^shift may be formed in binary32. A product below 2^-126 loses
+  // bits, but is so far below the spacing that rounding to nearest gives zero, and stochastic
+  // rounding (which reads at most 25 bits of the fraction) never rounds up. A product that
+  // overflows is beyond every format whose max is below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;

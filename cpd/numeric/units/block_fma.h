@@ -113,9 +113,9 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
     return plan;
   }
 
-  // Binary32 lanes are exact under three conditions. Products have at most 24 bits, from 2^127 down
-  // to 2^-149. 2^(F - E), for the block's greatest exponent E, is a binary32 number. The sum of
-  // `block` products, in units of 2^(E - F), is below 2^31.
+  // Binary32 lanes are exact under three conditions. Products have at most 24 bits, are below 2^128
+  // and are multiples of 2^-149. 2^(F - E), for the block's greatest exponent E, is a binary32
+  // number. The sum of `block` products, in units of 2^(E - F), is below 2^31.
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);

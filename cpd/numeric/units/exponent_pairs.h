@@ -47,8 +47,8 @@ class ShortBlocks {
         least_(plan.min_exponent < least_end32(plan) ? least_end32(plan) : kLowest),
         most_(plan.min_exponent > kMostEnd32 ? kLowest : kMostEnd32) {}
 
-  /// Records a block whose terms have the greatest exponent `greatest`. Returns that exponent,
-  /// raised to the least value that a block may have. The result is valid if binary32 serves the
+  /// Records a block whose terms have the greatest exponent `greatest`. Returns the largest of
+  /// `greatest`, plan.min_exponent and least_end32, which is the block's E if binary32 serves the
   /// block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
