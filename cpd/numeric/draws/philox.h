@@ -171,7 +171,8 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
 }
 
 /// Returns the random words of block `number` for the ordered sums of the elements index, index +
-/// 1, …. Each lane of each set has the words of one element. The indices may differ in bits 32…39.
+/// 1, …. Each lane of the kSets vectors has the words of one element. The indices may differ in
+/// bits 32…39.
 template <class U, int kSets = 1>
 CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_t number,
                                                std::uint64_t seed, std::uint64_t stream) {

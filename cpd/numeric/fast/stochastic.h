@@ -69,8 +69,8 @@ struct TruncatedStochastic {
     if (!exact_products && product == sum && plan.on_grid) {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
-    // After a step, no magnitude of the sum's state exceeds (1 + 8 * 2^-man) times the total of the
-    // old magnitudes and the product's magnitude.
+    // After a step, |sum| (and in Kahan's sum |compensation|) is at most (1 + 8 * 2^-man) times the
+    // total of |product| and of both magnitudes before the step.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);

@@ -169,8 +169,8 @@ CPD_FN Unsigned<V> flip_of(double quantum) {
   return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));
 }
 
-/// Returns s + a * b rounded once. kFits: the sum is a binary32 number. If not kFits, the sum is
-/// first rounded to odd.
+/// Returns s + a * b rounded once. With kFits, the caller ensures that the exact sum is a binary32
+/// number. Without kFits, the sum is first rounded to odd.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   if constexpr (kFits) {

@@ -54,8 +54,8 @@ constexpr int kPackSlack = 64;
 /// lane. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
-/// Unpacks whole blocks. The number of codes of a block is a multiple of 32 times the number of
-/// lanes. U: a vector of 32-bit lanes.
+/// Unpacks whole blocks, as unpack_group does. A block has a multiple of 32 codes for each lane. U:
+/// a vector of 32-bit lanes.
 template <class U>
 class Unpacker;
 

@@ -3,8 +3,8 @@
 // Operations on any binary64 values. Their results round into every format, in every mode and
 // variant, exactly as the exact results do.
 //
-// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd. It
-// has 53 bits; a rounding reads 24 + 24 + 2 of them (exact.h).
+// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd.
+// The result has 53 bits, of which a rounding reads 24 + 24 + 2 (exact.h).
 //
 // Outside that range, binary64 may underflow or overflow. There a rounding depends only on the sign
 // and on the following facts. A result below 2^-900 is not zero and lies below every bit that a

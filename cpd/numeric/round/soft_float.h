@@ -260,8 +260,8 @@ constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
 constexpr std::uint64_t kNan = 0x7FF8000000000000;
 constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
 
-/// A magnitude that is cut at a bit: the integer above the cut, in units of that bit, and the 128
-/// bits below the cut.
+/// A magnitude that is split at a bit of its significand: `units`, the integer above the split, and
+/// `fraction`, the 128 bits below it.
 struct Cut {
   std::uint64_t units = 0;
   Wide fraction = 0;

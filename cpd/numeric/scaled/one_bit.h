@@ -18,7 +18,8 @@ struct OneBitRun {
   std::int64_t bucket = 1;
   /// The number of values of the first bucket that precede the n values.
   std::int64_t before = 0;
-  /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
+  /// True: the bits of each bucket are padded to whole 32-bit words. False: the bits of all buckets
+  /// follow one another without padding.
   bool words = false;
   bool streaming = false;  ///< errors are written with non-temporal stores
 };

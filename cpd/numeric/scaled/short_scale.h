@@ -10,8 +10,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A rule by which the exponent of a scale follows from the bits of a * ratio: add `carry` to the
-/// bits, take the exponent, and subtract `less`.
+/// A rule that computes the exponent of a block's scale from the bits of a * ratio, where `a` is
+/// the block's largest magnitude: add `carry` to the bits, take the exponent, and subtract `less`.
 struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;

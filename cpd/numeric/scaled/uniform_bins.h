@@ -186,7 +186,7 @@ class UniformBins {
   }
 
   /// The most bits for which binary32 estimates are tried. With more bits, binary32 seldom
-  /// determines the bins of all values of a run.
+  /// determines the bins of all values that are estimated together.
   static constexpr int kShortBits = 12;
 
   float least_, greatest_;
@@ -194,7 +194,7 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  /// The estimate in binary32, if its numbers are in binary32's range.
+  /// The estimate in binary32, if the range and the number of bits allow one.
   std::optional<BinEstimate<float>> short_estimate_;
 };
 

@@ -32,7 +32,7 @@ struct FixedTerm {
 };
 
 /// Returns whether significand / 2^cut rounds away from zero. `cut` must be above 0, and the
-/// quotient must not be an integer; `whole` is its floor.
+/// quotient must not be an integer. `whole` is the quotient rounded down.
 CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_t whole,
                                 bool negative, Rounding mode) {
   const std::uint64_t half = std::uint64_t{1} << (cut - 1);

@@ -44,8 +44,8 @@ struct FoldPlan {
   }
 };
 
-/// Returns the plan of a sum of terms. The terms are numbers of `terms_in`, and the plan may use
-/// the fast paths that are `on`.
+/// Returns the plan of a sum of terms. The terms are numbers of the format `terms_in`, and the plan
+/// may use the fast paths in the set `on`.
 constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in,
                                   const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;

@@ -55,7 +55,7 @@ CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fracti
 }
 
 /// Returns the plan of a sum of products that is not chunked. Products are rounded into `product`
-/// (or are exact) and summed in `sum`. The plan may use the fast paths that are `on`.
+/// (or are exact) and summed in `sum`. The plan may use the fast paths in the set `on`.
 constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
                                   const Format& sum, const RoundingOptions& options,
                                   std::uint64_t first_draw, const RandomKey& key = {},

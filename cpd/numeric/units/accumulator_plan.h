@@ -43,7 +43,7 @@ constexpr InnerSum inner_sum(const Accumulator& accumulator) {
           chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
 }
 
-/// Returns the plan of an accumulator. The plan may use the fast paths that are `on`. `depth` is
+/// Returns the plan of an accumulator. The plan may use the fast paths in the set `on`. `depth` is
 /// the number of products of a sum, and `key` selects the random bits of the roundings.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, std::int64_t depth,
                                                 const RandomKey& key = {}, FastPaths on = {}) {
