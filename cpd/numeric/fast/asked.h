@@ -72,7 +72,8 @@ struct OfTermsAlone {
   static constexpr NoPath applies(const ProductsAsked& /*asked*/) { return NoPath::other; }
 };
 
-/// The fast path of a sum. If `path` is none, `why` is the reason why no fast path takes the sum.
+/// The fast path of a sum. If no fast path takes the sum, `path` is FastPath::none, and `why` is
+/// the reason.
 struct FastChoice {
   FastPath path = FastPath::none;
   NoPath why = NoPath::mode;

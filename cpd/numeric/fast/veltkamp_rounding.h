@@ -201,9 +201,9 @@ CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
   return with_sign_of(magnet - u, t, format.sign);
 }
 
-/// Does a step of accumulate_kahan in kSums independent, finite sums. The sums are interleaved to
-/// hide latency. Each sum takes 4 additions and 4 roundings; the last 3 are Dekker's FastTwoSum.
-/// round(t) returns t rounded.
+/// Adds x[i] to Kahan sum i (a step of accumulate_kahan) for each of kSums independent, finite
+/// sums. The loops interleave the sums to hide latency. Each sum takes 4 additions and 4 roundings;
+/// the last 3 are Dekker's FastTwoSum. round(t) returns t rounded.
 template <int kSums, class V, class Round>
 CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
   V y[kSums];

@@ -4,7 +4,7 @@
 // variant, exactly as the exact results do.
 //
 // If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd.
-// The result has 53 bits, of which a rounding reads 24 + 24 + 2 (exact.h).
+// The result has 53 bits; a rounding reads its first 24 + 24 + 2 bits (exact.h).
 //
 // Outside that range, binary64 may underflow or overflow. There a rounding depends only on the sign
 // and on the following facts. A result below 2^-900 is not zero and lies below every bit that a

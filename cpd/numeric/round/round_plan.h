@@ -21,7 +21,8 @@ struct Grid {
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// The form of a plan: properties that are known when a kernel is compiled, for faster loops.
+/// The form of a plan: the properties of a format and mode for which a kernel has a separately
+/// compiled, faster loop.
 enum class Form : std::uint8_t {
   general,   ///< no known properties
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN

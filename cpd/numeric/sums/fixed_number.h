@@ -81,7 +81,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   return term;
 }
 
-/// A sum that is an integer of the plan's width.
+/// A sum as a two's complement integer of plan.point.width bits.
 class FixedNumber {
  public:
   /// +0.

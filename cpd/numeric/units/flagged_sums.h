@@ -41,7 +41,7 @@ class Roundings {
   Roundings(const RoundingOptions& options, const SumElement& element)
       : options_(options), element_(element) {}
 
-  /// Sets the number of the next random integer (draw).
+  /// Sets the number of the random integer (draw) that the next stochastic rounding uses.
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
     const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
