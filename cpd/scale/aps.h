@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // APS: layer-wise power-of-two scaling (Han, Demmel, You 2020, Algorithm 1 and Eq. 4). This header
-// has its measurements.
+// declares the functions that measure layers and compute their powers of two.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct LayerRange {
 /// Returns the largest finite magnitude of a layer, and the number of its non-finite values. Throws
 /// Error unless the layer is contiguous, float32 and on the CPU.
 CPD_API LayerRange MeasureRange(const TensorView& x);
-/// Returns the range of each contiguous float32 layer. The layers are on the queue's device.
+/// Returns the largest finite magnitude and the number of non-finite values of each layer. The
+/// layers must be contiguous, float32 and on the queue's device.
 std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
 
 /// Returns e = ceil(log2(max_abs * ranks)), computed from the exact product. Each value is at most

@@ -119,7 +119,7 @@ class Hosts {
         group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
                    ? reduction.group_size(0)
                    : world) {}
-  /// Makes the placement for an exchange between all ranks, without groups.
+  /// Constructs the placement for steps between all ranks, without groups.
   Hosts(std::int64_t world, std::int64_t per_host)
       : world_(world), per_host_(per_host), group_(world) {}
 
@@ -230,16 +230,17 @@ void CheckLargest(std::span<const float> largest, std::size_t layers) {
   throw Error("a largest magnitude must be at least 0, got " + std::to_string(*wrong));
 }
 
-/// Returns whether the values of layers with these largest magnitudes are sent in binary32
-/// (Reduction::LacksNan).
+/// Returns whether all values are sent in binary32, given the layers' largest magnitudes. The
+/// format must lack a code for NaN (Reduction::LacksNan).
 bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
   const bool finite = std::ranges::all_of(largest, [](float x) { return std::isfinite(x); });
   return !finite || reduction.MayMeetNan(largest);
 }
 
 bool MayBePlain(const Reduction& reduction) {
-  // APS moves every layer to the same binade, so only the significand of the largest magnitude
-  // matters. Tests 256 significands and their neighbors.
+  // Without known magnitudes, tests the largest possible one. APS scales every layer to the same
+  // binade, so only the significand of its largest magnitude has an effect. Tests 256 significands
+  // and their neighbors.
   std::vector<float> largest{kUnknown};
   for (int k = 0; k < 256 && reduction.spec().aps != Aps::off; ++k) {
     const float x = 1 + static_cast<float>(k) / 256;
@@ -272,7 +273,8 @@ Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
     for (const Moves::Message& message : moves.in) cost.bytes_received += message.bytes;
     cost.exact = cost.exact && !moves.is_most;
   });
-  // No rank has more steps than rank 0, the master of a whole group.
+  // cost.steps is the number of steps of rank 0. No rank has more, because rank 0 is the master of
+  // a group of full size.
   if (rank != 0) cost.steps = run.Run(0, kOneChunk, [](const Moves&) {});
   return cost;
 }

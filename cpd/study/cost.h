@@ -20,7 +20,7 @@ struct Cost {
   std::int64_t steps = 0;
   std::int64_t bytes_sent = 0;  ///< by this rank; an upper bound unless exact
   std::int64_t bytes_received = 0;
-  /// True if the bytes do not depend on the values, for all values that CostOf assumes.
+  /// True if bytes_sent and bytes_received are the same for all values that CostOf assumes.
   bool exact = true;
 };
 
@@ -36,8 +36,8 @@ struct KnownLayers {
 /// Returns the cost of rank `rank` of `world` ranks. `sizes` are the numbers of values of the
 /// layers, which are sent in chunks of `chunk` values (CommOptions). If a format has no code for
 /// NaN and a sum may leave the format's range, all values are sent in binary32. Whether a sum may
-/// leave the range follows from `known.largest`. If that is empty, the cost has the larger bytes of
-/// both cases. Throws Error for invalid arguments.
+/// leave the range follows from `known.largest`. If `known.largest` is empty, the cost has the
+/// larger number of bytes of the two cases. Throws Error for invalid arguments.
 CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
                     std::int64_t chunk, const KnownLayers& known = {});
 
@@ -50,17 +50,19 @@ struct Round {
   std::int64_t within = 0;  ///< most messages of a step that stay in one host
 };
 
-/// Returns the steps that TimeOf counts, for a model with two levels: rank r is on host r /
-/// per_host. Throws Error for invalid arguments.
+/// Returns the steps of an all-reduce and their message counts, for time models that distinguish
+/// messages within a host from messages between hosts. TimeOf counts the same steps. Rank r is on
+/// host r / per_host. Throws Error for invalid arguments.
 CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});
 
-/// Returns the steps in which ranks agree on scales, before the steps of RoundsOf. With APS, and
-/// for formats without a code for NaN, ranks exchange each layer's largest magnitude: 4 bytes a
-/// layer and 4 more. For a codec's shared scale, ranks exchange 4 bytes a layer. An agreement has
-/// ceil(log2(world)) steps: each rank sends all bytes to the rank 1, then 2, 4, … ranks later. The
-/// result is empty if ranks need no agreement. Throws Error for invalid arguments.
+/// Returns the steps in which ranks agree on scales, before the steps that RoundsOf returns. With
+/// APS, and for formats without a code for NaN, ranks exchange each layer's largest magnitude:
+/// messages of 4 * layers + 4 bytes. For a codec's shared scale, messages have 4 * layers bytes. An
+/// agreement has ceil(log2(world)) steps: in the steps, each rank sends such a message to the rank
+/// 1, then 2, 4, … ranks later. The result is empty if ranks need no agreement. Throws Error for
+/// invalid arguments.
 CPD_API std::vector<Round> AgreementOf(const Reduce& spec, int world,
                                        std::span<const std::int64_t> sizes, std::int64_t per_host,
                                        const KnownLayers& known = {});

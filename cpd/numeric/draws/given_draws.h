@@ -16,7 +16,7 @@ struct GivenDraws {
   const std::uint32_t* random = nullptr;
   std::int64_t stride = 0;
 
-  /// Returns the view that begins at element i.
+  /// Returns the view without the first i elements: its element 0 is element i of this view.
   [[nodiscard]] CPD_FN constexpr GivenDraws from(std::int64_t i) const {
     return random == nullptr ? GivenDraws{} : GivenDraws{random + i * stride, stride};
   }

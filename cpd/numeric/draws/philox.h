@@ -78,8 +78,8 @@ struct WordSets {
 template <class U>
 constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
 
-/// Returns the words of Philox4x32-10 for the counters (c0, c1, stream low, stream high) of each
-/// set.
+/// Returns the random words of Philox4x32-10 for kSets vectors of counters. Each lane of c0 gives
+/// one counter, (c0, c1, stream low, stream high).
 template <class U, int kSets>
 CPD_FN constexpr WordSets<U, kSets> philox_sets(const U (&c0)[kSets], std::uint32_t c1,
                                                 std::uint64_t seed, std::uint64_t stream) {
@@ -120,7 +120,7 @@ CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
 /// Returns the number of random integers into which one 32-bit word is cut.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
-/// Returns counter 1: bits 32…39 of the index, and the block.
+/// Returns c1, the second word of a Philox counter: bits 32…39 of the index | block << 8.
 CPD_FN constexpr std::uint32_t second_counter(std::uint64_t index, std::uint64_t block) {
   return static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
 }
@@ -171,7 +171,8 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
 }
 
 /// Returns the random words of block `number` for the ordered sums of the elements index, index +
-/// 1, …. Each lane of each set has the words of one element. The indices may differ in bits 32…39.
+/// 1, …. Each lane of the kSets vectors has the words of one element. The indices may differ in
+/// bits 32…39.
 template <class U, int kSets = 1>
 CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_t number,
                                                std::uint64_t seed, std::uint64_t stream) {

@@ -20,17 +20,18 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-/// The position in the number of a stream of purpose `result`, for roundings by a codec that
-/// encodes the result of a reduction again, on the rank that owns the result.
+/// The position for purpose `result` if the rank that owns the result of a reduction encodes the
+/// result again. The codec's roundings then use the stream with this position.
 constexpr std::int64_t kEncoded = 0xFFFFE;
 
-/// Returns the stream of `layer` and `position`. `first` is the stream of layer 0 and position 0.
+/// Returns the number of the stream of `layer` and `position`. `first` is the number for layer 0
+/// and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
   return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
 }
 
-/// Returns the stream of a rounding in a collective. Throws Error if step >= 2^24, layer >= 2^16 or
-/// position >= 2^20.
+/// Returns the number of the random stream of a rounding in a collective operation. Throws Error if
+/// step >= 2^24, layer >= 2^16 or position >= 2^20.
 inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t layer,
                               std::int64_t position) {
   if (step >= (1U << 24)) {
@@ -45,8 +46,8 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
   return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
 }
 
-/// Returns the tag to XOR into the stream of a layer's call. Throws Error if the layer is not in
-/// 0…2^16 - 1.
+/// Returns the tag of a layer of a model: the number to XOR into the number of the caller's stream.
+/// Throws Error if the layer is not in 0…2^16 - 1.
 inline std::uint64_t StreamTag(Purpose purpose, std::int64_t layer) {
   if (layer < 0 || layer >= kMostLayers) {
     throw Error("layer must be 0…2^16 - 1, got " + std::to_string(layer));

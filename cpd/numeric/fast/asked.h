@@ -58,8 +58,8 @@ struct TermsAsked {
 };
 
 /// Returns the reason why a path that rounds to nearest-even does not take a sum with another
-/// rounding mode. The reason is NoPath::other for mode stochastic, which has a path of its own,
-/// else NoPath::mode.
+/// rounding mode. The reason is NoPath::mode, or NoPath::other for mode stochastic, which the path
+/// `stochastic` serves.
 constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }
@@ -72,7 +72,8 @@ struct OfTermsAlone {
   static constexpr NoPath applies(const ProductsAsked& /*asked*/) { return NoPath::other; }
 };
 
-/// The chosen fast path. If there is none, `why` is the reason.
+/// The fast path of a sum. If no fast path takes the sum, `path` is FastPath::none, and `why` is
+/// the reason.
 struct FastChoice {
   FastPath path = FastPath::none;
   NoPath why = NoPath::mode;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bounds within which a fast path for sums of products is exact, and the ways in which its
-// steps treat values beyond the bounds.
+// The bounds on operands and sums within which a fast path for sums of products is exact, and what
+// the path does with values beyond the bounds.
 #pragma once
 
 #include <bit>
@@ -32,10 +32,10 @@ struct PanelRange {
   float largest = 0;  ///< max |x|
   float total = 0;    ///< for operand b: the sum over k of max |x| at that k
   /// The bitwise or of the fraction bits of all values in the panel (packed rows of a or columns of
-  /// b). Set in the panel's first group only.
+  /// b). Stored only in the entry of the panel's first group.
   std::uint32_t fraction = 0;
-  /// For each pair of successive k: the least last bit (value of the lowest set bit) of the nonzero
-  /// values. 0 if the fast path does not need the least last bits.
+  /// One entry for every two successive values of k: a power of two that divides all values at
+  /// these k. 0 if the fast path does not need this number.
   float least_bit[kRangeGroup / 2] = {};
 };
 
@@ -58,14 +58,14 @@ CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction
 enum class Half : std::uint8_t { none, fp16, bf16 };
 
 /// The constants of the fast path `stochastic`. Binary32 lanes suffice while no value exceeds
-/// 2^100. If `steady`, no value exceeds `limit` within 64 steps (in Kahan's sum: within 24),
-/// provided that before these steps the sums, plus all products of the steps, are at most limit /
-/// kSteadyGrowth.
+/// 2^100. If `steady`, no value exceeds `limit` in the next 64 steps (in Kahan's sum: 24) when the
+/// old sum plus all products of these steps is at most limit / kSteadyGrowth.
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits_binary32, and the formats' largest values are below 2^100
-  /// The number of low bits of the random integer R that have no effect. Binary32 lanes omit these
-  /// bits if products are exact. 0 if every bit has an effect, or if binary32 does not suffice.
+  /// The number of low bits of the random integer R that do not change the rounded result, so that
+  /// sums of exact products in binary32 lanes may omit them. 0 if every bit has an effect, or if
+  /// binary32 does not suffice.
   std::int32_t spare_bits = 0;
   bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
   bool steady = false;
@@ -80,10 +80,11 @@ struct FastPlan {
   std::int32_t man_product = 0, man_sum = 0;
   double product_quantum = 0, sum_quantum = 0;  ///< least spacings
   bool keeps_negative_zero = false;             ///< the sum's format has -0
-  /// The path adds `steps` rounded products at a time. Let the sums be at most s, the compensations
-  /// at most c, and let p bound the size of a rounded product: p = |a||b| * product_growth +
-  /// product_quantum. Nothing leaves the format if s * of_sum + c * of_compensation + (the sum of
-  /// p) * of_products <= limit, and the sum of p <= product_limit.
+  /// The path adds `steps` rounded products after each check of the bounds. Let s be the largest
+  /// |sum|, c the largest |compensation| (of Kahan's sum), and p = |a||b| * product_growth +
+  /// product_least an upper bound of |rounded product|. No result leaves the format if the sum of p
+  /// is at most product_limit, and s * of_sum + c * of_compensation + (the sum of p) * of_products
+  /// <= limit.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
@@ -94,11 +95,11 @@ struct FastPlan {
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The path needs the least last bits of a packed operand only if no value of the operand has
-  /// more significant bits than this number. Products of values with few bits, and exact sums of
-  /// products, are multiples of the product of the operands' least last bits. If an operand has
-  /// more significant bits than this number, its products have too many bits, because the other
-  /// operand has at least one significant bit.
+  /// Packing computes PanelRange::least_bit only if no value of the operand has more significant
+  /// bits than this number. The least_bit of a, times the least_bit of b, divides all products and
+  /// their exact sums. This shows that products have few bits. If one operand has more significant
+  /// bits than this number, its products have too many bits for that, whatever the other operand
+  /// is.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
@@ -106,7 +107,7 @@ struct FastPlan {
 
 // --- what the bounds are for ---------------------------------------------------------------------
 
-/// The way in which a path's steps treat values beyond the path's bounds.
+/// The way in which the steps of a fast path exclude, detect or saturate overflow.
 enum class How : std::uint8_t {
   bounded,     ///< no result can overflow
   fits,        ///< no result can overflow, and exact sums are binary32 numbers
@@ -126,37 +127,36 @@ enum class ProductKind : std::uint8_t {
 
 // --- limits --------------------------------------------------------------------------------------
 
-/// Returns an upper bound of the sum of `count` rounded products: the sum of each product's bound p
-/// (see FastPlan). sum_ab is the sum of the magnitudes |a||b|. Returns infinity if a value of b is
-/// NaN or above 2^100, which is too large for the steps. Returns NaN if a value of a is NaN.
+/// Returns an upper bound of the sum of the magnitudes of `count` rounded products. sum_ab is the
+/// sum of |a||b| before rounding. Returns infinity if largest_b is NaN or above 2^100, because the
+/// fast paths do not support such values. Returns NaN if a value of a is NaN.
 CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int count,
                                       float largest_b) {
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
 }
-/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) to which some products can
-/// be added without leaving the format. `products` is the sum of the products' bounds p (see
-/// FastPlan). A negative result means that no sum is small enough.
+/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) for which adding a group of
+/// products does not leave the format. `products` is the result of bound_products for the group. A
+/// negative result means that no sum is small enough.
 CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
   return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
 }
-/// Returns a limit on the sums' size. Below the limit, a sum remains a binary32 number after the
-/// addition of each exact product. `products` is the sum of the products' bounds p (see FastPlan),
-/// and least_bit is a power of two that divides each product.
+/// Returns the limit on |sum| below which a sum plus exact products is a binary32 number without
+/// rounding. `products` is the result of bound_products, and least_bit is a power of two that
+/// divides each product.
 CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float least_bit) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
   return 0x1p24F * last - products * plan.of_products;
 }
 
-/// Returns whether split_fma_in_parts (veltkamp_rounding.h) can add products of `bits` significant
-/// bits.
+/// Returns whether split_fma_in_parts, which rounds s + a * b (veltkamp_rounding.h), supports exact
+/// products a * b of up to `bits` significant bits.
 CPD_FN constexpr bool adds_in_parts(const FastPlan& plan, int bits) {
   return bits + plan.man_sum <= 22;
 }
-/// Returns the largest size of sums to which split_fma_in_parts can add some products. `products`
-/// is the sum of the products' bounds p (see FastPlan). A negative result means that no sum is
-/// small enough.
+/// Returns the largest |sum| to which split_fma_in_parts can add a group of products. `products` is
+/// the result of bound_products for the group. A negative result means that no sum is small enough.
 CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * plan.of_products : -1.0F;
@@ -183,13 +183,13 @@ constexpr bool saturates(const RoundPlan& plan) {
 }
 
 /// Returns whether Veltkamp's roundings can add the terms of a sum. The mode must be nearest-even.
-/// The format must have at most 11 significant bits, and takes_magnets must hold for it.
+/// The format must have at most 11 significant bits, and takes_magnets must return true.
 constexpr bool takes_veltkamp(const TermsAsked& asked) {
   return asked.round.mode == Rounding::nearest_even && asked.format != kFp32 &&
          takes_magnets(asked.format, asked.round) && asked.format.precision() <= 11;
 }
-/// Returns whether integer operations for formats without mantissa bits (powers of two) can round
-/// the sums: takes_veltkamp holds, and the format has no mantissa bits and keeps -0.
+/// Returns whether the roundings of powers_of_two.h, which use integer operations, support a sum.
+/// The format must have -0 and no mantissa bits, and takes_veltkamp must return true.
 constexpr bool takes_powers(const TermsAsked& asked) {
   return takes_veltkamp(asked) && asked.format.man == 0 && asked.round.keeps_negative_zero;
 }
@@ -202,16 +202,16 @@ constexpr float most_rounded_to(float max, int man) {
   const float tie = max + binade * static_cast<float>(Format::power_of_two(-man - 1));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
-/// Returns the largest sum before its rounding that is rounded to a finite number of the format.
-/// Veltkamp's roundings are only used up to this sum.
+/// Returns the largest unrounded sum that rounds to a finite number of the format, but at most
+/// 2^100. Veltkamp's roundings support unrounded sums up to this limit.
 constexpr float limit_of(const TermsAsked& asked) {
   const float max = asked.round.max_value;
   return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;
 }
 
-/// Bounds every intermediate result of `steps` steps of Kahan's sum, where each rounding errs by at
-/// most `e` times its result. Sets the coefficients of s, c and the products in that bound (see
-/// FastPlan). The bound assumes that the first step adds all products, because a product
+/// Sets plan.of_sum, plan.of_compensation and plan.of_products, the coefficients of a bound on
+/// every intermediate result of plan.steps steps of Kahan's sum. Each rounding may err by `e` times
+/// its result. The bound assumes that the first step adds all products, because a product
 /// contributes most if it is added first.
 constexpr void bound_kahan(FastPlan& plan, double e) {
   const auto up = [e](double x) { return x * (1 + e); };
@@ -246,7 +246,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
   plan.keeps_negative_zero = sum_plan.keeps_negative_zero;
   plan.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  // With a subnormal product_least, each computation of a bound would cost a microcode assist.
+  // product_least is at least 2^-120, because bound_products would be slow with subnormal numbers.
   plan.product_least =
       static_cast<float>(plan.product_quantum < 0x1p-120 ? 0x1p-120 : plan.product_quantum);
   plan.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
@@ -255,8 +255,8 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
       static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
   plan.steps = kRangeGroup;
   if (scheme == Scheme::sequential) {
-    // A rounded sum is at most as far from the exact sum as the old sum is: the old sum is a number
-    // of the format, and rounding takes the nearest one.
+    // A product p changes a sum by at most 2 |p|. The old sum is a number of the format at distance
+    // |p| from the exact new sum, and rounding takes the nearest number.
     plan.of_products = 2;
   } else if (scheme == Scheme::pairwise) {
     // In a pairwise sum, a group of kRangeGroup products is a tree of three levels.

@@ -18,7 +18,7 @@
 namespace cpd {
 
 /// Passes the class of a fast path to `run` as a template argument: run.operator()<Path>(). Returns
-/// false, without a call, if `path` is not a fast path of sums.
+/// false, without a call, if `path` has no such class (for example `none`).
 template <class Run>
 CPD_FN constexpr bool with_path(FastPath path, Run run) {
   switch (path) {
@@ -32,8 +32,8 @@ CPD_FN constexpr bool with_path(FastPath path, Run run) {
   }
 }
 
-/// Returns the fast path of a sum among the paths that are on. `asked` is a ProductsAsked or a
-/// TermsAsked.
+/// Returns the first fast path of the set `on` that takes a sum, or the reason why there is none.
+/// `asked` describes the sum (ProductsAsked or TermsAsked).
 template <class Asked>
 constexpr FastChoice choose_path(const Asked& asked, FastPaths on) {
   FastChoice choice;

@@ -18,11 +18,11 @@ constexpr Format format_of(Half half) {
 }
 
 struct HalfLanes {
-  /// Returns the type of 16-bit lanes in which a sequential sum by `veltkamp` is exact up to the
-  /// plan's limits. The lanes must meet three conditions. They hold 2p + 2 bits, for then a sum of
-  /// two numbers of p bits may be rounded twice (Figueroa 1995). They hold the magnets (the numbers
-  /// whose addition rounds). The lanes' least normal number is at most half the products' least
-  /// spacing.
+  /// Returns the type of 16-bit lanes in which the path `veltkamp` computes a sequential sum
+  /// exactly, within the bounds of FastPlan. Such lanes have at least 2p + 2 significant bits, so
+  /// that a sum of two numbers of p bits may be rounded twice (Figueroa 1995). Every magnet (a
+  /// number whose addition rounds) is finite. The lanes' least normal number is at most half the
+  /// products' least spacing.
   static constexpr Half lanes_of(const FastPlan& plan, const ProductsAsked& asked) {
     const bool fits = plan.path == FastPath::veltkamp && asked.scheme == Scheme::sequential;
     if (!fits || plan.guarded) return Half::none;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fast path `powers_of_two_exact`: rounds sums of any terms to nearest-even in formats without
-// mantissa bits. A sum with a term as an operand is first rounded to odd and then rounded by the
-// addition of a magnet, a large number of the right parity (with_magnet in veltkamp_rounding.h).
-// The other sums of Kahan's algorithm are rounded as in powers_of_two.h.
+// mantissa bits. An addition of a term is first rounded to odd, and then rounded by the addition of
+// a magnet, a large number of the right parity (with_magnet in veltkamp_rounding.h). Kahan's
+// algorithm also adds numbers that are not terms; their sums are rounded as in powers_of_two.h.
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -43,20 +43,21 @@ struct Seen {
   V product{}, sum{};
 };
 
-/// Steps of a sum of products within the bounds of a FastPlan. The steps are constructed from that
-/// plan:
+/// The steps by which a fast path adds products. The constructor takes the FastPlan. `how` is a
+/// How, `products` is a ProductKind, and `seen` records the largest results (Seen).
 /// - add_product<how, products>(x, s, seen) returns s + a * b, with the product rounded unless it
 ///   is exact;
 /// - add_kahan<how, products>(x, sum, lost, seen) adds one product to each of several independent
 ///   Kahan sums;
-/// - product<how, products>(x, seen) and sum<how>(t, seen) are the roundings of a pairwise sum.
-/// A path with kAddsExact has only add_product. x is LogOperands or FactorOperands.
+/// - product<how, products>(x, seen) returns a * b rounded, and sum<how>(t, seen) returns t
+///   rounded; pairwise sums use both.
+/// A path with kAddsExact has only add_product. x holds a and b (LogOperands or FactorOperands).
 template <class Path, class V>
 class ProductSteps;
 
 /// Steps of an ordered sum of terms. rounded(t) returns t rounded; t is the sum of two numbers of
 /// the format. If kAnyTerms, the path also has rounded_odd(t), which returns t rounded for a sum t
-/// that was already rounded to odd. That sum may have a term that is not a number of the format.
+/// that was already rounded to odd. A term of such a sum need not be a number of the format.
 template <class Path, class V>
 class TermSteps;
 

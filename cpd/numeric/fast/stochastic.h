@@ -69,8 +69,8 @@ struct TruncatedStochastic {
     if (!exact_products && product == sum && plan.on_grid) {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
-    // After a step, no magnitude of the sum's state exceeds (1 + 8 * 2^-man) times the total of the
-    // old magnitudes and the product's magnitude.
+    // After a step, |sum| (and in Kahan's sum |compensation|) is at most (1 + 8 * 2^-man) times the
+    // total of |product| and of both magnitudes before the step.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);
@@ -153,8 +153,8 @@ CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
 
 /// Does a step of a sequential sum, s + a * b. draw(i) returns random integer i of the step. The
 /// first integer rounds the product, unless products are exact. The last integer rounds the sum.
-/// Rounded products are multiples of the sum's least spacing. kProductsFit: products are at most
-/// the format's max.
+/// Rounded products must be multiples of the sum's least spacing. With kProductsFit, no product may
+/// exceed the products' format.
 template <bool kExactProducts, bool kProductsFit, class V, class Draw>
 CPD_FN V stochastic_step(V a, V b, V s, Draw draw, const SplitStochastic<V>& product,
                          const SplitStochastic<V>& sum) {

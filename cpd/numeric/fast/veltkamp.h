@@ -57,8 +57,8 @@ class ProductSteps<Veltkamp, V> {
         guarded_product_(plan.man_product, plan.product_quantum, true, plan.product_limit),
         guarded_sum_(plan.man_sum, plan.sum_quantum, plan.keeps_negative_zero, plan.limit) {}
 
-  /// The integer that is added to fixed_log(b) in LogOperands::log_b. The sum with fixed_log(a)
-  /// then gives the exponent of the number that rounds a * b.
+  /// The constant in LogOperands::log_b = fixed_log(b) + log_magnet(). log_a + log_b is then a bit
+  /// pattern with the exponent of the magnet, the number whose addition rounds a * b.
   template <How kHow>
   [[nodiscard]] CPD_FN std::int32_t log_magnet() const {
     return is_guarded(kHow) ? guarded_product_.log_magnet : product_.magnet;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds to p = man + 1 bits in few operations, as if the exponent had no upper bound, and without
-// special values. The caller ensures that nothing overflows (FastPlan), that operands are finite,
-// and that no sum is -0. A product -0 becomes +0, which changes only sums that would be -0.
+// Rounds to p = man + 1 bits in few operations, without any treatment of overflow, Inf or NaN. The
+// caller ensures that nothing overflows (FastPlan), that operands are finite, and that no sum is
+// -0. A product -0 becomes +0, which changes only sums that would be -0.
 //
-// Veltkamp's splitting (Dekker 1971; Boldo 2006) uses K = 2^k with k = 23 - man. Let u = K t - t,
-// rounded to nearest even in binary32. The last place of u is where t's p bits end. So K t - u is t
-// rounded, in 1 multiplication and 1 fused multiply-add.
+// Veltkamp's splitting (Dekker 1971; Boldo 2006) uses K = 2^k with k = 23 - man. To round t, let u
+// = K t - t, rounded to nearest even in binary32. The last place of u is the place of the last of
+// t's p bits. So K t - u is t rounded, in 1 multiplication and 1 fused multiply-add.
 //
 // Ties: if t is a tie, t has p + 1 bits and K t is an even multiple of the last place of u. Hence
 // an even u gives an even result.
@@ -59,21 +59,21 @@ CPD_FN V split(V t, const SplitFormat<V>& format) {
   return fma(t, format.factor, t * format.less_factor);
 }
 
-/// Returns t rounded, for t of few bits, in larger_magnitude and 2 fused multiply-adds. t has at
-/// most Lanes<V>::mantissa bits. Below the lanes' 2^emin, t may have any bits, if 2^emin is at most
-/// half the least spacing. A zero result is +0. The magnet M (a large number whose addition rounds)
-/// is positive for either sign of t. If t < 0, u = M - t may reach the binade above M. Then M,
-/// which has t's bits, is still a multiple of twice its last place, and t is within 2^-k of a power
-/// of two, to which both binades round t.
+/// Returns t rounded, in 2 fused multiply-adds and larger_magnitude. t must have at most
+/// Lanes<V>::mantissa significant bits. A subnormal t may have any bits if the format's least
+/// spacing is at least twice the lanes' least normal number. A zero result is +0. The magnet M (a
+/// large number whose addition rounds) is positive for either sign of t. If t < 0, u = M - t may
+/// reach the binade above M. M = K |t| is still a multiple of twice its last place. t is then
+/// within 2^-k of a power of two, to which the spacings of both binades round t.
 template <class V>
 CPD_FN V split_short(V t, const SplitFormat<V>& format) {
   const V m = larger_magnitude(t, format.least_normal);
   return fma(m, format.factor, negative_fma(m, format.factor, t));
 }
 
-/// Returns a * b rounded once, for any finite operands; factor_b = b * K. The fused multiply-add
-/// rounds the exact product at the last place of the magnet M = a * b * K. Only the binade of M
-/// matters. If M was rounded up to a power of two, a * b is also rounded up to a power of two.
+/// Returns a * b rounded once, for any finite operands. factor_b is b * K, where K = 2^k is the
+/// factor of Veltkamp's splitting. The fused multiply-add rounds a * b at the last place of M = a *
+/// b * K. Only the binade of M has an effect: if M was rounded up to a power of two, so is a * b.
 /// Takes 1 multiplication, at_least, 1 fused multiply-add and 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
@@ -120,8 +120,8 @@ CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFo
   return m - negative_fma(a, b, m);
 }
 
-/// Returns M / K for a magnet M (a large number whose addition rounds): |t| with an even pattern,
-/// but at least the least normal number. Takes AND and max of integers.
+/// Returns M / K, where M is the number whose addition rounds t, and K = 2^k: |t| with its last bit
+/// cleared, but at least 1.5 * 2^emin. Takes AND and max of integers.
 template <class V>
 CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
   using I = Signed<V>;
@@ -130,10 +130,10 @@ CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
 }
 
 /// Returns t rounded, for any t that has 24 bits or was rounded to odd. A zero result keeps t's
-/// sign if the format has -0. If the lanes have a signed maximum, the magnet M has t's sign, so M -
-/// t stays in the binade of M. Else M is positive and even, a multiple of twice its last place, for
-/// either sign of t (see split_short). Takes 2 fused multiply-adds, at_least and with_sign_of; or 2
-/// fused multiply-adds, AND, max and with_sign_of.
+/// sign if the format has -0. The number M whose addition rounds t is K t if kHasSignedMaximum, so
+/// M - t stays in the binade of M. Else M is K |t| with an even last bit, for the reason that
+/// split_short gives. Takes 2 fused multiply-adds, at_least and with_sign_of; or 2 fused
+/// multiply-adds, AND, max and with_sign_of.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   if constexpr (kHasSignedMaximum<V>) {
@@ -162,14 +162,15 @@ CPD_FN V split_power(V t, Unsigned<V> flip) {
   return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
 }
 
-/// Returns the `flip` of split_power for a format whose least positive number is `quantum`.
+/// Returns the argument `flip` of split_power: 1 if the exponent field of `quantum`, the format's
+/// least power of two, is even, else 0.
 template <class V>
 CPD_FN Unsigned<V> flip_of(double quantum) {
   return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));
 }
 
-/// Returns s + a * b rounded once. kFits: the sum is a binary32 number. If not kFits, the sum is
-/// first rounded to odd.
+/// Returns s + a * b rounded once. With kFits, the caller ensures that the exact sum is a binary32
+/// number. Without kFits, the sum is first rounded to odd.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   if constexpr (kFits) {
@@ -179,13 +180,14 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   }
 }
 
-/// Returns s + a * b rounded once. s is a number of the format, and the products are within
-/// adds_in_parts and parts_limit (bounds.h).
+/// Returns s + a * b rounded once. s must be a number of the format. adds_in_parts must return true
+/// for the products, and |s| must be at most the result of parts_limit (bounds.h).
 ///
-/// A magnet M rounds M - s - a * b at the sum's spacing g. `part` is M - s rounded, and `lost` is
-/// its error: s is exactly M - part + lost. `lost` is added to the product. `lost` is not 0 only if
-/// s has bits below g. Then |a * b| is at least about g / 2, and |lost| is at most g. So a * b +
-/// lost is below 4 |a * b|, and so a binary32 number.
+/// M is a large number whose last place is the spacing g of the rounded sum. `part` is M - s
+/// rounded, and `lost` is the error of `part`: s = M - part + lost exactly. The fused multiply-add
+/// adds `lost` to the product, and the subtraction from `part` rounds to g. `lost` is 0 unless s
+/// has bits below g. Then |a * b| is at least about g / 2, and |lost| is at most g. So a * b + lost
+/// is below 4 |a * b|, and so a binary32 number.
 ///
 /// s exceeds M only if the sum is 0 up to the bits that cancellation leaves; then M - s is exact.
 /// Takes 2 fused multiply-adds, the magnet's 3 operations, 5 subtractions and with_sign_of.
@@ -199,9 +201,9 @@ CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
   return with_sign_of(magnet - u, t, format.sign);
 }
 
-/// Does a step of accumulate_kahan in kSums independent, finite sums. The sums are interleaved to
-/// hide latency. Each sum takes 4 additions and 4 roundings; the last 3 are Dekker's FastTwoSum.
-/// round(t) returns t rounded.
+/// Adds x[i] to Kahan sum i (a step of accumulate_kahan) for each of kSums independent, finite
+/// sums. The loops interleave the sums to hide latency. Each sum takes 4 additions and 4 roundings;
+/// the last 3 are Dekker's FastTwoSum. round(t) returns t rounded.
 template <int kSums, class V, class Round>
 CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
   V y[kSums];
@@ -253,8 +255,8 @@ struct GuardedFormat {
     most = splat<V>(saturates_at);
   }
 
-  /// Returns the magnet (the number M of a guarded rounding) that has this pattern, with the parity
-  /// corrected if man = 0.
+  /// Returns M, the number whose addition rounds, from its bit pattern. If man = 0, adapts the last
+  /// bit of M to the parity of M's binade.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
@@ -282,9 +284,9 @@ CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
 
 /// Returns a * b rounded once into the format, and checks for overflow: `largest` records the
 /// largest result, or, with kSaturates, the result is limited to the format's largest value. log_b
-/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of the magnet M (the
-/// number whose addition rounds). M is 1.5 * 2^j, so that M - a * b stays in the binade of M. It
-/// must stay in that binade, because an odd magnet is not a multiple of twice its last place.
+/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of M, the number whose
+/// addition rounds. M is 1.5 * 2^j, so that M - a * b stays in the binade of M. M - a * b must stay
+/// in that binade, because the last bit of M may be 1.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {

@@ -124,8 +124,8 @@ CPD_FN U32x8 shift_right(U32x8 a, int count) {
   return bits_as<U32x8>(_mm256_srl_epi32(bits_as<__m256i>(a), _mm_cvtsi32_si128(count)));
 }
 
-// A shuffle moves the high half down, because it does not use the ports that shifts and
-// multiplications need.
+// Moves the high half of each 64-bit lane down by a shuffle, not by a shift. A shuffle does not use
+// the CPU's ports for shifts and multiplications.
 template <>
 CPD_FN U64x4 high_half(U64x4 a) {
   return bits_as<U64x4>(_mm256_shuffle_epi32(bits_as<__m256i>(a), 0xF5));
@@ -278,7 +278,8 @@ CPD_FN F64x4 square_root(F64x4 x) {
   return bits_as<F64x4>(_mm256_sqrt_pd(bits_as<__m256d>(x)));
 }
 
-// maxps returns its second operand if the first operand is NaN.
+// If x is NaN, the result is `least` with the sign of x, because the instruction maxps returns its
+// second operand if the first operand is NaN.
 template <>
 CPD_FN F32x8 at_least(F32x8 x, F32x8 least) {
   const __m256 sign = _mm256_set1_ps(-0.0F);

@@ -136,8 +136,8 @@ CPD_FN void fence_streaming<F32x16>() {
   _mm_sfence();
 }
 
-// Calls intrinsics, because each conversion is then one instruction. GCC 12 would convert two
-// 256-bit vectors and join them.
+// Converts lanes by intrinsics of one instruction. From the generic code, GCC 12 would make two
+// 256-bit conversions and join the results.
 template <>
 CPD_FN F64x8 convert<F64x8, F32x8>(F32x8 x) {
   return bits_as<F64x8>(_mm512_cvtps_pd(bits_as<__m256>(x)));

@@ -46,7 +46,8 @@ template <>
 CPD_FN float larger_magnitude(float x, float y) {
   return fmaxf(fabsf(x), fabsf(y));
 }
-/// Takes two instructions. If one operand of fmaxf is NaN, fmaxf returns the other operand.
+/// Takes two instructions. If x is NaN, the result is `least` with the sign of x, because fmaxf
+/// returns its other operand if one operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {
   return copysignf(fmaxf(fabsf(x), least), x);

@@ -54,8 +54,8 @@ constexpr int kPackSlack = 64;
 /// lane. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
-/// Unpacks whole blocks. The number of codes of a block is a multiple of 32 times the number of
-/// lanes. U: a vector of 32-bit lanes.
+/// Unpacks whole blocks, as unpack_group does. A block has a multiple of 32 codes for each lane. U:
+/// a vector of 32-bit lanes.
 template <class U>
 class Unpacker;
 
@@ -192,8 +192,8 @@ class Unpacker {
  private:
   static constexpr int kLanes = sizeof(U) / 4;
 
-  /// Stores the codes of each vector. The codes are the low bits of the lanes that read(address of
-  /// the vector's first byte) returns.
+  /// Unpacks `count` codes, one vector at a time. read(p) must return lanes whose low bits are the
+  /// codes that begin at byte p.
   template <class Read>
   CPD_FN void each(const std::uint8_t* packed, int count, std::uint32_t* codes, Read read) const {
     for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {

@@ -32,9 +32,9 @@ CPD_FN constexpr V error_of_sum(V a, V b, V s) {
   return (a - (s - b_part)) + (b - b_part);
 }
 
-/// Returns s + error rounded to odd. s must be that sum rounded to nearest. If the error is not
-/// zero, s is truncated and its last bit is set. A NaN `error`, which occurs if s is infinite,
-/// counts as zero. Takes 8 operations on bits and comparisons.
+/// Returns s + error rounded to odd. s must be s + error rounded to nearest. If `error` is not
+/// zero, the sum is truncated and its last bit is set. A NaN `error`, which occurs if s is
+/// infinite, counts as zero. Takes 8 operations on bits and comparisons.
 template <class V>
 CPD_FN constexpr V toward_odd(V s, V error) {
   using U = Unsigned<V>;
@@ -47,8 +47,8 @@ CPD_FN constexpr V toward_odd(V s, V error) {
   return bits_as<V>(cut | select(inexact, one, U{}));
 }
 
-/// Returns a + b in V, rounded to odd. Inf and NaN result as from an addition in V. Takes 6
-/// additions and toward_odd.
+/// Returns a + b in V, rounded to odd. Gives Inf and NaN where an addition in V does. Takes 6
+/// additions and the 8 operations of toward_odd.
 template <class V>
 CPD_FN constexpr V add_to_odd(V a, V b) {
   const V s = a + b;

@@ -3,8 +3,8 @@
 // Operations on any binary64 values. Their results round into every format, in every mode and
 // variant, exactly as the exact results do.
 //
-// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd. It
-// has 53 bits; a rounding reads 24 + 24 + 2 of them (exact.h).
+// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd.
+// The result has 53 bits; a rounding reads its first 24 + 24 + 2 bits (exact.h).
 //
 // Outside that range, binary64 may underflow or overflow. There a rounding depends only on the sign
 // and on the following facts. A result below 2^-900 is not zero and lies below every bit that a
@@ -73,9 +73,10 @@ CPD_FN V product_as_seen(V a, V b) {
 }
 
 /// Returns p + e + z rounded to odd, where p + e is a product and its error. The algorithm is
-/// figure 4 of Boldo and Melquiond 2008, except that the last rounding is also to odd. An inexact
-/// last addend is odd and at most a few ulp of p + z, so no number lies between the addend and its
-/// exact value. Takes 24 additions: two TwoSums and two sums to odd.
+/// figure 4 of Boldo and Melquiond 2008, except that the last rounding is also to odd. If the
+/// rounding of the last addend was inexact, that addend is odd and at most a few ulp of p + z. So
+/// no binary64 number lies between the addend and its exact value. Takes 24 additions: two TwoSums
+/// and two sums to odd.
 template <class V>
 CPD_FN constexpr V fused_sum(V p, V e, V z) {
   const V low = e + z;
@@ -85,13 +86,13 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
 
 /// Returns a number that rounds as a * b + z does. `down`: the number will be rounded down.
 ///
-/// A product below 2^-900 cannot be split into p + e. If |z| is 2^-700 or more, only the product's
-/// sign has an effect. Else product and z are scaled up by 2^600. If the scaled product is below
-/// 2^-600, again only its sign has an effect, because a nonzero z is then 2^-474 or more. Of the
-/// scaled result, only the sign has an effect.
+/// TwoProd needs |a * b| >= 2^-900. If a product is smaller and |z| >= 2^-700, only the product's
+/// sign affects the rounding. For a smaller z, a * b and z are multiplied by 2^600. If the scaled
+/// product is below 2^-600, only its sign affects the sum, because a nonzero z is then at least
+/// 2^-474. Only the sign of the scaled sum affects the rounding.
 ///
 /// A product or z above 2^1000 is scaled down by 2^1100, exactly if product and z may cancel. A
-/// nonzero sum then stays above 2^890, and only its sign has an effect.
+/// nonzero sum then stays above 2^890, and only its sign affects the rounding.
 template <class V>
 CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   using U = Unsigned<V>;

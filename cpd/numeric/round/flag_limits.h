@@ -29,7 +29,8 @@ struct FlagLimits {
 /// determine them.
 constexpr int kOpen = 128;
 
-/// Returns the exceptions of rounding x to y, or kOpen.
+/// Returns the exceptions that a rounding of x with the result y raises, or kOpen if the limits do
+/// not determine the exceptions.
 template <class T>
 CPD_FN constexpr int flags_of(const FlagLimits<T>& limits, T x, T y) {
   constexpr T kLargest = sizeof(T) == 4 ? T(0x1.fffffep127) : T(0x1.fffffffffffffp1023);
@@ -39,7 +40,7 @@ CPD_FN constexpr int flags_of(const FlagLimits<T>& limits, T x, T y) {
   const bool may_be_tiny = (x < up.normal_from) & (x > -down.normal_from) & !is_tiny;
   const bool may_overflow = ((x >= up.fits_below) | (x <= -down.fits_below)) & !overflows;
   const bool is_finite = (x <= kLargest) & (x >= -kLargest);
-  // Computes all conditions without branches, so that compilers vectorize the loop.
+  // Computes all conditions without branches, so that compilers vectorize the caller's loop.
   const int flags = soft::kInexact | is_tiny * soft::kUnderflow | overflows * soft::kOverflow |
                     (may_be_tiny | may_overflow) * kOpen;
   return (x != y) * flags | !is_finite * kOpen;

@@ -2,9 +2,9 @@
 //
 // Quotients and square roots of binary32 values in binary64, rounded to odd. Rounding such a result
 // once more gives the exact result rounded once (exact.h). The remainder of a quotient or a root
-// rounded to nearest is a binary64 number (Boldo and Daumas 2003), so each difference below is
-// exact. Each value is split into an upper part of 26 bits and a lower part of at most 26 bits and
-// a sign. Their products with 24 or 26 bits have at most 52 bits.
+// rounded to nearest is a binary64 number (Boldo and Daumas 2003), so the differences that compute
+// a remainder are exact. Each value is split into an upper part of 26 bits and a lower part of at
+// most 26 bits and a sign. Their products with 24 or 26 bits have at most 52 bits.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Returns s + error rounded to odd, for scalars. s must be that sum rounded to nearest. Works
-/// without branches, because random signs would make the CPU mispredict branches.
+/// Returns s + error rounded to odd, for scalars. s must be s + error rounded to nearest. Uses no
+/// branches, because the CPU could not predict the random sign of the error.
 CPD_FN double moved_to_odd(double s, double error) {
   const auto bits = bits_as<std::uint64_t>(s);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);

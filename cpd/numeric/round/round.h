@@ -59,7 +59,7 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True: signed, with zero, subnormals and -0 (unless `integer`); an overflow never gives NaN.
+  /// True if signed, with zero, -0 (except `integer`) and subnormals, and without overflow to NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -68,7 +68,7 @@ struct Rule {
   CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
     return kMode == kOtherMode ? plan.mode : kMode;
   }
-  /// Returns whether x + y = 0 is -0 if the signs of x and y differ (IEEE 754, 6.3).
+  /// Returns whether an exact zero sum of numbers of different signs is -0 (IEEE 754, 6.3).
   CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
     return mode_of(plan) == Rounding::down;
   }
@@ -169,7 +169,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   } else {
     const Rounding mode = plan.mode;
     const U one = splat<U>(1);
-    // Limits `cut`, so that the sums below cannot overflow. Any larger cut gives the same result.
+    // A larger cut gives the same result, but the additions to `sig` could overflow.
     const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
     const U ceiling = (one << cut) - one;
     if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
@@ -187,9 +187,9 @@ template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
 
-/// The addition that rounds. Let e be the exponent of the binade of |x|, at least emin. |x| + 2^(e
-/// + cut) has the format's last place, so one nearest-even addition of binary32 rounds |x| to the
-/// grid. If man = 0, the first codes of successive binades are alternately odd and even. That
+/// The binary32 addition that rounds |x|. Let e be the exponent of |x|, but at least emin. |x| +
+/// 2^(e + cut) has the format's last place, so one nearest-even addition of binary32 rounds |x| to
+/// the grid. If man = 0, the first codes of successive binades are alternately odd and even. That
 /// parity is then added to the addend's last bit, so that an even sum is an even code. |x| is first
 /// limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
 template <class V>
@@ -198,9 +198,9 @@ struct GridSum {
   Unsigned<V> above;      ///< the binade's pattern minus the pattern of 2^emin
 };
 
-/// Rounds |x| + unit, the sum of add_grid_unit, in the plan's direction: up, down or toward zero.
-/// `a` is the pattern of |x|, and `sum` is the nearest-even sum. A sum on the wrong side of |x|
-/// moves by one last bit of its pattern.
+/// Rounds |x| up, down or toward zero, as the plan's mode requires. `a` is the pattern of |x|, and
+/// `sum` the pattern of |x| + `unit` rounded to nearest-even. If that sum rounds |x| to the wrong
+/// side, its pattern changes by 1.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> directed_sum(V x, Signed<V> a, Unsigned<V> sum, Unsigned<V> unit,
                                           const RoundPlan& plan) {
@@ -251,9 +251,9 @@ CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const Roun
   }
 }
 
-/// The result of round_below, which rounds subnormal numbers for Form::scaled: whether |x| is below
-/// 2^emin and, if so, the code of |x|. round_below divides |x| by 2^-N least spacings and truncates
-/// the quotient to an integer. R is added to the last N bits of this integer.
+/// The result of round_below, which rounds subnormals stochastically: whether |x| is below 2^emin
+/// and, if so, its code. round_below counts |x| in units of 2^-N times the least spacing, truncates
+/// the count, adds the random integer R < 2^N and drops the last N bits.
 template <class V>
 struct Below {
   decltype(Signed<V>{} < Signed<V>{}) is_below;
@@ -269,8 +269,8 @@ CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& 
   return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
 }
 
-/// Returns the magnitude code of x, rounded by the rule's short form. Operations in binary32: one
-/// addition if the form `adds`, none for `in_place`, one multiplication for `scaled`.
+/// Returns the magnitude code of x, rounded by a rule with kIsShort. Takes one binary32 addition if
+/// R::adds, no binary32 operation for Form::in_place, and one multiplication for Form::scaled.
 template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -287,14 +287,13 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   }
 }
 
-/// Rounds |x| by the rule's short form. It takes integer operations and, in binary32:
-/// one addition and one subtraction if the form `adds`, none for `in_place`, two multiplications
-/// for `scaled`.
+/// Rounds |x| by a rule with kIsShort. Takes integer operations and, in binary32, one addition and
+/// one subtraction if R::adds, none for Form::in_place, and two multiplications for Form::scaled.
 template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   if constexpr (R::adds) {
-    // The difference is exact: a multiple of the sum's last place that is at most 2^(e + 1).
+    // The subtraction is exact: the result is a multiple of the sum's last place up to 2^(e + 1).
     const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {
@@ -318,19 +317,19 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const Grid& grid = grid_of<V>(plan);
   const U u = bits_as<U>(x);
   const U a = u & splat<U>(P::magnitude);
-  // Exponents, at their position in x's bit pattern. Subnormal numbers get exponent field 1.
+  // Exponent fields, at their position in x's bit pattern. Subnormal numbers get field 1.
   const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
   const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
   const U sig = (a - (U)exponent) + splat<U>(P::implicit);
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // `base` is the code that significand 0 would have in this binade.
+  // `base` is the code of a number of this binade minus its significand in spacings.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
     if (plan.flush) {
-      // Without subnormals, |x| < 2^emin rounds to quotient 0, or to 1, which is 2^man codes.
+      // Without subnormals, |x| < 2^emin rounds to 0, or to 2^emin, whose code is 2^man.
       const auto below = depth > I{};
       cut = cut + select(below, splat<I>(plan.man), I{});
       const U quotient = divide<R, V>(sig, cut, base, (I)u < I{}, random, plan);
@@ -349,8 +348,8 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
   const U significand = shift_left((U)code, grid.cut);
-  // The shifted code already is the pattern if the format has binary32's own exponents. (The
-  // subtraction below would take some CPUs a hundred cycles if its result is subnormal.)
+  // If the format has binary32's own exponents, the shifted code is the value's bit pattern. (Some
+  // CPUs take a hundred cycles for a subtraction with a subnormal result.)
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return bits_as<V>(significand);
   }
@@ -358,7 +357,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
     if (!plan.has_zero) return bits_as<V>(significand + splat<U>(least));
   }
   const V normal = bits_as<V>(significand + splat<U>(least - Pattern<V>::implicit));
-  // The difference is exact: 2^emin and 2^emin + (the subnormal value) have equal exponents.
+  // 2^emin + (the subnormal value) has the exponent of 2^emin, so subtracting 2^emin is exact.
   const V subnormal = bits_as<V>(significand + splat<U>(least)) - bits_as<V>(splat<U>(least));
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
@@ -371,8 +370,8 @@ struct Outcome {
   Mask nan;
 };
 
-/// Returns the Outcome for x. `code` is the magnitude code, or another integer that grows with the
-/// result; a code above `most` overflows.
+/// Returns which results overflowed, are the largest value, or are NaN. `code` is the magnitude
+/// code, or another integer that grows with the result. A code above `most` overflows.
 template <class R, class V>
 CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -399,7 +398,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
-/// Returns the largest finite magnitude of x's sign: `below` for int_full if x < 0, else `most`.
+/// Returns the largest finite magnitude of x's sign: `most`, or `below` for x < 0 in int_full.
 template <class R, class T, class V>
 CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -409,7 +408,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of an overflow: `largest` if the format is int_full, else `over`.
+/// Returns what replaces an overflow: `largest` for int_full, which has no Inf or NaN, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -466,8 +465,8 @@ CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least
   return nan;
 }
 
-/// Returns whether x rounds to zero. In e8m0, which has no zero, this holds only for x = 0, and
-/// `code` is raised to the least code.
+/// Returns whether x rounds to zero. In e8m0, which has no zero, returns true only for x = 0, and
+/// sets a negative `code` to 0, the least code.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;

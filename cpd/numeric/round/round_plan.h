@@ -21,7 +21,8 @@ struct Grid {
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// The form of a plan: properties that are known when a kernel is compiled, for faster loops.
+/// The form of a plan: the properties of a format and mode for which a kernel has a separately
+/// compiled, faster loop.
 enum class Form : std::uint8_t {
   general,   ///< no known properties
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
@@ -57,7 +58,7 @@ struct RoundPlan {
   bool odd_overflow_is_inf = false;
   /// For unsigned formats: true if a negative number becomes NaN, false if the least value.
   bool negative_is_nan = false;
-  bool clips_negative = false;  ///< … but a finite one becomes the least value
+  bool clips_negative = false;  ///< a finite negative number gives 0, not NaN
 
   std::int32_t man = 23;
   std::int32_t bits = 32;
@@ -66,14 +67,15 @@ struct RoundPlan {
   std::int32_t min_normal_code = 0;
   std::int32_t overflow_code = 0;  ///< magnitude code, unless overflow_is_nan
   std::uint32_t nan_code = 0;      ///< whole code
-  /// For forms that round by addition: the binary32 pattern of 2^(emax + 2). This number overflows
-  /// the format, and its sum with the grid's unit is finite.
+  /// For forms that round by addition: |x| is limited to this number, 2^(top_exponent + 2), given
+  /// as a binary32 pattern. It overflows the format, but the addition that rounds it does not
+  /// overflow binary32.
   std::int32_t beyond = 0;
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
-  /// Used by Form::scaled, and by Form::integer in stochastic modes with N random bits. A value
-  /// whose bit pattern is below `scaled_below` is multiplied by to_units = 2^(man + N - emin). Its
-  /// code is multiplied by from_units = 2^(emin - man) to get the rounded value.
+  /// For stochastic rounding with N random bits by Form::scaled or Form::integer. |x| < 2^emin (the
+  /// bit pattern scaled_below) is multiplied by to_units = 2^(man + N - emin) before it is rounded
+  /// to a code. The code is multiplied by from_units = 2^(emin - man) to get the rounded value.
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
@@ -139,7 +141,8 @@ struct FormChoice {
   NoForm why = NoForm::has_one;
 };
 
-/// Returns the form of a plan. All other fields of the plan must be set.
+/// Returns the fastest form (Form) in which a plan's roundings are exact. If it is `simple` or
+/// `general`, `why` is the reason. All other fields of the plan must be set.
 constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
@@ -153,8 +156,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
     if (plan.variant != Variant::A) return any(NoForm::variant);
     if (!(simple || integer)) return any(NoForm::special_values);
     if (own_exponents) return simple ? FormChoice{Form::in_place} : any(NoForm::exponents);
-    // Two conditions: 2^emin, divided by 2^-N least spacings, must be an int32; and to_units, the
-    // factor for this division, must be a normal binary32 number.
+    // Form::scaled converts |x| < 2^emin to an integer number of units (2^-N of the least spacing).
+    // These integers must fit int32, and the factor to_units must be a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
     if (looked_at > 30 || looked_at - format.emin() > 127) return any(NoForm::random_bits);
     return {integer ? Form::integer : Form::scaled};
@@ -163,8 +166,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   if (!has_all) return any(NoForm::special_values);
   const bool even = plan.mode == Rounding::nearest_even;
   if (own_exponents) return simple && even ? FormChoice{Form::in_place} : any(NoForm::exponents);
-  // 2^(top + 2) * 2^cut must be a binary32 value, and its significand must hold man + 2 bits after
-  // the leading bit.
+  // The largest number that is added in order to round, 2^(top_exponent + 2 + cut), must be a
+  // binary32 number. A sum must hold man + 2 bits after its leading bit.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) {
     return any(NoForm::range);
   }
@@ -221,17 +224,18 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
   if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
-  // A product below 2^-126 loses bits. But such a product is so far below the spacing that rounding
-  // to nearest gives zero, and stochastic rounding (which reads at most 25 bits of the fraction)
-  // never rounds up. A product that overflows is beyond every format whose max is below 2^127.
+  // The conditions under which x * 2^shift may be formed in binary32. A product below 2^-126 loses
+  // bits, but is so far below the spacing that rounding to nearest gives zero, and stochastic
+  // rounding (which reads at most 25 bits of the fraction) never rounds up. A product that
+  // overflows is beyond every format whose max is below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;
-  // A product with a scale above 1 is exact, or at least 2^128 and so beyond every format's max.
+  // For shift > 0, x * 2^shift is exact, or at least 2^128 and so beyond every format's max.
   plan.scale_up_in_binary32 =
       !plan.wide && (is_nearest(plan.mode) || plan.mode == Rounding::stochastic);
-  // If a product with a scale below 1 is rounded to odd, two bits below the format's last place
-  // decide every rounding to nearest.
+  // For shift < 0, x * 2^shift is rounded to odd. Rounding to nearest then needs only the two bits
+  // below the format's last place.
   plan.scale_down_to_odd =
       !plan.wide && is_nearest(plan.mode) && format.min_quantum_exponent() >= -147;
   return plan;

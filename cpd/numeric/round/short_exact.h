@@ -31,8 +31,9 @@ constexpr bool sees_small(const RoundPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// Selects a shorter or the general rule of a plan, and passes it to `run` as a template argument:
-/// run.operator()<Rule<…>>(). rounds_from_odd must hold for the plan.
+/// Passes the plan's rounding rule to `run` as a template argument, run.operator()<Rule<…>>(): a
+/// rule of a faster form if there is one, else the general rule. rounds_from_odd must hold for the
+/// plan.
 template <class Run>
 CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   using enum Rounding;
@@ -73,7 +74,7 @@ class Doubt {
   /// Records an intermediate result or its error. An infinity or a NaN makes the result of its lane
   /// uncertain.
   CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
-  /// Records the error of a product to which a term is added. An error other than zero makes the
+  /// Records the error of the product in a fused multiply-add. An error other than zero makes the
   /// result of its lane uncertain.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
   /// Records a product or a dividend. The result of a lane is uncertain unless x is an exact zero,

@@ -89,7 +89,7 @@ inline void lower(Wide& significand, int count, bool& sticky) {
 }
 
 /// Returns |a| + |b|, or |a| - |b| if `subtracts`, with a's sign. Both numbers must be finite and
-/// not sticky, and |a| >= 2^127 * 2^b.exponent.
+/// exact (not sticky), and a.exponent >= b.exponent.
 inline Number aligned(const Number& a, const Number& b, bool subtracts, bool cancels_to_minus) {
   Wide x = a.significand >> 1;  // a free bit for a carry; the operands' low bits are zero
   Wide y = b.significand >> 1;
@@ -123,8 +123,8 @@ inline void extend_root(Wide& root, Wide& rest) {
 /// that cancel give +0, or -0 if `cancels_to_minus` (IEEE 754, 6.3: rounding down).
 inline Number add(const Number& a, const Number& b, bool cancels_to_minus) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) {
-    // An operand that was NaN from the start raises nothing, even if the other operand is an
-    // invalid product.
+    // If an argument of the operation was NaN, the sum raises nothing, even if the other operand is
+    // the product Inf * 0.
     const bool given = (a.is(Kind::nan) && a.flags == 0) || (b.is(Kind::nan) && b.flags == 0);
     return nan(given ? 0 : kInvalid);
   }
@@ -154,12 +154,13 @@ inline Number mul(const Number& a, const Number& b) {
   return finite(negative, Wide{x} * y, a.exponent + b.exponent + 128);
 }
 
-/// Returns a * b + c of binary64 numbers, exact up to `sticky`.
+/// Returns a * b + c of binary64 numbers. The result is exact, with `sticky` for bits below its
+/// significand.
 inline Number fma(const Number& a, const Number& b, const Number& c, bool cancels_to_minus) {
   return add(mul(a, b), c, cancels_to_minus);
 }
 
-/// Returns a / b of binary64 numbers, to at least 127 bits and `sticky`.
+/// Returns a / b of binary64 numbers: at least 127 bits, with `sticky` for the bits below.
 inline Number div(const Number& a, const Number& b) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
   const bool negative = a.negative != b.negative;
@@ -177,7 +178,8 @@ inline Number div(const Number& a, const Number& b) {
   return finite(negative, Wide{high} << 64 | low, a.exponent - b.exponent - 127, rest);
 }
 
-/// Returns the square root of a binary64 number, to 96 bits and `sticky`. The root of -0 is -0.
+/// Returns the square root of a binary64 number: 96 bits, with `sticky` for the bits below. The
+/// root of -0 is -0.
 inline Number sqrt(const Number& a) {
   if (a.is(Kind::nan) || a.is(Kind::zero)) return a;
   if (a.negative) return nan(kInvalid);
@@ -258,8 +260,8 @@ constexpr std::uint64_t kInfinity = 0x7FF0000000000000;
 constexpr std::uint64_t kNan = 0x7FF8000000000000;
 constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
 
-/// A magnitude that is cut at a bit: the integer above the cut, in units of that bit, and the 128
-/// bits below the cut.
+/// A magnitude that is split at a bit of its significand: `units`, the integer above the split, and
+/// `fraction`, the 128 bits below it.
 struct Cut {
   std::uint64_t units = 0;
   Wide fraction = 0;
@@ -267,7 +269,8 @@ struct Cut {
   [[nodiscard]] bool is_inexact() const { return fraction != 0 || sticky; }
 };
 
-/// Returns x cut at bit `count` >= 75 of its significand.
+/// Splits |x| at bit `count` of its significand, where bit 0 is the lowest. `count` must be at
+/// least 75.
 inline Cut cut_at(const Number& x, int count) {
   Cut cut{.sticky = x.sticky};
   if (count < 128) {
@@ -280,9 +283,9 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Returns whether an inexact magnitude rounds to the code above, by round.h's rule. The rule is
-/// applied to a short number with the same result: its integer part is the code's last bit (`odd`),
-/// and its fraction is rounded to odd in 52 bits.
+/// Returns whether an inexact magnitude rounds to the next larger code. `divide` of round.h decides
+/// this from a short number that rounds in the same way: its integer part is the last bit of the
+/// code below (`odd`), and its fraction has 52 bits, rounded to odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   constexpr int kBits = 52;
@@ -308,8 +311,8 @@ inline bool is_inward(Rounding mode, bool negative) {
 }
 
 /// Returns the value that replaces an infinite number or an overflow: an infinity, NaN or the
-/// largest value, as the target's format and overflow require. The exceptions are `exact` if the
-/// value is an infinity, else `other`.
+/// largest value, as the target's format and overflow require. The flags of the result are `exact`
+/// if the value is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -327,8 +330,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// Returns log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Returns whether a significand of `units` spacings in a binade has an odd code. Codes ascend as
-/// if the format had no upper bound.
+/// Returns whether the code of a number of this binade is odd. The number's significand is `units`
+/// spacings. Codes continue above the format's largest value.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;
@@ -389,7 +392,8 @@ inline Rounded round_infinity(const Number& x, const Target& to) {
 
 }  // namespace detail
 
-/// Returns an exact result rounded once into a format. `random`: R < 2^N for a stochastic mode.
+/// Returns x rounded once into a format. In a stochastic mode with N random bits, `random` is the
+/// random integer, below 2^N.
 inline Rounded round(const Number& x, const Target& to, std::uint32_t random = 0) {
   switch (x.kind) {
     case Kind::nan:

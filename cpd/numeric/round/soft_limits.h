@@ -14,9 +14,9 @@ namespace cpd::soft {
 
 namespace detail {
 
-/// Returns the least T from which on all inexact magnitudes of a sign raise `flag`, or, if `ends`,
-/// no longer raise it. There is only one such change, so the function bisects over the patterns of
-/// T.
+/// Returns the least number of type T from which on all inexact magnitudes raise `flag`. With
+/// `ends`, returns the least number from which on none raises `flag`. Bisects over the bit patterns
+/// of T, as there is only one such change.
 template <class T>
 T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::uint32_t random) {
   using U = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -41,8 +41,9 @@ T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::u
 
 template <class T>
 SignLimits<T> sign_limits(const Target& to, bool negative) {
-  // The greatest random integer, `most`, gives the least limits, because rounding away from zero
-  // then begins at the smallest magnitude. The integer 0 gives the greatest limits.
+  // In stochastic modes, each limit depends on the random integer. The greatest integer, `most`,
+  // gives the least limits, because rounding away from zero then begins at the smallest magnitude.
+  // The integer 0 gives the greatest limits.
   const std::uint32_t most =
       to.plan.mode == Rounding::stochastic ? (1U << to.plan.random_bits) - 1 : 0;
   return {limit_of<T>(to, negative, kUnderflow, true, most),
@@ -53,11 +54,11 @@ SignLimits<T> sign_limits(const Target& to, bool negative) {
 
 }  // namespace detail
 
-/// Returns whether flag_limits can compute the limits of a format.
+/// Returns whether flag_limits supports a format.
 inline bool has_flag_limits(const Target& to) { return to.is_signed && to.has_zero; }
 
-/// Returns the limits for numbers of T (float or double). A double may hold a number rounded to
-/// odd.
+/// Returns the limits from which on numbers of T (float or double) underflow or overflow. A double
+/// may hold a number rounded to odd.
 template <class T>
 FlagLimits<T> flag_limits(const Target& to) {
   return {detail::sign_limits<T>(to, false), detail::sign_limits<T>(to, true)};

@@ -24,7 +24,8 @@ constexpr int gap_low_bits(std::int64_t n, std::int64_t count) {
   return low;
 }
 
-/// Returns the number of bits that encode a gap with `low` low bits.
+/// Returns the length, in bits, of the Rice code of a gap: (gap >> low) + 1 bits in unary, then the
+/// `low` lowest bits.
 constexpr std::int64_t gap_bits(std::int64_t gap, int low) { return (gap >> low) + 1 + low; }
 
 }  // namespace cpd

@@ -9,9 +9,9 @@
 
 namespace cpd {
 
-/// Unrolls a loop over a group's values by at most 32. With more copies, the compiler takes
-/// minutes. Without unrolling, few values stay in registers. Without vectors, there are too few
-/// registers, so loops are not unrolled.
+/// Unrolls the next loop at most 32 times, so that the group's values stay in registers. Unrolling
+/// it more often takes the compiler minutes. The scalar kernels do not unroll the loop, because
+/// they have too few registers.
 #if defined(__CUDACC__)
 #define CPD_UNROLLED _Pragma("unroll 32")
 #elif defined(__AVX2__) || defined(CPD_NEON)

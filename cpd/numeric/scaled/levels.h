@@ -46,7 +46,7 @@ struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
   std::uint16_t place[kMostSteps + 1] = {};
-  /// The last level at or below each position; positions are in units of norm / 256.
+  /// below[p] is the last level at or below position p.
   std::uint8_t below[kUnits] = {};
 };
 
@@ -60,8 +60,8 @@ struct LevelPlan {
   /// True if NaN and infinities have the code 2^(bits - 1), which is not the code of a signed
   /// level. False: a NaN or infinity makes the norm of its bucket NaN.
   bool has_nan = false;
-  /// N, the number of random bits. 0: rounding is not needed, because all values are integers, norm
-  /// is 1 and steps is 1.
+  /// N, the number of random bits. 0: no rounding, because all values are integers, the norm is 1
+  /// and `steps` is 1, so each value is a level.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
   std::int64_t bucket = 0;                ///< values that share a norm
@@ -130,8 +130,8 @@ CPD_FN bool is_product_at_most(double a, double b, double x) {
   return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
 }
 
-/// Returns the level of |v|, or for intervals the number of the interval's end for v. v and norm
-/// must be finite, and norm >= 0. If norm is 0, the result is 0.
+/// Returns the level to which |v| rounds. With plan.intervals, returns the number of the interval's
+/// end to which v rounds. v and norm must be finite, and norm >= 0. If norm is 0, the result is 0.
 CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (!(norm > 0)) return 0;
   const double draws = exact_power(plan.random_bits);
@@ -189,8 +189,8 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// The step of a bucket: the distance between two neighboring levels, or for intervals twice that
-  /// distance. high + low is the step, and `inverse` is 1 / step.
+  /// The distance between the values of two neighboring codes of a bucket: norm / s, or for
+  /// intervals 2 norm / s. high + low is this distance, and `inverse` is 1 / distance.
   struct Step {
     V inverse, high, low;
   };
@@ -199,10 +199,10 @@ struct LevelLanes {
   I most;
   U mask, none;
 
-  /// Returns a bound of the error of an estimated level. Without kFine, there are four roundings:
-  /// of the inverse, the offset, the sum and the addition of the slack. Each errs by at most half
-  /// an ulp of s + 2. With kFine, the remainder above the whole steps errs by 2 times 2^-24 of a
-  /// step, and its quotient and sums by 7 times 2^-24.
+  /// Returns a bound on the error of the estimated level (before truncation). Without kFine, four
+  /// operations round: the inverse, two fused multiply-adds and the addition of `slack`. Each errs
+  /// by at most half an ulp of s + 2. With kFine, `rest` errs by at most 2 * 2^-24 of a step, and
+  /// the operations on `rest` by 7 * 2^-24.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -226,7 +226,8 @@ struct LevelLanes {
             splat<V>(static_cast<S>(step - high))};
   }
 
-  /// Stores the codes, and returns a mask of the lanes that need level_code.
+  /// Stores the estimated codes. Returns a mask of the lanes whose code the estimate does not
+  /// determine; for these lanes the caller must use level_code.
   template <bool kIntervals, bool kHasNan>
   CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
@@ -239,8 +240,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // `more` is 1 plus the number to add to `base`. The 1 keeps `more` positive even if `base` is
-      // 1 too large.
+      // The estimate is base + more - 1. The added 1 keeps `more` positive, so that truncation
+      // rounds down, even if `base` is 1 too large.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -287,8 +288,8 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Returns whether several signed codes have no level, because the code's width holds levels beyond
-/// the last level of the plan.
+/// Returns whether signed codes other than the code of NaN have no level. This is so if the bits of
+/// a code can hold a level beyond the plan's last level.
 CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }

@@ -16,9 +16,10 @@ namespace cpd {
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  /// The number of values that the first bucket has before the first of the n values.
+  /// The number of values of the first bucket that precede the n values.
   std::int64_t before = 0;
-  /// True: the bits of each bucket fill 32-bit words. False: the bits of all buckets fill bytes.
+  /// True: the bits of each bucket are padded to whole 32-bit words. False: the bits of all buckets
+  /// follow one another without padding.
   bool words = false;
   bool streaming = false;  ///< errors are written with non-temporal stores
 };
@@ -33,8 +34,9 @@ CPD_FN V add_where(Mask mask, V sum, V v) {
   return sum + select(mask, v, V{});
 }
 
-/// The sums of one bucket in each lane. v = x + residual, rounded to binary32, is added in binary64
-/// by ascending index. Sums cannot overflow, so the sums are finite if all values are finite.
+/// The sums of a bucket's values v >= 0 and of its other values; each lane has its own bucket. v =
+/// x + residual is rounded to binary32, and added in binary64 by ascending index. Sums of finite
+/// values cannot overflow.
 template <class W>
 struct OneBitSums {
   using Count = Signed<W>;

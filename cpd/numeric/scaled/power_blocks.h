@@ -18,7 +18,8 @@ struct PowerBlocks {
   std::int32_t round = 0;  ///< added to that product, so that its exponent is rounded
   std::int32_t less = 0;   ///< the exponent of the product minus the exponent of the scale, << 23
   std::int32_t least = 0;  ///< emin << 23, for scale 1: the binade of subnormal elements
-  /// The exponent of the addend that rounds a value, minus the value's exponent, << 23.
+  /// A value is rounded by adding and subtracting a power of two. This is that power's exponent
+  /// minus the value's exponent, << 23.
   std::int32_t cut = 0;
   std::int32_t max = 0;    ///< M (the element format's max), for scale 1
   std::int32_t low = 0;    ///< blocks are supported if their largest |x| is 0 or in low … high
@@ -29,8 +30,9 @@ struct PowerBlocks {
 /// The number of elements of a block along a row.
 constexpr std::int64_t kPowerBlock = 32;
 
-/// The values to cast. If `along`, the blocks are kPowerBlock neighbors each, among the `n` values
-/// of a row. Else there are `rows` rows, `stride` apart, and each column is a block.
+/// The values to cast. If `along`, they are one row of `n` values, and every kPowerBlock neighbors
+/// are a block. Else they are `rows` rows of `n` values, `stride` elements apart, and each column
+/// is a block.
 struct PowerRun {
   bool along = true;    ///< blocks lie along the row
   bool is_bf16 = true;  ///< x is bf16, else binary32
@@ -72,10 +74,10 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   blocks.least = emin * (1 << 23);
   blocks.cut = element.grid32.cut << 23;
   blocks.max = std::bit_cast<std::int32_t>(element.max_value);
-  // Let e be the exponent of the largest |x|. The scale is at most two binades from 2^(e - emax).
-  // These limits on e ensure four things: scale and product are normal numbers; the scale is in its
-  // format; bf16 holds subnormal elements; and sums are finite, as exponents are at most 90 and
-  // additions raise them by at most 22.
+  // Let e be the exponent of the largest |x|. The scale is at most two binades from 2^(e -
+  // plan.emax). `low` and `high` limit e so that the scale and a * multiplier are normal numbers,
+  // the scale is in its format, and bf16 holds subnormal elements. Additions are finite, as e is at
+  // most 90 and the added power of two is at most 2^22 times larger.
   int low = -80;
   for (const int least : {plan.emax - 124, plan.least + plan.emax + 2, plan.emax - emin - 124,
                           plan.emax - emin + plan.man - 131}) {
@@ -90,15 +92,15 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
 
 inline namespace CPD_ISA {
 
-/// The limits of a block in binary32 patterns, under the block's scale: the pattern of the least
-/// binade, and of M, the element format's max.
+/// Two limits of a block as binary32 patterns. `least` is 2^emin and `most` is the largest value of
+/// the element's format, both multiplied by the block's scale.
 template <class V>
 struct PowerScale {
   Signed<V> least, most;
 };
 
-/// Returns whether a block with this largest |x| can be cast by power_value. NaN is larger than
-/// `high`.
+/// Returns whether power_value supports a block, given the pattern of its largest |x|. Returns
+/// false for NaN and infinity, whose patterns are above `high`.
 template <class V>
 CPD_FN auto is_usual(Signed<V> largest, const PowerBlocks& blocks) {
   using I = Signed<V>;
@@ -115,7 +117,8 @@ CPD_FN PowerScale<V> power_scale_of(Signed<V> largest, const PowerBlocks& blocks
   return {scale + splat<I>(blocks.least + (127 << 23)), scale + splat<I>(blocks.max)};
 }
 
-/// Returns a number of the block, rounded into the element's format under the block's scale.
+/// Returns x, a value of a block, divided by the block's scale, rounded into the element's format,
+/// and multiplied by the scale.
 template <class V>
 CPD_FN Unsigned<V> power_value(Unsigned<V> x, PowerScale<V> at, const PowerBlocks& blocks) {
   using I = Signed<V>;

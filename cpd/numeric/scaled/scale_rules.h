@@ -26,8 +26,8 @@ struct BlockScale {
   W scale, factor;
 };
 
-/// The outer scale (1 if the format has none), and `encode`, the multiplier from which te
-/// (TransformerEngine's arithmetic) computes the scales of blocks.
+/// The outer scale (1 if the format has none). `encode` is about 1 / scale; TransformerEngine's
+/// arithmetic (te) computes the scales of blocks from it.
 template <class W>
 struct OuterScale {
   W scale, encode;
@@ -101,9 +101,9 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Returns whether a plan's scales need only operations of binary32. This holds for arithmetic te
-/// (TransformerEngine's), except for powers of two in e8m0, and except for max_pow2 if multipliers
-/// may be subnormal.
+/// Returns whether the plan computes scales by binary32 operations alone. TransformerEngine's
+/// arithmetic (te) does, with two exceptions: scales in e8m0, and rule max_pow2 if multipliers may
+/// be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
          !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
@@ -148,7 +148,8 @@ template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
-  // A largest magnitude of zero gets the scale to which zero rounds, even if `outer` is zero.
+  // If the block's largest magnitude is zero, the scale is zero rounded into the scale's format.
+  // The quotient 0 / 0 for an outer scale of zero is not used.
   const W above = a * splat<W>(plan.margin * share);
   const bool undivided = by_power && !plan.two_levels;
   const W quotient = undivided ? above : divide_to_odd(above, divisor);
@@ -238,9 +239,9 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   return {scale, inverse(scale)};
 }
 
-/// Returns the scale of the arithmetics te and torchao by rule rceil: cvt.rp.ue8m0 of fl(A * fl(1 /
-/// M)), where A is the block's largest magnitude and M the element format's max. A product below
-/// 2^-126 has fewer bits, and may round down to 2^-127.
+/// Returns a block's scale by rule rceil in the arithmetics of TransformerEngine and torchao: a *
+/// fl(1 / M), rounded to binary32, then up to a power of two (cvt.rp.ue8m0). M is the element
+/// format's max. A product below 2^-126 has fewer bits, and may round down to 2^-127.
 template <class W>
 CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -294,8 +295,9 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
 }
 
 /// Returns the scale and factor of a block with the largest magnitude `a`, under an outer scale.
-/// `a` is Inf or NaN if the block contains Inf or NaN and the plan makes such blocks NaN. `share`
-/// is 1 for the first candidate of a scale, and kOtherShare for the second.
+/// `a` is Inf or NaN if the block contains Inf or NaN and the plan makes such blocks NaN. The scale
+/// is computed from a * share: `share` is 1 for the first candidate of a scale, kOtherShare for the
+/// second (ScaleChoice).
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
@@ -304,8 +306,8 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // In the arithmetic of torchao and of DeepGEMM, the scale of a block with a NaN or an infinity
-  // results from the operations above. Other arithmetics make that scale NaN.
+  // For a block with NaN or infinity, torchao (outside e8m0) and DeepGEMM return what their
+  // operations give. All other arithmetics return a NaN scale.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);

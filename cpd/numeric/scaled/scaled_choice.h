@@ -12,20 +12,22 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The ratio of the second candidate's scale to the first candidate's. With the second scale, the
-/// block's largest magnitude becomes M / 1.5.
+/// The ratio of the second candidate's scale to the first candidate's. Divided by the second scale,
+/// the block's largest magnitude is M / 1.5, where M is the element format's max.
 constexpr double kOtherShare = 1.5;
 
 /// The scales by which a block's elements were divided. `largest` is the largest |x| from which
-/// arithmetic te computes the outer scale, or 0 if the caller passes the outer scale.
+/// TransformerEngine's arithmetic (te) computed the outer scale, or 0 if the caller passed the
+/// outer scale.
 struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };
 
-/// The sum of the errors of elements, added in index order. With arithmetic te, q is an element,
-/// and the sum is in binary32: e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, and the
-/// error is |e| or fl(e * e). With arithmetic exact, q is the element's value, and the sum is in
-/// binary64; each error is exact.
+/// The sum of the errors of elements, added in index order. With TransformerEngine's arithmetic, q
+/// is the rounded element, and every operation rounds to binary32. The error is |e| or e * e, with
+/// e = q * scale * largest / (M * scale_max) - x. M is the element format's max, and scale_max is
+/// the largest scale. With arithmetic exact, q is the element's value, e = q - x, and the sum is in
+/// binary64.
 class SumOfErrors {
  public:
   CPD_FN SumOfErrors(const ScaledPlan& plan, bool squares, DividedBy at)

@@ -17,7 +17,7 @@ struct ElementScale {
   V factor, scale, outer;
 };
 
-/// Returns the scales with factor = 1 / (scale * outer), as uniform_codes requires.
+/// Returns the scales with `factor` set to 1 / (scale * outer), the argument of uniform_codes.
 template <class V>
 CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
@@ -49,11 +49,11 @@ CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
          element.max_code < 2 << element.man;
 }
 
-/// Stores the codes of x / (at.scale * at.outer); `at` must be the result of with_inverse. The
-/// quotient, in units of 2^-N spacings, is cut to an integer: 2^-10 is added to an estimate that
-/// errs by less than 2^-10, the sum is truncated, and the sign of the remainder (from one fused
-/// multiply-add) corrects it. Returns false, and stores nothing, if a quotient is NaN or beyond
-/// 2^40 units.
+/// Stores the codes of x / (at.scale * at.outer); `at` must be the result of with_inverse. Each
+/// quotient is first truncated to a multiple of 2^-N spacings, exactly: an estimate of the multiple
+/// errs by less than 2^-10. The estimate plus 2^-10 is truncated to an integer, which is
+/// decremented if the remainder is negative. Returns false, and stores nothing, if a quotient is
+/// NaN or above 2^40 of these multiples.
 template <class R, class V>
 CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
                           Unsigned<V>* codes) {

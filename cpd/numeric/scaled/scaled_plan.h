@@ -41,8 +41,8 @@ struct ScaledPlan {
   double scale_max = 0;              ///< two levels: the largest scale
   double target = 0;                 ///< M * scale_max
   double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
-  /// The number with which te replaces an infinite multiplier: the largest number of binary32, or
-  /// of bf16 for blocks of bf16 inputs.
+  /// TransformerEngine's arithmetic (te) multiplies elements by 1 / scale. If this multiplier is
+  /// infinite, it becomes the largest number of binary32, or of bf16 for blocks of bf16 inputs.
   double largest_multiplier = 0;
 };
 
@@ -97,8 +97,8 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   if (plan.two_levels || !element.scale_in_binary32) return ElementRoute::wide;
   if (plan.of_powers) return ElementRoute::multiply;
-  // A quotient that is rounded to odd holds 22 bits of the exact quotient, and whether nonzero bits
-  // follow.
+  // A binary32 quotient that is rounded to odd has the first 22 bits of the exact quotient, and
+  // shows whether the bits after them are all zero.
   const int looked_at =
       element.man + 1 + (element.mode == Rounding::stochastic ? element.random_bits + 1 : 1);
   const int least = element.grid32.emin_field - 127 - element.man;
@@ -117,7 +117,8 @@ struct ScaledRun {
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;
   std::int64_t random_stride = 0;
-  /// True: the values that are written are not multiplied by the outermost scales.
+  /// True: the scales of tensors or rows (two levels) or of blocks (one level) are returned to the
+  /// caller, and the written values are not multiplied by them.
   bool apart = false;
   bool streaming = false;  ///< binary32 values or codes are not needed in cache
 };

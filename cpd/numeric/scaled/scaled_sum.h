@@ -9,8 +9,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 
 /// Returns total + (a_scale * b_scale) * sum, in 3 operations of binary32. Each operation is
-/// rounded to nearest even, and no two operations are contracted. A NaN result is the canonical
-/// quiet NaN.
+/// rounded to nearest even; none is contracted to a fused multiply-add. A NaN result is the
+/// canonical quiet NaN.
 template <class V>
 CPD_FN constexpr V add_scaled(V total, V a_scale, V b_scale, V sum) {
   const V factor = a_scale * b_scale;

@@ -10,13 +10,14 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A rule by which the exponent of a scale follows from the bits of a * ratio: add `carry` to the
-/// bits, take the exponent, and subtract `less`.
+/// A rule that computes the exponent of a block's scale from the bits of a * ratio, where `a` is
+/// the block's largest magnitude: add `carry` to the bits, take the exponent, and subtract `less`.
 struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  /// The number that is added to the bits. It carries into the exponent if the rule rounds up.
+  /// The number to add to the bits of a * ratio. It carries into the exponent if the rule rounds
+  /// up.
   std::uint32_t carry = 0;
   std::int32_t less = 0;
 };
@@ -50,8 +51,8 @@ constexpr PowerRule power_rule_of(const ScaledPlan& plan) {
 
 /// Sets the scale of a block whose largest magnitude has the bits `largest`, and the factor of the
 /// block's elements. Returns false, and sets nothing, unless the magnitude and the scale are in
-/// 2^-100 … 2^100. In this range every number is normal: the product equals fl(a / M), and powers
-/// are exact.
+/// 2^-100 … 2^100. In this range, the product with `ratio`, the scale and the factor are normal
+/// numbers.
 CPD_FN bool power_scale_of_bits(std::uint32_t largest, const PowerRule& rule,
                                 BlockScale<float>* block) {
   constexpr std::uint32_t kLeast = 27U << 23;

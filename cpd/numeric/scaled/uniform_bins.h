@@ -57,7 +57,7 @@ class WideSum {
     }
     int top = kLimbs - 1;
     while (top > 0 && size[top] == 0) --top;
-    // `odd` is the upper 53 bits, rounded to odd: a binary64 number.
+    // The upper 53 bits of the sum's magnitude, rounded to odd (`odd`), are a binary64 number.
     const int above = std::countl_zero(size[top]);
     std::uint64_t upper = size[top] << (above & 63);
     std::uint64_t lower = 0;
@@ -167,7 +167,7 @@ class UniformBins {
       sum.Add(twice, greatest_, 0);
       return sum.Rounded(bits_ + 1);
     }
-    // Products of numbers with 24 and 29 bits are exact.
+    // The products are exact in binary64: a value has 24 bits, and its factor at most 29.
     return static_cast<float>(
         add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
                    double{greatest_} * (static_cast<double>(twice) * half_)));
@@ -186,7 +186,7 @@ class UniformBins {
   }
 
   /// The most bits for which binary32 estimates are tried. With more bits, binary32 seldom
-  /// determines the bins of all values of a run.
+  /// determines the bins of all values that are estimated together.
   static constexpr int kShortBits = 12;
 
   float least_, greatest_;
@@ -194,7 +194,7 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  /// The estimate in binary32, if its numbers are in binary32's range.
+  /// The estimate in binary32, if the range and the number of bits allow one.
   std::optional<BinEstimate<float>> short_estimate_;
 };
 

@@ -53,7 +53,8 @@ struct RoundedSums {
   }
 };
 
-/// Does kahan_step with each sum rounded into the plan's format.
+/// Does a step of Kahan's sum (kahan_step), with each of its four additions rounded into the plan's
+/// format.
 template <class R, class V, class Draw>
 CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
                                        const RoundPlan& plan) {

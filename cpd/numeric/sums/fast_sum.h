@@ -49,7 +49,8 @@ class FastSums {
  private:
   using Steps = TermSteps<Path, V>;
 
-  /// Returns a + b rounded, where `a` is a term.
+  /// Returns a + b rounded into the format. `a` is a term, which need not be a number of the
+  /// format.
   CPD_FN V sum_of_term(V a, V b) {
     if constexpr (Steps::kAnyTerms) {
       V t;

@@ -32,7 +32,7 @@ struct FixedTerm {
 };
 
 /// Returns whether significand / 2^cut rounds away from zero. `cut` must be above 0, and the
-/// quotient must not be an integer; `whole` is its floor.
+/// quotient must not be an integer. `whole` is the quotient rounded down.
 CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_t whole,
                                 bool negative, Rounding mode) {
   const std::uint64_t half = std::uint64_t{1} << (cut - 1);
@@ -81,7 +81,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   return term;
 }
 
-/// A sum that is an integer of the plan's width.
+/// A sum as a two's complement integer of plan.point.width bits.
 class FixedNumber {
  public:
   /// +0.
@@ -151,8 +151,8 @@ class FixedNumber {
 
  private:
   [[nodiscard]] CPD_FN bool is_negative() const { return word_[count_] >> 31 != 0; }
-  /// Returns, as a signed number, the bits of the highest word that the width reaches, from the
-  /// sign bit up.
+  /// Returns the sign bit of the width-bit integer and the bits above it in the same word, as a
+  /// signed number: 0 or -1 if the sum fits the width.
   [[nodiscard]] CPD_FN std::int32_t high_bits() const {
     return static_cast<std::int32_t>(word_[count_ - 1]) >> ((width_ - 1) % 32);
   }
@@ -160,8 +160,8 @@ class FixedNumber {
     const std::uint32_t sign = is_negative() ? ~std::uint32_t{0} : 0;
     return word_[count_] == sign && high_bits() == static_cast<std::int32_t>(sign);
   }
-  /// Preserves the low `width` bits and extends their sign. `high` is the highest word that the
-  /// width reaches.
+  /// Wraps the sum: preserves its low `width` bits and extends their sign. `high` is the word that
+  /// holds the highest of these bits.
   CPD_FN void wrap(std::uint32_t high) {
     const int unused = 32 * count_ - width_;
     const auto kept = static_cast<std::int32_t>(high << unused);

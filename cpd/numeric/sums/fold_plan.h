@@ -38,14 +38,14 @@ struct FoldPlan {
   StochasticFormat stochastic{};
   bool stochastic_in_binary32 = false;  ///< for the path `stochastic`: binary32 lanes suffice
 
-  /// Returns the format for the steps of the fast path (TermSteps).
+  /// Returns the format into which the fast path rounds, the constructor argument of TermSteps.
   [[nodiscard]] CPD_FN constexpr RoundedInto into() const {
     return {round.man, quantum, round.keeps_negative_zero};
   }
 };
 
-/// Returns the plan of a sum of terms. The terms are numbers of `terms_in`, and the plan may use
-/// the fast paths that are `on`.
+/// Returns the plan of a sum of terms. The terms are numbers of the format `terms_in`, and the plan
+/// may use the fast paths in the set `on`.
 constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in,
                                   const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;

@@ -28,20 +28,20 @@ struct GemmPlan {
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   FastPlan fast;
-  /// The number of the first random integer (draw, philox.h) that the loop over k uses. order.h
-  /// defines the numbers of the later random integers.
+  /// The number of the first random integer (draw, philox.h) that the sum of the products a(k) *
+  /// b(k) uses. order.h defines the numbers of the later random integers.
   std::uint64_t first_draw = 0;
 };
 
-/// Returns the number of the first random integer that the loop over k uses. Integer 0 rounds c,
-/// and the loop begins with the next block of random words.
+/// Returns the number of the first random integer that the sum of the products uses. Integer 0
+/// rounds the addend c. The products begin with the next block of four random words.
 constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
 
-/// Returns whether a product of at most 24 bits may be formed in binary32 and then rounded by the
-/// mode. This holds for rounding to nearest if the bits that the product loses below 2^-149 are far
-/// below half the least spacing.
+/// Returns whether a product of at most 24 bits may be formed in binary32 and then rounded into
+/// `target`. This holds for rounding to nearest if bits below 2^-149, which binary32 loses, are far
+/// below half the least spacing of `target`.
 constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
   return is_nearest(mode) && target.min_quantum_exponent() >= -120;
 }
@@ -55,7 +55,7 @@ CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fracti
 }
 
 /// Returns the plan of a sum of products that is not chunked. Products are rounded into `product`
-/// (or are exact) and summed in `sum`. The plan may use the fast paths that are `on`.
+/// (or are exact) and summed in `sum`. The plan may use the fast paths in the set `on`.
 constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
                                   const Format& sum, const RoundingOptions& options,
                                   std::uint64_t first_draw, const RandomKey& key = {},
@@ -81,9 +81,9 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
 struct GemmPath {
   FastPath path = FastPath::none;
   Half half = Half::none;  ///< 16-bit lanes of the path `veltkamp`
-  /// True: a tile also takes the general path if one of its products is not a binary32 number. A
-  /// path that adds exact products (kAddsExact) requires binary32 products in lanes without
-  /// instructions that round in a given direction.
+  /// True: the fast path requires that all products of a tile are binary32 numbers. This applies to
+  /// paths that add exact products (kAddsExact) in lanes without instructions for directed
+  /// rounding.
   bool wants_binary32 = false;
 };
 

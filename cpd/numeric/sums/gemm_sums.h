@@ -14,8 +14,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The successive random integers of a sum under rule R. The integers are zero unless R is
-/// stochastic.
+/// The successive random integers of a sum whose rounding rule is R. The integers are zero unless R
+/// is stochastic.
 template <class R, class V>
 class SumDraws {
  public:
@@ -137,8 +137,8 @@ class GemmSums {
   const GemmPlan& plan_;
   Place at_[kSums];
   V tree_[kSums];  ///< the last tree of a pairwise sum, of two products or more
-  /// The index of the last product, if the number of products is odd. This product is not yet in a
-  /// tree.
+  /// Pairwise sums: the index of a product that waits for the second product of its pair. It
+  /// remains unpaired if the number of products is odd.
   std::int64_t single_;
 };
 

@@ -41,11 +41,11 @@ struct SumOrder {
   std::int64_t term_draws = 0;  ///< random integers that a term takes before its sum takes one
 };
 
-/// Returns the order of a sum of terms.
+/// Returns the order in which an accumulator adds terms.
 constexpr SumOrder sum_order(const Accumulator& accumulator) {
   return {accumulator.scheme, accumulator.chunk};
 }
-/// Returns the order of the sums of a matrix product.
+/// Returns the order in which a matrix product adds its products.
 CPD_FN constexpr SumOrder product_order(Scheme scheme, bool exact_products,
                                         std::int64_t chunk = 64) {
   return {scheme, chunk, true, exact_products ? 0 : 1};
@@ -123,9 +123,9 @@ CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t dra
   }
 }
 
-/// A backend that holds the last tree of a pairwise sum outside the state values (planes), for
-/// example in registers. SumWalk makes the backend store a finished tree of 2^level terms in plane
-/// `level`, and load a tree when the sum ends.
+/// A backend that keeps the newest tree (partial sum) of a pairwise sum in a variable, for example
+/// in registers. SumWalk calls store_tree(level) to copy a finished tree of 2^level terms to state
+/// value (plane) `level`, and load_tree(level) when the sum ends.
 template <class Backend>
 concept HoldsTree = requires(Backend& to) {
   to.store_tree(1);
@@ -185,8 +185,8 @@ class SumWalk {
     draw_ = draws_before(order_, k_);
   }
 
-  /// Ends a sum: closes the last chunk or merges the remaining trees. The result is then in value 0
-  /// of the sum's state (plane 0).
+  /// Ends a sum: adds the sum of an unfinished last chunk, or the remaining trees of a pairwise
+  /// sum. The result is then in value 0 of the sum's state (plane 0).
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
     if constexpr (requires { to.add_chunk(true, draw_); }) {
@@ -226,7 +226,7 @@ class SumWalk {
       take_second(to, term);
     }
   }
-  /// Adds the first term of a pair to a pairwise sum.
+  /// Starts a tree of a pairwise sum with the first term of a pair.
   template <class Backend>
   CPD_FN constexpr void take_first(Backend& to, std::int64_t term) {
     to.open_tree(HoldsTree<Backend> ? 0 : open_, term);
@@ -234,7 +234,8 @@ class SumWalk {
     ++k_;
     draw_ += order_.term_draws;
   }
-  /// Takes the second term of a pair, and merges all trees that then have equal sizes.
+  /// Adds the second term of a pair to its tree, and merges that tree with older trees as long as
+  /// two trees have the same size.
   template <class Backend>
   CPD_FN constexpr void take_second(Backend& to, std::int64_t term) {
     to.merge_term(HoldsTree<Backend> ? 0 : open_ - 1, draw_, term);
@@ -280,16 +281,17 @@ class SumWalk {
 
 // --- the plans of a sum's steps ------------------------------------------------------------------
 
-/// Returns the format that FoldPlan may assume for terms that are added in pairs before either term
-/// has been rounded into `format`. The result is `terms_in` if its values are on the format's grid,
-/// else fp32. (If a term is halfway between two subnormal numbers of the format, the sign of a much
-/// smaller second term decides the rounding.)
+/// Returns the format of the terms that make_fold_plan may assume for a pairwise sum, which adds
+/// two terms that are not rounded into `format`. The result is `terms_in` if its values are
+/// multiples of the least spacing of `format`, else fp32. (If one term is halfway between two
+/// subnormal numbers of `format`, the sign of a much smaller second term decides the rounding.)
 constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {
   const bool on_grid = terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
   return on_grid ? terms_in : kFp32;
 }
 
-/// Returns the plan by which terms are added. The terms are values of `terms_in`.
+/// Returns the plan of the additions of single terms. Each term is a number of the format
+/// `terms_in`.
 constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& terms_in,
                                  const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;
@@ -304,7 +306,8 @@ constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& t
       return make_fold_plan(accumulator, terms_in, key, on);
   }
 }
-/// Returns the plan by which the sums of chunks are added, or the trees of a pairwise sum.
+/// Returns the plan of the additions of sums to sums: of chunks' sums (chunked), or of trees
+/// (pairwise).
 constexpr FoldPlan plan_of_sums(const Accumulator& accumulator, const RandomKey& key = {},
                                 FastPaths on = {}) {
   const Format& format = accumulator.format;

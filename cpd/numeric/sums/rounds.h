@@ -12,7 +12,7 @@ enum class Order : std::uint8_t {
   sequential,  ///< ranks in ascending order from rank 0
   /// A layer of n values is cut into W slices, one for each of W ranks. Each of the first n mod W
   /// slices has one value more than the others. The sum of slice s begins with the values of rank s
-  /// + 1.
+  /// + 1, and continues with the ranks after it, modulo W.
   ring,
   /// A binary tree: neighboring sums are added first, level by level. A sum without a neighbor
   /// passes to the next level. Every addition is rounded.
@@ -26,17 +26,17 @@ constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int6
 }
 
 /// The order in which ranks contribute to a sum across ranks. A unit is a rank, or a group of ranks
-/// if there are groups. Units contribute one after the other, and a visit is one such contribution.
-/// At a visit, unit unit(visit) adds its values as term number term(visit, slice) to each slice.
+/// if there are groups. One unit after the other adds its values to the sum; each such turn is
+/// called a visit. At visit v, the unit with number unit(v) adds its values to each slice, as term
+/// number term(v, slice).
 struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// Returns the number of visits (contributions of units, one after the other). U is the number of
-  /// units (ranks or groups). An order without a ring has U visits, one of each unit. In a ring,
-  /// visit v is a contribution of unit (v + 1) mod U. Slice s (0 … U - 1) takes its U terms at the
-  /// visits s … s + U - 1. The last visit of the last slice is visit 2 U - 2, so a ring has 2 U - 1
-  /// visits.
+  /// Returns the number of visits (turns of units). U is the number of units (ranks or groups). An
+  /// order without a ring has U visits, one of each unit. In a ring, visit v is a turn of unit (v +
+  /// 1) mod U. Slice s (0 … U - 1) takes its U terms at the visits s … s + U - 1. The last visit of
+  /// the last slice is visit 2 U - 2, so a ring has 2 U - 1 visits.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }
@@ -44,8 +44,8 @@ struct Rounds {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
   [[nodiscard]] constexpr std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// Returns the number of the term that is added to a slice at a visit. Returns a negative number
-  /// if the visit adds nothing to the slice.
+  /// Returns the number of the term that a visit (a unit's turn) adds to a slice, or a negative
+  /// number if the visit adds nothing to the slice.
   [[nodiscard]] constexpr std::int64_t term(std::int64_t visit, std::int64_t slice) const {
     if (order != Order::ring) return visit;
     const std::int64_t term = visit - slice;

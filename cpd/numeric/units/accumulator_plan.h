@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// An accumulator as constants for the kernels of a matrix product. `sum` is the plan of the
-/// innermost ordered sum; `outer` is the plan by which the chunks' sums are added.
+/// An accumulator as constants for the kernels of a matrix product. `sum` is the plan of the sum of
+/// the products (if chunked: of one chunk), and `outer` the plan of the sum of the chunks' sums.
 struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
   FoldPlan first;          ///< rounds c, by draw 0 (the first random integer)
@@ -30,7 +30,8 @@ struct AccumulatorPlan {
   }
 };
 
-/// The innermost ordered sum of an accumulator: the sum of all products, or of a chunk's products.
+/// The scheme and formats by which an accumulator adds products: all products, or if chunked the
+/// products of one chunk.
 struct InnerSum {
   Scheme scheme;
   Format product, sum;
@@ -42,7 +43,7 @@ constexpr InnerSum inner_sum(const Accumulator& accumulator) {
           chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
 }
 
-/// Returns the plan of an accumulator. The plan may use the fast paths that are `on`. `depth` is
+/// Returns the plan of an accumulator. The plan may use the fast paths in the set `on`. `depth` is
 /// the number of products of a sum, and `key` selects the random bits of the roundings.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, std::int64_t depth,
                                                 const RandomKey& key = {}, FastPaths on = {}) {

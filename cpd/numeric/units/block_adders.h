@@ -36,15 +36,15 @@ CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
 
 constexpr std::int32_t kLeastExponent = -600;  ///< below the exponent of every product
 
-/// A sum of products. Each product is cut toward zero, F bits below the greatest exponent of the
-/// products that are not zero.
+/// The sum of several products and their greatest exponent. Each product is first cut toward zero,
+/// F bits below the greatest exponent of the products that are not zero.
 template <class V>
 struct CutSum {
   V value{};
   Signed<V> exponent = splat<Signed<V>>(kLeastExponent);
 };
 
-/// Returns the product, or Inf if it is beyond binary32's range.
+/// Returns `product`, or Inf with its sign if |product| >= 2^128.
 template <class V>
 CPD_FN constexpr V limited(V product) {
   const V infinite =
@@ -53,7 +53,8 @@ CPD_FN constexpr V limited(V product) {
   return select(absolute(product) >= splat<V>(0x1p128), infinite, product);
 }
 
-/// Returns the CutSum of products first, first + step, … below `count`.
+/// Returns the sum of the products of x with the numbers first, first + step, … below `count`, each
+/// cut as CutSum describes.
 template <class V, class Operands>
 CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, int first, int step,
                                    int count) {
@@ -71,8 +72,8 @@ CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, 
   return sum;
 }
 
-/// Returns the running sum of a matrix unit after a block, by Adder::two_steps, or by
-/// two_steps_even if `halves`.
+/// Returns the running sum of a matrix unit after a block, by Adder::two_steps. If `halves`
+/// (Adder::two_steps_even), the even and the odd products are first cut and summed separately.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                     bool halves) {
@@ -166,9 +167,9 @@ class ExactSum {
     }
     int top = kDigits - 1;
     while (top > 2 && digits_[top] == 0) --top;
-    // `value` gets the leading digit, the next 64 bits rounded to odd, and one more bit for all
-    // later bits. The leading digit of a nonzero sum is digit 2 or higher, because all terms are
-    // multiples of 2^-298.
+    // Forms `value` from the highest nonzero digit and the next two digits, rounded to odd. `below`
+    // reports whether later digits are nonzero. The highest nonzero digit is digit 2 or higher,
+    // because all terms are multiples of 2^-298.
     bool below = false;
     for (int i = 0; i < top - 2; ++i) below = below || digits_[i] != 0;
     const auto rest = static_cast<std::uint64_t>(digits_[top - 1] << 32 | digits_[top - 2]);
@@ -203,9 +204,9 @@ class ExactSum {
   double special_ = 0;
 };
 
-/// Returns the running sum of a matrix unit after a block by Adder::exact, in lanes. The result is
-/// exact where `lost` is 0, because then no addition rounded. With Inf or NaN, `lost` is NaN. A
-/// product takes 8 operations; 6 of them are TwoSum.
+/// Returns the running sum of a matrix unit after a block by Adder::exact, in lanes. `lost` is the
+/// sum of the magnitudes of the rounding errors: the result is valid where `lost` is 0. With Inf or
+/// NaN, `lost` is NaN. A product takes 8 operations; 6 of them are TwoSum.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                    V& lost) {

@@ -3,11 +3,11 @@
 // The arithmetic of a matrix unit (cpd/spec/block_fma.h) for one block of products.
 //
 // The exponent e(x) of an operand is floor(log2 |x|), but at least the emin of the operand's
-// format. A nonzero product has the exponent e(a) + e(b), and a nonzero addend s has e(s). Zeros,
-// and terms that a short last block lacks, have no exponent. E is the greatest exponent of a block,
-// and at least min_exponent. Each term is cut toward zero to a multiple of 2^(E - F), called a
-// unit. In units, a product is an integer below 2^(F + 2) and the addend an integer below 2^(F +
-// 1). So the sum of 65 terms is below 2^39.
+// format. A nonzero product has the exponent e(a) + e(b), and a nonzero addend s has e(s). Zeros
+// have no exponent; the last block may have fewer products than the others. E is the greatest
+// exponent of a block, and at least min_exponent. Each term is cut toward zero to a multiple of
+// 2^(E - F), called a unit. In units, a product is an integer below 2^(F + 2) and the addend an
+// integer below 2^(F + 1). So the sum of 65 terms is below 2^39.
 //
 // Why this is exact:
 //
@@ -62,16 +62,16 @@ struct BlockFmaPlan {
   /// True if products have at most 23 bits, so that ShortBlocks (exponent_pairs.h) determines the
   /// blocks that may use binary32.
   bool has_short_blocks = false;
-  /// True if the sum after a block may also be computed in binary32 (end_block32). `dropped` masks
-  /// the bits of a binary32 number that the sum's format does not have.
+  /// True if binary32 lanes may also add the addend and round the sum after a block (end_block32).
+  /// `dropped` masks the bits of a binary32 number that the sum's format does not have.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
   Adder adder = Adder::aligned;
   std::int32_t group = 0, stride = 4, take = 2;  ///< the order of k (place_in_order)
 };
 
-/// Returns the position of value k of a sum in the order in which a matrix unit adds. Positions
-/// change only within a group; plan.group must be above 0.
+/// Returns the position of product k in the order in which a matrix unit adds products. The order
+/// permutes products within each group of plan.group products. plan.group must be above 0.
 template <class Index>
 constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
   const Index at = k % plan.group;
@@ -113,9 +113,9 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
     return plan;
   }
 
-  // The conditions for binary32: exact products have at most 24 bits, with the last bit no lower
-  // than 2^-149, and are below 2^128. 2^(F - E) is a binary32 value if E is no less than a
-  // product's exponent. In units, the sum of `block` products is below 2^31.
+  // Binary32 lanes are exact under three conditions. Products have at most 24 bits, are below 2^128
+  // and are multiples of 2^-149. 2^(F - E), for the block's greatest exponent E, is a binary32
+  // number. The sum of `block` products, in units of 2^(E - F), is below 2^31.
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);
@@ -137,8 +137,8 @@ inline namespace CPD_ISA {
 /// min_exponent.
 constexpr std::int32_t kNoExponent = -4096;
 
-/// Returns e(x) lane by lane, at least emin. Returns kNoExponent if x is zero, and 128 (in
-/// binary64: 1024) if x is Inf or NaN.
+/// Returns floor(log2 |x|) in each lane, but at least emin. Returns kNoExponent if x is zero, and
+/// 128 (in binary64: 1024) if x is Inf or NaN.
 template <class V>
 CPD_FN constexpr Signed<V> exponent_from(V x, int emin) {
   using U = Unsigned<V>;
@@ -165,9 +165,10 @@ CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a,
          least_a + least_b >= plan.least_exponent;
 }
 
-/// Returns 2^(F - E), the factor that converts terms to units. In binary32 lanes, F - E is limited
-/// to 127: if it exceeds 127, every product is zero, so any factor serves. An infinite sum's E =
-/// 128 gives 0 for F = 1. This cuts all other terms to 0, as required.
+/// Returns 2^(F - e), the factor that converts terms to units of 2^(e - F). `e` is the block's
+/// greatest exponent, and F is plan.fraction_bits. In binary32 lanes, F - e is limited to 127: if
+/// it exceeds 127, every product is zero, and the factor has no effect. An infinite sum has e =
+/// 128. The factor is then 0 for F = 1, and cuts all other terms to 0, as required.
 template <class V>
 CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -176,8 +177,8 @@ CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   return power_of_two<V>(exponent);
 }
 
-/// The number type in which the terms of a block are summed. The terms are integers in units of
-/// 2^(E - F).
+/// The number type in which the aligned terms of a block are summed: int32 for binary32 lanes, else
+/// V. Aligned terms are integers.
 template <class V, int kMantissa = Lanes<V>::mantissa>
 struct UnitsOf {
   using type = V;
@@ -189,9 +190,9 @@ struct UnitsOf<V, 23> {
 template <class V>
 using Units = typename UnitsOf<V>::type;
 
-/// Returns a * b in units of 2^(E - F), cut toward zero to an integer. `scale` is the result of
-/// alignment(). If the scaling underflows a binary32 product, the product is below one unit with
-/// and without the underflow.
+/// Returns a * b * scale, cut toward zero to an integer: a * b in units. `scale` is the result of
+/// alignment(). If a * b * scale underflows in binary32, the result is 0, which is also the exact
+/// result.
 template <class V>
 CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -201,8 +202,9 @@ CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   }
 }
 
-/// Returns the number that is rounded after a block, in binary64 lanes. `units` is the sum of the
-/// block's aligned products, and e is the block's greatest exponent E.
+/// Returns the unrounded sum of a block's products and of `sum`, the running sum before the block,
+/// in binary64 lanes. `units` is the sum of the aligned products, and `e` the block's greatest
+/// exponent.
 template <class R, class V>
 CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -228,21 +230,22 @@ CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& pl
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// The greatest E for which binary32 lanes can end a block (end_in_range32); least_end32 is the
-/// least E. In this range, the sum does not leave the normal range: it is below 2^(E + 9), and if
-/// not zero at least 2^(E - F).
+/// The largest value of E, the greatest exponent of a block, for which end_in_range32 is valid.
+/// least_end32 returns the least value. With such an E, the sum after the block is normal or zero:
+/// it is below 2^(E + 9), and if not zero at least 2^(E - F).
 constexpr std::int32_t kMostEnd32 = 118;
 CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
 }
 
-/// Returns the matrix unit's sum after a block, in binary32 lanes. Requires plan.ends_in_binary32,
-/// and an E in least_end32 … kMostEnd32. If sum and units are 0, any E in this range gives the
-/// result.
+/// Returns the running sum after a block, in binary32 lanes. `units` is the sum of the aligned
+/// products, and `sum` the running sum before the block. Requires plan.ends_in_binary32 and `e`
+/// (the block's greatest exponent) in least_end32 … kMostEnd32. If `sum` and `units` are 0, any
+/// such `e` serves.
 ///
-/// The sum of units and addend fits 33 bits. If the signs of units and addend agree, the sum has
-/// their sign. Else it has the sign of the sum mod 2^32. Let m be the magnitude, whose 24 leading
-/// bits are wanted. m >> 24 has its leading bit right below these 24 bits. With that bit of m
+/// The sum of `units` and `addend` fits 33 bits. If the signs of both agree, the sum has their
+/// sign. Else the sum has the sign of the sum mod 2^32. Let m be the sum's magnitude, which must be
+/// truncated to 24 bits. m >> 24 has its leading bit right below these 24 bits. With that bit of m
 /// cleared, the conversion to binary32, which rounds to nearest, truncates.
 template <class V>
 CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
@@ -270,8 +273,9 @@ CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockF
   return end_in_range32(units, select(wide, V{}, sum), max(e, least), plan);
 }
 
-/// Returns E of a block of `count` products, for one element. `x` has a(k) and b(k) in binary32.
-/// The result is 128 or more if an operand or the addend is Inf or NaN.
+/// Returns the greatest exponent of a block of `count` products and of the addend `sum`, if it is
+/// aligned. The result is at least min_exponent, and 128 or more if an operand or the addend is Inf
+/// or NaN. `x` has a(k) and b(k) in binary32.
 template <class Operands>
 CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const Operands& x,
                                                 int count, float sum) {
@@ -283,8 +287,8 @@ CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const 
   return e;
 }
 
-/// Returns the sum of a block's aligned products, in units of 2^(E - F). V is binary64, or binary32
-/// if block_fits_binary32 returns true.
+/// Returns the sum of a block's aligned products, in units of 2^(e - F), where `e` is the block's
+/// greatest exponent. V is binary64, or binary32 if block_fits_binary32 returns true.
 template <class V, class Operands>
 CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands& x, int count,
                                        std::int32_t e) {
@@ -298,7 +302,7 @@ CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands&
 
 constexpr int kMostTerms = 64;  ///< the largest number of terms of a block
 
-/// Returns e(x) of binary32 values in binary64 lanes; 128 for Inf and NaN.
+/// Returns exponent_from for binary32 values in binary64 lanes, but 128 for Inf and NaN.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_from(x, emin), splat<Signed<V>>(128));

@@ -12,8 +12,9 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The 16-bit exponent that stands for Inf and NaN. The sum of this exponent and any other, also
-/// the exponent of a zero, is above kMostEnd32. Twice this exponent fits 16 bits.
+/// The 16-bit exponent that stands for Inf and NaN. Added to any other exponent, even of a zero, it
+/// exceeds kMostEnd32. So a block with Inf or NaN never uses binary32. Twice this exponent fits 16
+/// bits.
 constexpr std::int32_t kSpecialExponent = 8192;
 static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
@@ -34,11 +35,11 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
 }
 
 /// Determines the blocks of products for which binary32 lanes give the right bits. Used if
-/// plan.has_short_blocks is true. aligned_product computes the products, and end_in_range32 (or
-/// binary64 arithmetic) the sum after a block. The blocks are those whose E is in least_end32 …
-/// kMostEnd32, and blocks that have only zeros. In such a block, 2^(F - E) is a binary32 number,
-/// and no product is above its range. A product below the range (of 23 bits, under 2^-127) is at
-/// most half of 2^(E - F).
+/// plan.has_short_blocks is true. Such a block has only zeros, or its greatest exponent E is in
+/// least_end32 … kMostEnd32. aligned_product then computes the products in binary32: 2^(F - E) is a
+/// binary32 number, and no product overflows. A product that underflows (with 23 bits, under
+/// 2^-127) is at most half of 2^(E - F), and is cut to 0. end_in_range32 or binary64 arithmetic
+/// then computes the sum after the block.
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)
@@ -46,11 +47,12 @@ class ShortBlocks {
         least_(plan.min_exponent < least_end32(plan) ? least_end32(plan) : kLowest),
         most_(plan.min_exponent > kMostEnd32 ? kLowest : kMostEnd32) {}
 
-  /// Records a block, given the greatest exponent of its terms. Returns the block's E if binary32
-  /// serves the block.
+  /// Records a block whose terms have the greatest exponent `greatest`. Returns the largest of
+  /// `greatest`, plan.min_exponent and least_end32, which is the block's E if binary32 serves the
+  /// block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    // `above` is 2^31 or more if no term has an exponent.
+    // If all terms are zero, `above` wraps to 2^31 or more, and does not change lowest_.
     const auto above = static_cast<std::uint32_t>(greatest - kLowest);
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);

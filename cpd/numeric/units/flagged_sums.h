@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums and sums of products with the exceptions of all their roundings (host only). soft_float.h
-// computes one element at a time. order.h, block_fma.h and fixed_number.h define the orders and the
-// numbers of the draws.
+// computes one element at a time. order.h, block_fma.h and fixed_number.h define the order of
+// additions and the number of the random integer that each rounding uses.
 //
 // In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
 // the rounding of the matrix unit's sum raises exceptions as any rounding does. In an integer sum,
@@ -41,7 +41,7 @@ class Roundings {
   Roundings(const RoundingOptions& options, const SumElement& element)
       : options_(options), element_(element) {}
 
-  /// Sets the number of the next random integer (draw).
+  /// Sets the number of the random integer (draw) that the next stochastic rounding uses.
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
     const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
@@ -76,8 +76,8 @@ class FlaggedSum {
                         tininess)),
         rounded_(accumulator.rounding, element) {}
 
-  /// Returns an element of the result of Gemm: c, then a[k] * b[k] in order. `is_given`: the caller
-  /// passes the random integers.
+  /// Returns an element of the result of Gemm: the sum of c and of all a[k] * b[k], in order.
+  /// `is_given` is true if the caller passes the random integers.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
     sums_[0] = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
@@ -156,8 +156,8 @@ class FlaggedSum {
     void load_tree(int level) { tree = trees.at(level); }
     void store_tree(int level) {
       if (level > 0) trees[level] = tree;
-      // `tree` is already a value of the format, so `round` only converts the number and changes
-      // nothing.
+      // At level 0, `tree` is the finished sum. It is already a value of the format, so `round`
+      // converts its type without a change of value.
       if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
     }
   };
@@ -208,7 +208,8 @@ class FlaggedInteger {
   std::uint8_t flags_ = 0;
 };
 
-/// A sum in a matrix unit with Adder::aligned and without scales.
+/// Computes the sum of products of a matrix unit with Adder::aligned and without scales, and its
+/// exceptions.
 class FlaggedUnit {
  public:
   FlaggedUnit(const Accumulator& accumulator, Tininess tininess, const SumElement& element)
@@ -257,7 +258,7 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    // Any rounding rule gives the same total here, except for the sign of a zero.
+    // block_total returns the same number for every rounding rule, except for the sign of a zero.
     using Down = Rule<Rounding::toward_zero>;
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);
@@ -267,7 +268,8 @@ class FlaggedUnit {
   }
 
   static int exponent(double x, int emin) { return static_cast<int>(scaled_exponent(x, emin)); }
-  /// Returns x in units, cut toward zero to an integer. Raises inexact if the cut changes x.
+  /// Returns x in units of 2^(greatest - F), cut toward zero to an integer. F is
+  /// plan_.fraction_bits. Raises inexact if the cut changes x.
   double cut(double x, int greatest) {
     const double exact = x * exact_power(plan_.fraction_bits - greatest);
     const double whole = truncate(exact);
