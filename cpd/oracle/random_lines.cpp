@@ -17,7 +17,7 @@ using soft::Operation;
 constexpr std::size_t kAtOnce = 256;
 constexpr std::int64_t kDrawGrain = 4096;
 
-/// One number for each of the lines that are generated together.
+/// One number, such as an exponent or a code, for each of kAtOnce lines.
 using Column = std::array<std::int32_t, kAtOnce>;
 
 /// Applies `function` to the numbers of each line in `columns`, and returns the results as a
@@ -48,9 +48,9 @@ std::int32_t Complemented(const Format& f, std::int32_t code) {
   return made & (2 * size - 1);
 }
 
-/// Three functions that skip words of a random stream: `line` moves to the next line's word of the
-/// same column, `lines` to the word kTogether lines later, and `column` to the same line's word of
-/// the next column.
+/// Moves in a random stream, in which word n * k + i is number k of line i. `line` moves to the
+/// next line, `lines` to the line kTogether lines later, and `column` to the next number of the
+/// same line.
 struct Leaps {
   Leaps(const RandomWords& words, std::int64_t n)
       : line(words.leap(1)),
