@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Encodes each bucket of a layer separately (4096 values by default), by a codec that otherwise
-// encodes whole layers. An owner has only a slice of the sums. With this codec, the owner can
-// encode the buckets of the slice again.
+// encodes whole layers. A rank that owns a slice of the sums can therefore encode the buckets of
+// this slice again.
 #pragma once
 
 #include "cpd/compress/codec.h"

@@ -140,8 +140,8 @@ class CPD_API Codec {
   /// Returns the length of a bucket: the number of values that share a part of a message, such as a
   /// norm; at most kMostBucket. Layers are cut at multiples of bucket() where possible.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Returns whether Encode has bytes for NaN and infinities. If Encode has none and a call may
-  /// meet NaN, ranks send binary32 numbers as contributions: the results of Round.
+  /// Returns whether Encode can encode NaN and infinities. If it cannot and a call may meet NaN,
+  /// ranks send binary32 numbers as contributions: the results of Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
   /// Returns whether the codec computes scales itself. APS, which chooses a power of two for each
   /// tensor, is then not supported.

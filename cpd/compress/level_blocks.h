@@ -36,8 +36,9 @@ struct LayerLevels {
 
 /// Encodes a piece (a range of a layer's values) in blocks of block() values, counted from the
 /// piece's first value. A block holds the norms of the buckets that it touches, four bytes each. If
-/// levels are spaced, the positions of levels 1 … s - 1 follow, a byte each. Then come the levels.
-/// If a piece cuts a bucket, the block has the norm of all values of the bucket.
+/// levels are not at equal distances, the positions of levels 1 … s - 1 follow, a byte each (level
+/// s is the norm). Then come the levels of the values. If a piece cuts a bucket, the block has the
+/// norm of all values of the bucket.
 class LevelBlocks {
  public:
   struct Options {

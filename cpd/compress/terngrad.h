@@ -63,7 +63,8 @@ class CPD_API TernGrad final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// Returns a state with the rank's limit if ranks clip their own values; else null.
+  /// If ranks clip their own values, returns a state that stores the limit of the rank's values;
+  /// else null.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 

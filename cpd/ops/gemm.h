@@ -69,9 +69,9 @@ CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t de
 /// The scales by which elements of one operand are multiplied. Lines are the rows of a or the
 /// columns of b.
 struct OperandScales {
-  /// The scales, in fp32. Their shape is … × ⌈M / lines⌉ × ⌈K / block⌉ for operand a, and … × ⌈K /
-  /// block⌉ × ⌈N / lines⌉ for operand b. The dimensions before the last two broadcast to out's.
-  /// Null: all scales are 1.
+  /// The scales, in fp32. Their shape is … × ⌈M / lines⌉ × ⌈K / block⌉ for operand a, and
+  /// … × ⌈K / block⌉ × ⌈N / lines⌉ for operand b. The dimensions before the last two broadcast to
+  /// out's. Null: all scales are 1.
   const TensorView* scales = nullptr;
   std::int64_t block = 0;  ///< values of k that share a scale; 0: all (one scale)
   std::int64_t lines = 1;  ///< lines that share a scale; 0: all

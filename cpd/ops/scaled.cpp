@@ -174,8 +174,8 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether the device's casts can generate the random integers of a tensor with dimensions
-/// in this order.
+/// Returns whether the device can cast a tensor with permuted dimensions and generate the random
+/// integers of its original indices.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);

@@ -48,8 +48,8 @@ std::int32_t Complemented(const Format& f, std::int32_t code) {
   return made & (2 * size - 1);
 }
 
-/// Moves in a random stream, in which word n * k + i is number k of line i. `line` moves to the
-/// next line, `lines` to the line kTogether lines later, and `column` to the next number of the
+/// Skips in a random stream, in which word n * k + i is word k of line i (n lines). `line` skips to
+/// the next line, `lines` to the line kTogether lines later, and `column` to the next word of the
 /// same line.
 struct Leaps {
   Leaps(const RandomWords& words, std::int64_t n)
@@ -150,7 +150,7 @@ class Draw {
     return Each([&](auto x) { return x - f.bias; }, Below(1 << f.exp));
   }
 
-  /// Returns exponents around the format's least and greatest exponents.
+  /// Returns random exponents near the format's least and greatest exponents.
   Column CornerExponent(const Format& f) {
     const int least = 1 - f.bias - f.man - 3;
     const int greatest = (1 << f.exp) - 1 - f.bias - 2;

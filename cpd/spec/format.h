@@ -212,7 +212,7 @@ CPD_API Format ParseFormat(std::string_view name);
 
 /// Returns the canonical name. ParseFormat(ToString(f)) == f for every format.
 CPD_API std::string ToString(const Format& format);
-/// Returns the names of all enumerators. The index of a name is the value of its enumerator.
+/// Returns the names of all enumerators of Encoding, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(Encoding encoding);
 
 }  // namespace cpd

@@ -30,13 +30,13 @@ struct Key {
   /// The kind of the key's values, for a front end: `format`, `integer`, `number`, `switch` (a
   /// bool), `word`, or a name that only this spec uses.
   std::string_view kind;
-  /// Sets the key from a text; null for a field that follows from other fields. Setting a key may
-  /// set the defaults of the keys below it in the table.
+  /// Sets the key from a text. Null: the row is not a key, but a number that is computed from other
+  /// fields. Setting a key may set the defaults of the keys below it in the table.
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
-  bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: every one
-  /// Returns whether the canonical text has the key even if its value is the default. Null: the
-  /// text never has the key then.
+  bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: always
+  /// Returns whether the canonical text has the key even if its value is the default. If the
+  /// pointer is null, the text then leaves the key out.
   bool (*always)(const Spec& spec) = nullptr;
 
   [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }
@@ -119,7 +119,7 @@ constexpr std::string_view KindOf() {
 }
 
 /// Returns the row of the table of keys for a member of the spec: `first`, or a member within it.
-/// `rest` then lists the members on the way.
+/// `rest` then leads to it, member by member.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {

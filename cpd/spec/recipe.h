@@ -20,7 +20,7 @@
 
 namespace cpd {
 
-/// Returns the names of all enumerators. The index of a name is the value of its enumerator.
+/// Returns the names of all enumerators of ScalesAt, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 
 struct Recipe {

@@ -112,7 +112,7 @@ CPD_API void Check(const Scaled& scaled);
 CPD_API std::vector<std::int64_t> ScaleGrid(const BlockShape& block,
                                             std::span<const std::int64_t> shape, int axis);
 
-/// Return the names of all enumerators. The index of a name is the value of its enumerator.
+/// Return the names of all enumerators of the argument's type, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(ScaleRule rule);
 CPD_API std::span<const std::string_view> NamesOf(Arithmetic arithmetic);
 CPD_API std::span<const std::string_view> NamesOf(NonFinite non_finite);
