@@ -265,7 +265,7 @@ enum class Stage : std::uint8_t { contribution, result };
 class CPD_API CodecStates {
  public:
   /// The rank, of `world` ranks, to which the states belong. If one process computes all ranks
-  /// (virtual ranks), `rank` is none, and the states belong to all of them.
+  /// (virtual ranks), `rank` is not set, and the states belong to all of them.
   struct Owner {
     int world = 1;
     std::optional<int> rank{};
