@@ -48,8 +48,8 @@ class BitWriter {
   /// The largest number of bits that one call of Put takes.
   static constexpr int kMost = 56;
 
-  /// Appends the low `length` bits of `bits`, at most kMost. The other bits must be 0. Throws
-  /// std::length_error if the memory is full.
+  /// Appends the low `length` bits of `bits` to the stream. `length` is at most kMost, and the
+  /// other bits must be 0. Throws std::length_error if the memory is full.
   [[gnu::always_inline]] void Put(std::uint64_t bits, int length) {
     held_ = held_ << length | bits;
     count_ += length;
@@ -85,8 +85,9 @@ class BitWriter {
   }
 
  private:
-  /// Writes the first `count` bytes of a word and nothing after them, for the last 8 bytes of the
-  /// memory. The function has no access to the writer, so the writer's members stay in registers.
+  /// Writes the first `count` bytes of a word. Put calls this function near the end of the memory,
+  /// where a whole word does not fit. It is static, so that compilers can keep the writer's members
+  /// in registers.
   [[gnu::noinline]] static void PutBytes(std::uint64_t word, int count, std::uint8_t* at,
                                          const std::uint8_t* end) {
     if (end - at < count) throw std::length_error("more bits than there is room for");
@@ -110,9 +111,9 @@ class BitReader {
   /// The least number of valid bits in the result of Peek.
   static constexpr int kSeen = 56;
 
-  /// Returns the next bits as a word. The first bit is the most significant. The loaded word
-  /// depends on earlier calls of Peek, but not on calls of Skip. So the load does not wait for the
-  /// codes between two calls (Giesen 2018, "Reading bits in far too many ways").
+  /// Returns the next bits as a word. The first bit is the most significant. The previous call of
+  /// Peek determines which word this call loads. So the load does not wait until the codes between
+  /// the two calls are decoded (Giesen 2018, "Reading bits in far too many ways").
   [[gnu::always_inline]] std::uint64_t Peek() {
     window_ |= WordAt(byte_) >> count_;
     byte_ += (63 - count_) >> 3;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Encodes each bucket of a layer separately (4096 values by default), by a codec that otherwise
-// encodes whole layers. An owner has only a slice of the sums. With this codec, the owner can
-// encode the buckets of the slice again.
+// encodes whole layers. A rank that owns a slice of the sums can therefore encode the buckets of
+// this slice again.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -12,9 +12,9 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes each bucket of 4096 values (or of `bucket` values) with `inner` as a separate layer,
-/// with its own scale or range. Random integers belong to indices in the whole layer. Sums are
-/// encoded in the same way.
+/// Encodes each bucket of 4096 values (or of `bucket` values) with the codec `inner` as a separate
+/// layer, with its own scale or range. Stochastic rounding uses the random integer of a value's
+/// index in the whole layer. The results of a reduction are encoded again by an equal codec.
 ///
 /// A message holds up to three items for each bucket, or for the part of a bucket that is in the
 /// piece (a range of a layer's values):
@@ -26,9 +26,9 @@ class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;
 
-  /// `bucket` is a multiple of 4096, at most kMostBucket. Of `random`, only random_bits is used.
-  /// Throws Error unless inner encodes a layer as a whole, stores nothing between calls, and sends
-  /// sums without loss.
+  /// Makes a codec for buckets of `bucket` values, a multiple of 4096 up to kMostBucket. Uses only
+  /// random_bits of `random`. Throws Error unless `inner` encodes a layer as a whole with scales of
+  /// each rank, stores nothing between calls, needs no gradient, and sends sums without loss.
   Blockwise(SharedCodec inner, const RoundingOptions& random, std::int64_t bucket = kBucket);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);

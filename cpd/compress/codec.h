@@ -48,14 +48,14 @@ struct Piece {
   const std::uint32_t* random = nullptr;  ///< the elements' random integers; null: the key's
 };
 
-/// The number, measured over a whole layer, that a codec needs before it can encode a piece (a
-/// range of a layer's values).
+/// The kind of number, such as a norm, that a codec must measure over a whole layer before it can
+/// encode a piece (a range of the layer's values).
 enum class Measured : std::uint8_t {
   nothing,
   own,  ///< each rank uses its own number
-  /// All ranks use the largest of their numbers, which they exchange before encoding. The number is
-  /// the unit of the values: Decode and Round give multiples of the unit, and the reduction
-  /// multiplies its sums by the unit, rounded once.
+  /// Each rank measures a number. Ranks exchange these numbers before encoding, and all use the
+  /// largest one as the unit of the values. Decode and Round give multiples of the unit, and the
+  /// reduction multiplies its sums by the unit, rounded once.
   shared,
 };
 
@@ -89,7 +89,8 @@ class CPD_API CodecState {
   /// Returns the state that the next call will find, for checkpoints. Returns an empty vector if
   /// there is no state.
   [[nodiscard]] virtual std::vector<float> Kept() const;
-  /// Restores the result of Kept. Throws Error if the number of values differs.
+  /// Restores the state from `kept`, which Kept returned earlier. Throws Error if `kept` does not
+  /// have the number of values that this state stores.
   virtual void Restore(std::span<const float> kept);
 };
 
@@ -139,10 +140,11 @@ class CPD_API Codec {
   /// Returns the length of a bucket: the number of values that share a part of a message, such as a
   /// norm; at most kMostBucket. Layers are cut at multiples of bucket() where possible.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Returns whether Encode has bytes for NaN and infinities. If Encode has none and a call may
-  /// meet NaN, ranks send binary32 numbers as contributions: the results of Round.
+  /// Returns whether Encode can encode NaN and infinities. If it cannot and a call may meet NaN,
+  /// ranks send binary32 numbers as contributions: the results of Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
-  /// Returns whether the codec itself scales values. APS then has nothing to choose.
+  /// Returns whether the codec computes scales itself. APS, which chooses a power of two for each
+  /// tensor, is then not supported.
   [[nodiscard]] virtual bool has_scales() const { return false; }
   /// Returns whether ranks may send partial sums in place of contributions, as the exchanges `ring`
   /// and `hierarchical` do. The codec is then only a cast of each rank's values.
@@ -166,12 +168,13 @@ class CPD_API Codec {
   // device; null if MakeState returns null. A codec gets the queue of a device other than the CPU
   // only for operations that its kernels() support.
 
-  /// Returns the number that measured() names, finite and not negative. `x` is the whole layer.
+  /// Measures the whole layer `x`. Returns the number of the kind measured(), finite and not
+  /// negative.
   [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                         const float* x) const;
-  /// Returns, for APS, the largest finite magnitude that a codec without its own scales will
-  /// encode. `state` began the layer with shift 0. The default result, none, stands for the largest
-  /// magnitude of the layer's values.
+  /// Returns the largest finite magnitude that the codec will encode, from which APS computes the
+  /// shift of a layer. Only for codecs without scales. Call it after BeginOn with shift 0. The
+  /// default result, none, stands for the largest magnitude of the layer's values.
   [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
                                                        const CodecState& state) const;
   /// Writes the bytes of a piece (a range of a layer's values), at most MostBytes, and returns
@@ -227,8 +230,9 @@ class CPD_API Codec {
   [[nodiscard]] virtual SharedCodec ForSums(const Format& format) const;
   /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). The
   /// default result, null, stands for the codec of ForSums. A returned codec may encode the sums
-  /// again with loss. Such a codec gets whole buckets, and no values around these buckets. It must
-  /// measure nothing, and must have the block() and bucket() of this codec.
+  /// again with loss. Such a codec gets whole buckets, and no values around these buckets. Its
+  /// measured() must be Measured::nothing, and its block() and bucket() must equal the results of
+  /// this codec.
   [[nodiscard]] virtual SharedCodec ForResults(const Format& format, int world) const;
 };
 
@@ -241,7 +245,8 @@ constexpr std::int64_t kMostBucket = 1 << 16;
 CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
                                 const float* x);
 
-/// Returns a block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
+/// Returns the least multiple of `bucket` and of 8 that is at least 4096. Codecs with buckets use
+/// it as the length of a block.
 CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 
 /// Writes y[i] = (x[i] * 2^shift) / divisor. The product and the quotient are each rounded once to
@@ -259,8 +264,8 @@ enum class Stage : std::uint8_t { contribution, result };
 /// sets the owner (one rank, or all ranks). Calls of another owner throw Error.
 class CPD_API CodecStates {
  public:
-  /// The rank, of `world` ranks, to which the states belong. Without a rank, the states belong to
-  /// all ranks, which is so for virtual ranks.
+  /// The rank, of `world` ranks, to which the states belong. If one process computes all ranks
+  /// (virtual ranks), `rank` is not set, and the states belong to all of them.
   struct Owner {
     int world = 1;
     std::optional<int> rank{};
@@ -277,8 +282,8 @@ class CPD_API CodecStates {
   /// The index in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// The index at which the rank's slice would begin if the owners of slices were not rotated.
-    /// Used for a saved state without a `begin`.
+    /// The index at which the rank's slice began in version 0.7, in which slice r of each layer
+    /// belonged to rank r. Used for a saved state without a `begin`.
     std::int64_t unrotated = 0;
   };
   struct Kept {
@@ -305,12 +310,12 @@ class CPD_API CodecStates {
   /// rank. Without a rank, sets it for all ranks, and replaces what was set for single ranks.
   /// Throws Error if `rms` is negative or not finite.
   void SetGradient(std::int64_t number, std::optional<int> rank, float rms);
-  /// Returns all numbers that SetGradient set, by layer number and rank.
+  /// The root mean squares that SetGradient has set, by layer number and rank.
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
-  /// Makes `owner` the owner, before its call. Throws Error if a nonzero value of another owner is
-  /// stored. If all values of another owner are zero, for example after a failed call, discards
-  /// them.
+  /// Makes `owner` the owner of the states, before its call uses them. Throws Error if a nonzero
+  /// value of another owner is stored. If all values of another owner are zero, for example after a
+  /// failed call, discards them.
   void Claim(const Owner& owner);
   /// Returns the owner. Returns none if no state is stored, unless Load set an owner.
   [[nodiscard]] std::optional<Owner> owner() const;

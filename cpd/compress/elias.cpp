@@ -27,7 +27,7 @@ constexpr Code Behind(const Code& front, uint32_t k) {
   return {front.bits >> 1 << (bits + 1) | uint64_t{k} << 1, front.length + bits};
 }
 constexpr Code kCodeOfOne{0, 1};
-/// The argument `front` of Behind for numbers of b bits, indexed by b: entry b is Elias(b - 1).
+/// kFronts[b] is Elias(b - 1), from which Behind makes the Elias codes of all numbers of b bits.
 constexpr auto kFronts = [] {
   std::array<Code, 33> fronts;
   fronts[2] = kCodeOfOne;
@@ -63,7 +63,8 @@ constexpr Code SparseCode(uint32_t zeros, int32_t level) {
   return {gap.bits << code.length | code.bits, gap.length + code.length};
 }
 
-/// The dense codes of levels of 8 bits, indexed by these bits.
+/// The dense code of each 8-bit level. The index is the level in two's complement, as an unsigned
+/// number.
 constexpr auto kDenseCodes = [] {
   std::array<BitCode, 256> codes;
   for (int32_t level = -128; level < 128; ++level) {
@@ -74,7 +75,7 @@ constexpr auto kDenseCodes = [] {
 }();
 
 /// The sparse codes of nonzero 8-bit levels that follow fewer than kFewZeros zeros. The index is
-/// 256 times the number of zeros, plus the bits of the level.
+/// 256 times the number of zeros, plus the level in two's complement.
 constexpr uint32_t kFewZeros = 32;
 constexpr auto kSparseCodes = [] {
   std::array<BitCode, 256 * kFewZeros> codes{};
@@ -213,12 +214,12 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// The position of a number k < 2^16 within the Elias code of k. A table has one NumberEntry for
-/// each possible value of a code's first kFirst bits.
+/// The position of a number k < 2^16 within its Elias code. Decoders read it from a table that is
+/// indexed by the first kFirst bits of the code.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
-  /// The length of the code. The last bit of the code is 0 unless the number is 2^16 or more.
+  /// The number of bits of k's Elias code. The code's last bit is 0 unless k is 2^16 or more.
   std::uint8_t length = 0;
   std::uint8_t one = 0;  ///< 1: k is 1, which the code does not contain
 };
@@ -345,8 +346,8 @@ template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
   const uint32_t largest = static_cast<uint32_t>(most) + 1;
-  // The number of codes, of any levels up to `most`, that the bits of one Peek certainly hold. A
-  // longer code belongs to a number above `most`, which throws.
+  // The number of codes that the bits of one Peek certainly hold if all levels are at most `most`.
+  // The decoder throws for a longer code, because its number is above `most`.
   const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
   Level* to = levels.data();
   Level* const end = to + levels.size();

@@ -27,9 +27,8 @@ FeedbackCall CallOf(const Piece& piece, const float* x) {
 
 }  // namespace
 
-/// The residual, and the state of the inner codec. If the inner codec has a state, that state's
-/// call begins with v = x * 2^shift + residual of the whole layer. The values v are stored until
-/// Free.
+/// The residual, and the state of the inner codec if it has one. BeginOn passes the values v = x *
+/// 2^shift + residual of the whole layer to the inner state, and stores them until Free.
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 
@@ -131,8 +130,8 @@ float Feedback::MeasureOn(const Queue& queue, const Piece& layer, CodecState* st
 
 std::int64_t Feedback::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const {
-  // The blocks of a codec of fixed size can be encoded one by one. Each block then stays in the
-  // caches from its sums to its errors.
+  // If messages have a fixed size and inner has no state, a few blocks are encoded at a time. Their
+  // values stay in the caches while residuals are added, values encoded, and errors computed.
   const bool apart = inner_->is_fixed() && dynamic_cast<const State&>(*state).inner == nullptr;
   const std::int64_t step =
       apart ? block() * std::max<std::int64_t>(1, kCached / block()) : piece.n;

@@ -52,8 +52,8 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] std::function<std::int64_t()> BytesOn(const SharedQueue& queue, const Piece& layer,
                                                       CodecState* state,
                                                       const float* x) const override;
-  /// Returns a state of two binary32 numbers for each value. If inner has a state, returns a state
-  /// of three numbers for each value, and inner's state.
+  /// Returns a state with two binary32 errors for each value: one of the last call and one of this
+  /// call. If inner has a state, the result also holds inner's state and each value plus its error.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {

@@ -140,8 +140,8 @@ NormCall LevelBlocks::NormsCall(std::int64_t n, int shift, const float* x) const
 
 float LevelBlocks::Measure(const Queue& queue, const Piece& layer, const float* x) const {
   if (layer.n == 0) return 0;
-  // A layer's largest magnitude is the maximum of the largest magnitudes of its parts. Parts may be
-  // processed in any order.
+  // The largest magnitude is computed from parts of kSplit values. Euclidean norms and clipping
+  // limits need sums over the layer in one order, so the layer then is one part.
   const bool sums = options_.norm == LevelNorm::euclidean || options_.clip != 0;
   const std::int64_t part = sums ? layer.n : kSplit;
   const std::int64_t parts = (layer.n + part - 1) / part;

@@ -36,8 +36,9 @@ struct LayerLevels {
 
 /// Encodes a piece (a range of a layer's values) in blocks of block() values, counted from the
 /// piece's first value. A block holds the norms of the buckets that it touches, four bytes each. If
-/// levels are spaced, the positions of levels 1 … s - 1 follow, a byte each. Then come the levels.
-/// If a piece cuts a bucket, the block has the norm of all values of the bucket.
+/// levels are not at equal distances, the positions of levels 1 … s - 1 follow, a byte each (level
+/// s is the norm). Then come the levels of the values. If a piece cuts a bucket, the block has the
+/// norm of all values of the bucket.
 class LevelBlocks {
  public:
   struct Options {
@@ -48,13 +49,13 @@ class LevelBlocks {
     LevelCoding coding = LevelCoding::fixed;
     bool spaced = false;  ///< levels are placed so that the layer's variance is least
   };
-  /// Makes the layout for `plan`, whose stream and bucket are not used.
+  /// Makes the byte layout for the levels of `plan`. Ignores the stream and the bucket of the plan.
   LevelBlocks(const LevelPlan& plan, const Options& options);
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  /// Returns the kernel support: all functions for codes of fixed width and levels at equal
-  /// distances, else none.
+  /// Returns KernelSupport::all for codes of fixed width and levels at equal distances, else
+  /// KernelSupport::none.
   [[nodiscard]] KernelSupport kernels() const {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;
@@ -92,7 +93,8 @@ class LevelBlocks {
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
-  // These functions encode and decode the levels of one block on the host. `call` has the norms.
+  // These functions encode and decode the levels of one block on the host. `call` holds the norms
+  // of the block's buckets.
   std::int64_t EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call, std::int64_t n) const;
   void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;

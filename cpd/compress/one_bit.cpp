@@ -28,9 +28,9 @@ constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
 }};
 constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
 
-/// Returns the block() for buckets of `bucket` values. Returns eight buckets, whose values are
-/// summed together, if eight buckets have more values than BlockOfBucket gives and at most
-/// kMostBucket. Otherwise returns BlockOfBucket's result.
+/// Returns the number of values in a block of OneBit: 8 * bucket, because eight buckets are summed
+/// at the same time, if this is at most kMostBucket and above BlockOfBucket's result. Otherwise
+/// returns BlockOfBucket's result.
 std::int64_t EightBuckets(std::int64_t bucket) {
   const std::int64_t least = BlockOfBucket(std::max<std::int64_t>(bucket, 1));
   const std::int64_t eight = 8 * bucket;

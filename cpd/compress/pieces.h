@@ -53,7 +53,8 @@ void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::
 /// index is stored in this object. On other devices, it is recorded as a fault (faults.h).
 class DamageNote {
  public:
-  /// The text of the fault is "value N" followed by `what`.
+  /// The text of the error for a damaged value is "value N", where N is its index, followed by
+  /// `what`.
   DamageNote(const Queue& queue, const char* what)
       : place_(queue.notes_faults() ? queue.NoteOf({"value ", what}) : &index_) {}
   [[nodiscard]] unsigned long long* place() { return place_; }

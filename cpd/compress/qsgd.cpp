@@ -74,7 +74,7 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
     throw Error("qsgd: spacing=optimal is for at most 127 signed levels, got " +
                 std::to_string(steps));
   }
-  // The fewest bits that hold 2 s + 1 levels are the bits of the number 2 s.
+  // A code of one of 2 s + 1 levels needs as many bits as the binary number 2 s.
   const int bits =
       options.steps != 0 ? std::bit_width(2 * static_cast<unsigned>(steps)) : options.bits;
   return {.bits = bits,

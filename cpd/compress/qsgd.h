@@ -33,14 +33,15 @@ struct QsgdOptions {
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
   /// True: levels are placed so that the layer's variance is least (spacing.h). This requires
-  /// signed levels, at most 127 above zero. Sums are then encoded again with equal spacing.
+  /// signed levels, at most 127 above zero. The results of a reduction are then encoded again with
+  /// equal spacing.
   bool spaced = false;
 };
 
 /// Encodes the levels of values, by the rounding of numeric/scaled/levels.h and the byte layout of
 /// level_blocks.h. A bucket with NaN or infinities becomes NaN, as does a bucket whose 2-norm is
-/// beyond binary32. If a layer has buckets, sums are encoded again; else sums are sent without
-/// loss.
+/// beyond binary32. If a layer has buckets, the results of a reduction are encoded again with loss;
+/// else they are sent without loss.
 class CPD_API Qsgd final : public Codec {
  public:
   /// Throws Error for an option out of range. Uses only random_bits of `rounding`.

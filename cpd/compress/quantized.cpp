@@ -19,9 +19,9 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-/// The least number of values of a piece (a range of a layer's values) that are encoded in four
-/// memory pages at a time (kernels/cpu/pages.h). The values of long buckets are not encoded in this
-/// way, because the search for their maxima has already read four pages at a time.
+/// The least number of values of a piece (a range of a layer's values) that is encoded by loops
+/// over four memory pages in turn (kernels/cpu/pages.h). Long buckets are not encoded in this way,
+/// because the search for their maxima has already read four pages at a time.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 

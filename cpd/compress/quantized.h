@@ -30,10 +30,10 @@ class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 
-  /// `scaled` has blocks of 1 x N, N at most kMostBucket, or rows, which ForRows converts to such
-  /// blocks. A layer whose rows are not known is cut every kMostBucket values. Throws Error for
-  /// other blocks, an outer scale, a choice between scales, a transform, or a format in which NaN
-  /// has no code.
+  /// Makes the codec of the scaled format `scaled`, whose blocks are 1 x N, N at most kMostBucket,
+  /// or rows. ForRows converts rows to such blocks. A layer whose rows are not known is cut every
+  /// kMostBucket values. Throws Error for other blocks, an outer scale, a choice between scales, a
+  /// transform, or a format in which NaN has no code.
   Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
 
   /// `quantized SCALED [stochastic]`.
@@ -54,7 +54,8 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// Returns `all` for codecs that round to nearest-even or stochastically, else `none`.
+  /// Returns KernelSupport::all if values are rounded to nearest-even or stochastically, else
+  /// KernelSupport::none.
   [[nodiscard]] KernelSupport kernels() const override;
 
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
@@ -66,7 +67,8 @@ class CPD_API Quantized final : public Codec {
 
   [[nodiscard]] bool by_rows() const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
-  /// Returns a codec that equals this one, because results are quantized again in the same way.
+  /// Returns an equal codec: the results of a reduction are quantized in the same way as
+  /// contributions.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:

@@ -35,7 +35,7 @@ std::int64_t BlocksOf(std::int64_t n, std::int64_t first, std::int64_t block) {
   return 1 + (n - first) / block + ((n - first) % block != 0 ? 1 : 0);
 }
 
-/// Returns the largest number of blocks that n >= 1 neighbors can touch.
+/// Returns the largest number of blocks that n >= 1 consecutive values can touch.
 std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
   return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
 }
@@ -137,7 +137,8 @@ struct ScaledBlocks::Coded final : CodecState {
 /// The byte layout in a message of up to kRunValues successive values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
-  /// The offsets, in bytes, of the outer scale, the blocks' scales and the elements; then the size.
+  /// The offsets of the outer scale, of the blocks' scales and of the elements, and the size of all
+  /// of them, in bytes.
   std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;
 };
 
@@ -173,7 +174,7 @@ std::int64_t ScaledBlocks::MostBytes(std::int64_t n, std::int64_t /*before*/) co
 bool ScaledBlocks::has_nan() const {
   if (!scaled_.scale.has_nan()) return false;
   if (scaled_.element.has_nan()) return !scaled_.tensor_scale || scaled_.tensor_scale->has_nan();
-  // If elements have no NaN, only the scale of a block can be NaN.
+  // If elements have no NaN, a NaN can be encoded only as the NaN scale of its whole block.
   return !scaled_.tensor_scale && scaled_.non_finite == NonFinite::block &&
          scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
 }

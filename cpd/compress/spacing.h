@@ -13,12 +13,13 @@
 
 namespace cpd {
 
-/// Sums from which the variance of any choice of levels follows. The interval of u is divided into
-/// 256 equal units, and a value belongs to unit floor(256 u). Each unit has the sums of norm^2,
-/// norm^2 u and norm^2 u^2 over its values.
+/// Sums from which the variance of any choice of levels follows. A value v with u = |v| / norm
+/// belongs to unit floor(256 u). Each of the units has the sums of norm^2, norm^2 u and norm^2 u^2
+/// over its values.
 class CPD_API SpacingSums {
  public:
-  /// Adds the values of one bucket. Adds nothing if the bucket's norm is zero or NaN.
+  /// Adds the values of one bucket to the sums of their units. Adds nothing if the bucket's norm is
+  /// zero or NaN.
   void Add(std::int64_t n, const float* x, float norm);
   /// Returns the variance of the values between two neighboring levels, which are at a / 256 and b
   /// / 256 of the norm (a < b).

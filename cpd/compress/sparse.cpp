@@ -67,7 +67,8 @@ std::int64_t Sparse::EncodeOn(const Queue& queue, const Piece& piece, CodecState
     return 1 + values_.EncodeOn(queue, {piece.layer, 0, piece.n}, nullptr, x, to + 1);
   };
   const std::int64_t count = piece.n - std::count_if(x, x + piece.n, IsZero);
-  // The index of each value takes at least one bit.
+  // Each index takes at least one bit. If this bound shows that indices save nothing, sends all
+  // values.
   if (count * (format().bits() + 1) >= piece.n * format().bits()) return dense();
   const std::vector<std::int64_t> places = PlacesOf(piece.n, x);
   std::vector<std::uint8_t> gaps(static_cast<std::size_t>(MostPlaceBytes(piece.n)));

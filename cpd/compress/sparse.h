@@ -16,8 +16,8 @@ class CodecWords;
 /// other form has the codes of all values. -0 does not count as +0.
 class CPD_API Sparse final : public Codec {
  public:
-  /// Encodes numbers of `format`; other numbers are rounded to nearest-even. Throws Error unless
-  /// the format has zeros.
+  /// Makes a codec that sends values in `format`. Values that are not numbers of `format` are
+  /// rounded to nearest-even. Throws Error unless the format has a zero.
   explicit Sparse(const Format& format = kFp32);
 
   /// `sparse [FORMAT]`.

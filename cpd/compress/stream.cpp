@@ -178,8 +178,8 @@ void CheckOptions(const StreamOptions& options, std::size_t values) {
   }
 }
 
-/// Returns the codec's text with the seed after each random_bits and its variant. The header has
-/// the CRC of this text.
+/// Inserts ` seed=N` into a codec's text, after each option random_bits and the variant that may
+/// follow it. The header has the CRC of the resulting text.
 std::string WithSeed(std::string text, std::uint64_t seed) {
   for (std::size_t at = 0; (at = text.find(" random_bits=", at)) != std::string::npos;) {
     at = std::min(text.find(' ', at + 1), text.size());
@@ -189,8 +189,8 @@ std::string WithSeed(std::string text, std::uint64_t seed) {
   return text;
 }
 
-/// Begins the call of the codec's state and measures the layer. Returns a Piece that describes the
-/// whole layer.
+/// Calls the state's Begin, and the codec's Measure unless the caller gives the scale. Returns a
+/// Piece that describes the whole layer.
 Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& options,
                  std::span<const float> x) {
   const auto count = static_cast<std::int64_t>(x.size());

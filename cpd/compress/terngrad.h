@@ -21,9 +21,9 @@ struct TernGradOptions {
   /// True: all ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
   std::int64_t bucket = 0;  ///< the number of values that share a scaler; 0: all of a layer
-  /// If ranks share a scaler, true: each rank first clips its values by its own standard deviation,
-  /// as in section 3.3. False: the rank's deviation only enters the shared scaler, and all values
-  /// are clipped by that scaler, as in the authors' code (wenwei202/terngrad).
+  /// Only for ranks that share a scaler. True: each rank first clips its values by its own standard
+  /// deviation, as in section 3.3. False: the rank's deviation only enters the shared scaler, and
+  /// all values are clipped by that scaler, as in the authors' code (wenwei202/terngrad).
   bool clips_own = false;
   bool trits = false;  ///< five values in a byte; no value is then NaN
 };
@@ -63,7 +63,8 @@ class CPD_API TernGrad final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// Returns a state with the rank's limit if ranks clip their own values; else null.
+  /// If ranks clip their own values, returns a state that stores the limit of the rank's values;
+  /// else null.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
@@ -93,8 +94,8 @@ class CPD_API IntegerSums final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] KernelSupport kernels() const override { return blocks_.kernels(); }
-  /// EncodeOn and RoundOn take whole numbers and NaN. On the CPU, they throw Error for a value
-  /// beyond W.
+  /// EncodeOn and RoundOn accept integers from -W to W, and NaN, where W is the number of ranks. On
+  /// the CPU, they throw Error for a value of larger magnitude.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,

@@ -37,9 +37,9 @@ constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
 constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // the number of values of a message
 
-/// Returns the number of tiles in a span (the values that are counted together). The number is a
-/// power of two, at most the number of tiles in a block. It is the least such number that gives at
-/// most 1024 spans, if there is one.
+/// Returns the number of tiles (of kCodeTile values) in a span. GPU kernels count the selected
+/// values of a span together. The number is a power of two, at most the number of tiles in a block.
+/// It is the least such number that gives at most 1024 spans, if there is one.
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
@@ -66,9 +66,8 @@ std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) 
 
 }  // namespace
 
-/// The residual of a layer, if the codec has one, and the values that the current call sends.
-/// select_top_k finds these values. `call` refers to them in the device's memory, and `sent` holds
-/// them on the CPU.
+/// The residual of a layer, if the codec has one, and the values that select_top_k has selected for
+/// sending. `call` has their addresses in the device's memory; on the CPU, `sent` holds them.
 struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
       : Residual(codec.feeds_back_ ? size : 0),
@@ -102,16 +101,16 @@ struct TopK::Sending final : Residual {
   }
 
   [[nodiscard]] Piece InnerOf(const Piece& layer) const { return TopK::InnerOf(layer, kept_count); }
-  /// Copies one result of the search for the largest values to the host, and waits for it. Returns
-  /// 0 for a layer without values.
+  /// Copies a number that the search for the largest values has computed, such as TopKSearch::kept,
+  /// to the host, and waits for it. Returns 0 for a layer without values.
   template <class T>
   [[nodiscard]] T Read(const Queue& queue, T TopKSearch::* number) const {
     T found{};
     if (n > 0) queue.Copy(&found, &(call.search->*number), sizeof(found));
     return found;
   }
-  /// Returns the arguments with which a piece (a range of a layer's values) is rounded, or with
-  /// which the errors of its values are recorded.
+  /// Returns the arguments of the operations that round a piece (a range of a layer's values) or
+  /// record the errors of its values.
   [[nodiscard]] TopKCall CallOf(const Piece& piece) const {
     TopKCall rounding = call;
     rounding.begin = piece.begin;

@@ -16,9 +16,9 @@ class CodecWords;
 ///
 /// Selects ceil(fraction * n) values; among equal magnitudes, the lower index is selected. Also
 /// selects every NaN and infinity, even if more values are then selected. The inner codec encodes
-/// the selected values times 2^shift, in order, as a separate inner layer. Random integers are
-/// numbered by the elements of that inner layer, but Piece::random has an integer for each element
-/// of the outer layer. All other values become +0.
+/// the selected values times 2^shift, in order, as a separate inner layer. A key's random integers
+/// are indexed by the position in that inner layer, but Piece::random has an integer for each
+/// element of the outer layer. All other values become +0.
 ///
 /// The new residual is v minus the decoded value times 2^-shift, rounded once each. The residual is
 /// v if the value is not sent or does not decode to a finite number, and 0 if v itself is not
@@ -46,7 +46,8 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// Returns false only if the inner codec is a packed format.
+  /// Returns whether the codec computes scales itself: false only if the inner codec is a packed
+  /// format.
   [[nodiscard]] bool has_scales() const override { return has_scales_; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
@@ -60,7 +61,7 @@ class CPD_API TopK final : public Codec {
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
                 float divisor, float* y, std::int64_t before = 0) const override;
 
-  /// Returns the number that the inner codec measures over the selected values.
+  /// Returns the result of the inner codec's MeasureOn for the selected values.
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                 const float* x) const override;
   [[nodiscard]] std::optional<float> LargestOn(const Queue& queue,

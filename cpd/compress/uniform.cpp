@@ -43,7 +43,8 @@ int WholeBits(double bits) {
   return rounded > 1 ? static_cast<int>(std::min<double>(rounded, kMostBits)) : 1;
 }
 
-/// Returns the values times 2^shift, rounded once. Returns x itself if shift is 0, else `to`.
+/// Returns an array of the values times 2^shift, rounded once: x itself if shift is 0, else `to`,
+/// to which the products are written.
 const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   if (shift == 0) return x;
   Unscale(shift, 1, n, x, to);
@@ -467,8 +468,8 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// Returns the key of an option of the rule that determines the number of bits. The option's value
-/// is a number. `has` tells whether the rule in use has the option.
+/// Returns the key of an option with a numeric value, such as `c`, that only one rule for the
+/// number of bits has. `has` returns whether the rule in use is that rule.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

@@ -16,13 +16,13 @@ class CodecWords;
 struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,
-    /// floor(H + c + 1/2), limited to 1…30. H is the entropy, in bits, of a sample of the values,
-    /// divided into 2^sample bins. The sample begins at a randomly chosen value, and consists of
-    /// every floor(1/fraction)-th value from there on.
+    /// N, the number of bits, is floor(H + c + 1/2), limited to 1…30. H is the entropy, in bits, of
+    /// a sample of the values, divided into 2^sample bins. The sample begins at a randomly chosen
+    /// value, and consists of every floor(1/fraction)-th value from there on.
     entropy,
-    /// floor(log2(G + c0) + c1 + 1/2), limited to 1…30. G is the root mean square of the layer's
-    /// gradient (CodecState::SetGradient), in the units of the gradient. The shift of the values
-    /// does not change G.
+    /// N, the number of bits, is floor(log2(G + c0) + c1 + 1/2), limited to 1…30. G is the root
+    /// mean square of the layer's gradient (CodecState::SetGradient), in the units of the gradient.
+    /// The shift of the values does not change G.
     gradient,
   };
   Rule rule = Rule::entropy;
@@ -39,7 +39,7 @@ class CPD_API UniformState final : public CodecState {
   UniformState(const UniformBits& rule, const RoundingOptions& random);
 
   void SetGradient(float rms) override { gradient_ = rms; }
-  /// Throws Error if the bits depend on a gradient that was not set.
+  /// Throws Error if the number of bits depends on the gradient and SetGradient was not called.
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override;
   void Commit() override {}
   [[nodiscard]] std::optional<int> ChosenBits() const override { return bits_; }
@@ -83,8 +83,8 @@ class CPD_API Uniform final : public Codec {
   enum class Coding : std::uint8_t { huffman, fixed };
   enum class Results : std::uint8_t { exact, encoded };
 
-  /// Throws Error if an option is out of range. Throws Error for encoded results whose bits depend
-  /// on a gradient, because no rank knows the gradient of a sum.
+  /// Throws Error if an option is out of range. Also throws Error if results are encoded with a
+  /// number of bits that depends on a gradient, because no rank knows the gradient of a sum.
   explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
                    const RoundingOptions& random = {}, Results results = Results::exact);
   static SharedCodec Make(CodecWords& words, const RoundingOptions& random);

@@ -29,12 +29,13 @@ class CPD_API CodecWords {
   /// Removes and returns all words that are left.
   std::string Rest();
 
-  /// Replaces options of the text by these options. The option `stochastic` is a word without a
-  /// value in the text: `true` adds the word, any other value removes it.
+  /// Adds `options` to the codec's text, in place of options of the same names. The option
+  /// `stochastic` is a word without a value in the text: `true` adds the word, any other value
+  /// removes it.
   void Replace(std::span<const Option> options);
-  /// Reads the options of a table and removes them from the text, wherever they are. Sets them in
-  /// the table's order, and returns the result. Throws Error if an option occurs twice, has an
-  /// invalid value, or does not fit the options before it in the table.
+  /// Removes the options that the table `keys` lists from the text, wherever they are. Sets them in
+  /// `options`, in the table's order, and returns them. Throws Error if an option occurs twice, has
+  /// an invalid value, or does not fit the options before it in the table.
   template <class Options>
   std::vector<Option> Take(const Keys<Options>& keys, Options& options) {
     const std::vector<Option> given = Given(NamesOf(keys));
@@ -44,10 +45,10 @@ class CPD_API CodecWords {
     });
     return given;
   }
-  /// Removes `word` and returns whether it was there.
+  /// Removes `word` from the text. Returns false if the text does not have it.
   bool Flag(std::string_view word);
-  /// Throws Error if a word is left. The error lists the options of `codec`, and the word that the
-  /// codec takes without a value.
+  /// Throws Error if a word is left. The error lists `names`, the options of `codec`, and `word`,
+  /// which `codec` takes without a value.
   void End(std::string_view codec, std::span<const std::string_view> names,
            std::string_view word = {}) const;
 
@@ -88,8 +89,8 @@ constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                       always};
 }
 
-/// The key of a member whose text is one of several words. The index of a word in `words` is the
-/// value of the member's enumerator, or is 0 for false and 1 for true.
+/// Makes the key of an enumeration or bool, whose value in a text is one of `words`. The index of a
+/// word is the value of the enumerator, or 0 for false and 1 for true.
 template <KeyName name, auto member, const auto& words>
 constexpr auto ChoiceKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

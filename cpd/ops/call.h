@@ -16,15 +16,16 @@
 
 namespace cpd {
 
-/// Returns x as a call needs it, with dimensions merged where possible (MergeDimensions); at least
-/// one remains.
+/// Returns x as a call needs it, with neighboring dimensions merged where possible
+/// (MergeDimensions). The result has at least one dimension.
 [[nodiscard]] Strided Merge(const TensorView& x);
-/// Returns an optional tensor with its dimensions merged, as the function above does. If x is null,
-/// the result has a null data pointer.
+/// Returns *x with its dimensions merged, as Merge(const TensorView&) does. If x is null, the
+/// result has a null data pointer.
 [[nodiscard]] Strided Merge(const TensorView* x);
 
 /// Returns the addresses of the key's seed and stream in device memory. They are null if the
-/// rounding mode does not use them. They are also null on the CPU, whose plans hold the values.
+/// rounding mode does not use them. They are also null on the CPU, where the plan of a call holds
+/// the seed and the stream.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
 /// If this thread records what calls would run and computes nothing (cpd.explain), and x is not on

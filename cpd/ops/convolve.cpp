@@ -147,9 +147,10 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const RandomKey& key, std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
-  // Random bits depend on an element's row-major number in `out`, where images come before groups.
-  // So a stochastic convolution is one matrix product for each image and group. Otherwise one
-  // product for each group covers the windows of all images.
+  // The random bits of stochastic rounding depend on an element's row-major index in `out`, which
+  // has all groups of an image before the next image. So a stochastic convolution is one matrix
+  // product for each image and group. Otherwise one product for each group covers the windows of
+  // all images.
   const bool numbered = accumulator.rounding.mode == Rounding::stochastic;
   const Of batch = numbered ? Of::images_and_groups : Of::groups;
   const Matrices matrices(w);
@@ -222,8 +223,8 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   return !adds_nothing || !AllFinite(w);
 }
 
-/// The windows number first, first + spread, … along one axis, with only those kernel elements that
-/// are on elements of the image.
+/// The windows with the indices first, first + spread, first + 2 spread, … along one axis. Their
+/// kernels have only the elements that meet an element of the image, not a zero between elements.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;
@@ -286,9 +287,9 @@ std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Resi
   return ends;
 }
 
-/// Computes Convolve without the products by zeros between the image's elements. Windows with equal
-/// window number modulo the spread form one matrix product. Returns false if a result is -0,
-/// because the sum with the zeros might be +0.
+/// Computes Convolve of a dilated image without the products by the zeros between its elements.
+/// Windows with equal index modulo the spread form one matrix product. Returns false if a result is
+/// -0, because with the products by zeros it might be +0.
 bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
                  const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
   std::int64_t combinations = 1;

@@ -115,9 +115,10 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
                     .out = Contiguous(exact)});
 }
 
-/// Calls raise(run, i, raised) for kStage elements at a time, from element i on. raise must write
-/// the exceptions to `raised`, which are then stored in `flags`. If raise returns true, the
-/// exceptions of signaling NaNs are added. raise must return false if no operand is NaN.
+/// Stores the exceptions of all elements in `flags`. Calls raise(run, i, raised) for up to kStage
+/// elements at a time, from element i on; run has their operands. raise must write their exceptions
+/// to `raised`. If raise returns true, the exceptions of signaling NaNs are added. raise must
+/// return false if no operand is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,

@@ -165,7 +165,7 @@ GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t b
   return grid;
 }
 
-/// Stores the scales and factors of both operands in the arguments `call`.
+/// Stores the scales and factors of both operands in `call`, the arguments of a product.
 void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
                ScalesAt at, ScaledGemmCall& call) {
   const MatrixProduct& product = call.product;
@@ -204,7 +204,7 @@ Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out
           KeyOf(accumulator.rounding, key)};
 }
 
-/// Sets the caller's random integers in the arguments `call` of a product.
+/// Stores the caller's random integers in `call`, the arguments of a product.
 void Give(const GivenIntegers& integers, GemmCall& call) {
   call.random = integers.draws();
   if (call.random.random == nullptr) return;
@@ -235,8 +235,8 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-/// Throws Error unless Gemm can compute `part` of a larger product. `depth`: the number of values
-/// of k in the part.
+/// Throws Error unless Gemm can compute `part` of a larger product. `depth`: the number of products
+/// that the part adds to each sum.
 void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;

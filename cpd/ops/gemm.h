@@ -48,15 +48,15 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
                   const TensorView& out, const TensorView* c = nullptr, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
-/// The position of a part of a matrix product in the whole product. The part's elements have the
-/// numbers `element`, element + 1, … in row-major order of the larger result. Its values of k begin
-/// at `product`. The part's sums continue from c.
+/// The position of a part of a matrix product in the whole product. `element` is the row-major
+/// index of the part's first element in the whole result; the others follow it. `product` is the
+/// part's first k. The part's sums continue from c.
 struct GemmPart {
   std::int64_t element = 0, product = 0;
 };
 /// Computes a part of a larger product. The part gets the same bits as in the larger product, also
-/// with stochastic rounding. Throws Error unless `product` is 0, or the scheme is sequential, or
-/// the scheme is chunked and `product` is a multiple of the chunk.
+/// with stochastic rounding. Throws Error unless part.product is 0, or the scheme is sequential, or
+/// the scheme is chunked and part.product is a multiple of the chunk.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                   const TensorView& out, const TensorView* c, const GemmPart& part,
                   const RandomKey& key = {});
@@ -69,13 +69,14 @@ CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t de
 /// The scales by which elements of one operand are multiplied. Lines are the rows of a or the
 /// columns of b.
 struct OperandScales {
-  /// fp32. Shape for a: … × ⌈M / lines⌉ × ⌈K / block⌉; for b: … × ⌈K / block⌉ × ⌈N / lines⌉. The
-  /// dimensions before the last two broadcast to out's. Null: all scales are 1.
+  /// The scales, in fp32. Their shape is … × ⌈M / lines⌉ × ⌈K / block⌉ for operand a, and
+  /// … × ⌈K / block⌉ × ⌈N / lines⌉ for operand b. The dimensions before the last two broadcast to
+  /// out's. Null: all scales are 1.
   const TensorView* scales = nullptr;
   std::int64_t block = 0;  ///< values of k that share a scale; 0: all (one scale)
   std::int64_t lines = 1;  ///< lines that share a scale; 0: all
-  /// fp32. A second scale, of each line or of the whole operand. It broadcasts to … × M × 1 for a
-  /// and to … × 1 × N for b. Null: 1.
+  /// A second scale, in fp32, for each row of a or column of b, or for the whole operand. It
+  /// broadcasts to … × M × 1 for a and to … × 1 × N for b. Null: 1.
   const TensorView* factor = nullptr;
 };
 
@@ -108,8 +109,8 @@ CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, cons
                         const TensorView& out, const TensorView* c = nullptr,
                         const RandomKey& key = {}, const TensorView* random = nullptr);
 
-/// Returns DrawsOfGemm for GemmScaled. `block`: the finer block of both operands for scales_at
-/// block; 0 for scales_at epilogue.
+/// Returns the number of integers that `random` of GemmScaled holds for each element. `block`: the
+/// finer of the two operands' blocks for ScalesAt::block; 0 for ScalesAt::epilogue.
 CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,
                                        std::int64_t block);
 

@@ -10,8 +10,9 @@
 
 namespace cpd {
 
-/// Begins the record of a product of `depth` values of k, if this thread records what calls would
-/// run and computes nothing (cpd.explain). `given`: whether the caller gives the random integers.
+/// If this thread records what calls would run and computes nothing (cpd.explain), begins the
+/// record of a matrix product. Each of its sums has `depth` products. `given`: whether the caller
+/// gives the random integers.
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out);
 

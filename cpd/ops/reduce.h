@@ -19,9 +19,9 @@ namespace cpd {
 using FoldState = FoldStateOf<float>;
 using FoldState64 = FoldStateOf<double>;
 
-/// Returns the number of planes (arrays of values) that a sum of `terms` terms needs: 1 for
-/// sequential, 2 for kahan (sum, compensation) and chunked (outer sum, inner sum), and for pairwise
-/// one for each bit of `terms`.
+/// Returns the number of planes (arrays of values) in the state of sums of `terms` terms: 1 for
+/// sequential, 2 for kahan (sum, compensation), 2 for chunked (outer sum, inner sum). For pairwise,
+/// it is the number of bits of the integer `terms`.
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
 /// Adds term k of each of n sums. Call it for k = 0, 1, … in this order. numeric/sums/order.h

@@ -85,8 +85,8 @@ void CheckScales(const Scaled& scaled, const ScaleCounts& counts, const TensorVi
   }
 }
 
-/// Returns a view of other memory with the device and stream of `like`, and with this type and
-/// shape.
+/// Returns a view of the memory at `data`, of type `dtype` and shape `shape`, with the device and
+/// stream of `like`.
 TensorView Beside(const TensorView& like, void* data, DType dtype,
                   std::span<const std::int64_t> shape) {
   TensorView view = View(data, dtype, shape);
@@ -133,12 +133,12 @@ struct InOrder {
   int axis;
 };
 
-/// Returns the arguments of Cast with dimensions in the order of `out` in memory, if casting in
-/// that order is possible.
+/// Returns the arguments of Cast with dimensions permuted to the order of `out` in memory, or none
+/// if the permuted cast might give other values or is not supported.
 ///
-/// `out` must fill memory without gaps, but not in row-major order. The values must not depend on
-/// the order of dimensions. `indices` holds the original row-major indices for random integers.
-/// Two-dimensional blocks must keep their second dimension.
+/// `out` must fill memory without gaps, but not in row-major order. Scales must not be given or
+/// chosen among candidates. Two-dimensional blocks must keep their second dimension. `indices` in
+/// the result holds the row-major indices before the permutation, for random integers.
 std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int axis,
                                  const TensorView& out, const GivenScales& given,
                                  const TensorView* random) {
@@ -174,8 +174,8 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether the device's casts can generate the random integers of a tensor with dimensions
-/// in this order.
+/// Returns whether the device can cast a tensor with permuted dimensions and generate the random
+/// integers of its original indices.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
@@ -324,17 +324,17 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
   return true;
 }
 
-/// Further options of a cast on the CPU. `indices`: the strides of random integers' indices, if
+/// Optional arguments of a cast on the CPU. `indices`: the strides of random integers' indices, if
 /// they differ from x's row-major order. `scales`: where the outermost level's scales are written
-/// if values do not include them. `holds`: where to write whether the result's type holds all
-/// values.
+/// if values do not include them. `holds`: the address of a bool that the cast sets if out's type
+/// can represent all values, and else clears.
 struct Besides {
   const TensorView* indices = nullptr;
   float* scales = nullptr;
   bool* holds = nullptr;
 };
 
-/// Casts x with the dimensions in the order that x's shape gives.
+/// Casts x without permuting its dimensions.
 void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& out, const GivenScales& given,
                  const RandomKey& key, const TensorView* random, const Besides& besides = {}) {
@@ -362,7 +362,8 @@ void EncodeScales(const TensorView& x, const Scaled& scaled, const ScaleCounts& 
   Encode(FloatsBeside(x, cells, counts.tensor), *scaled.tensor_scale, {}, *tensor_scales);
 }
 
-/// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for outer scales.
+/// Writes the codes of an empty tensor's scales. Each block scale has the value 0, and each outer
+/// scale the value 1.
 void EncodeEmpty(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
                  const TensorView& scales, const TensorView* tensor_scales) {
   std::vector<float> values(static_cast<std::size_t>(counts.blocks));

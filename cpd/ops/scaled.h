@@ -88,7 +88,8 @@ CPD_API void Decode(const TensorView& packed, const Scaled& scaled, int axis,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const TensorView& out);
 
-/// The number of scales of a scaled tensor: of blocks, and outer scales (0 if the format has none).
+/// The numbers of scales of a scaled tensor. `blocks` counts the scales of blocks, and `tensor` the
+/// outer scales (0 if the format has none).
 struct ScaleCounts {
   std::int64_t blocks = 0;
   std::int64_t tensor = 0;

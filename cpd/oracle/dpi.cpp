@@ -79,8 +79,9 @@ void Put(std::uint32_t code, std::uint8_t raised, std::uint32_t* result, std::ui
   if (flags != nullptr) *flags = raised;
 }
 
-/// Makes a dot product of zeros. If the accumulator's unit takes scales, all scales are 1. Throws
-/// Error for parameters that are invalid or that the DPI functions do not support.
+/// Makes a dot product whose operands are all zero. If the accumulator's unit takes scales, all
+/// scales are 1. Throws Error for parameters that are invalid or that the DPI functions do not
+/// support.
 Dot MakeDot(const char* operand, const char* accumulator, int length) {
   Dot dot;
   SumRule& rule = dot.rule;

@@ -45,7 +45,8 @@ struct Codes {
   std::uint32_t random = 0;
 };
 
-/// Computes the lines of a rule, one line per call.
+/// Computes an element-wise operation with exact numbers, one line (the codes of its operands) per
+/// call.
 class Elements {
  public:
   explicit Elements(const ElementRule& rule)

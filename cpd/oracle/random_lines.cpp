@@ -17,7 +17,7 @@ using soft::Operation;
 constexpr std::size_t kAtOnce = 256;
 constexpr std::int64_t kDrawGrain = 4096;
 
-/// One number for each of the lines that are generated together.
+/// One number, such as an exponent or a code, for each of kAtOnce lines.
 using Column = std::array<std::int32_t, kAtOnce>;
 
 /// Applies `function` to the numbers of each line in `columns`, and returns the results as a
@@ -48,9 +48,9 @@ std::int32_t Complemented(const Format& f, std::int32_t code) {
   return made & (2 * size - 1);
 }
 
-/// Three functions that skip words of a random stream: `line` moves to the next line's word of the
-/// same column, `lines` to the word kTogether lines later, and `column` to the same line's word of
-/// the next column.
+/// Skips in a random stream, in which word n * k + i is word k of line i (n lines). `line` skips to
+/// the next line, `lines` to the line kTogether lines later, and `column` to the next word of the
+/// same line.
 struct Leaps {
   Leaps(const RandomWords& words, std::int64_t n)
       : line(words.leap(1)),
@@ -150,7 +150,7 @@ class Draw {
     return Each([&](auto x) { return x - f.bias; }, Below(1 << f.exp));
   }
 
-  /// Returns exponents around the format's least and greatest exponents.
+  /// Returns random exponents near the format's least and greatest exponents.
   Column CornerExponent(const Format& f) {
     const int least = 1 - f.bias - f.man - 3;
     const int greatest = (1 << f.exp) - 1 - f.bias - 2;

@@ -195,8 +195,8 @@ struct Neighbours {
   Number<Integer> gap;
 };
 
-/// Returns a code beyond all codes that roundings need: a power of two above every binary64 number.
-/// (e8m0 counts exponents from -127, other formats from emin = 1 - bias.)
+/// Returns an upper bound of the codes that roundings need: the code of a power of two above every
+/// binary64 number. (e8m0 counts exponents from -127, other formats from emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
 /// Returns |x| cut to a multiple of the format's step, as a code. This is only a first guess at the
@@ -251,8 +251,8 @@ template <class Integer>
 /// fraction nu = part / gap of the way from its lower to its upper neighbor.
 template <class Integer>
 bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const Options& o) {
-  // Variant A: floor(nu 2^n) + r >= 2^n <=> nu 2^n >= 2^n - r. The conditions of variants B and C
-  // are transformed in the same way.
+  // Each variant's condition is transformed so that no quotient is needed. For variant A, floor(nu
+  // 2^n) + r >= 2^n (r: the random integer, of n bits) is equivalent to nu 2^n >= 2^n - r.
   const std::uint64_t need = (std::uint64_t{1} << o.random_bits) - o.random;
   Number<Integer> scaled = part;  // 2 nu 2^n, in units of the gap
   scaled.exponent += o.random_bits + 1;
@@ -461,7 +461,8 @@ inline std::vector<Step> step_function(const Spec& spec, const Options& o = {}) 
   const auto same = [](float a, float b) {
     return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
   };
-  // Appends the steps that begin in (low, high], by bisection.
+  // Finds the steps of the cast that begin in (low, high] by bisection, and appends them to
+  // `steps`.
   const auto split = [&](const auto& self, std::uint32_t low, float at_low, std::uint32_t high,
                          float at_high) -> void {
     if (same(at_low, at_high)) return;

@@ -14,7 +14,7 @@
 
 namespace cpd::reference {
 
-/// Returns digits * 2^exponent, plus half of 2^exponent if nonzero digits follow (`rest`).
+/// Returns digits * 2^exponent, plus half of 2^exponent if `rest` is set (nonzero digits follow).
 template <class Integer = Natural>
 Number<Integer> with_rest(bool negative, Digits digits, int exponent, bool rest) {
   return exact_finite<Integer>(negative, digits << 1 | Digits{rest}, exponent - 1);

@@ -146,8 +146,8 @@ class OrderedSum {
     return s;
   }
 
-  /// Returns s plus the chunks from term `begin` on. partial(k) returns the sum of the chunk that
-  /// begins at term k.
+  /// Adds the sums of the chunks that begin at terms `begin`, begin + chunk, … to s, one by one,
+  /// and returns the total. partial(k) returns the sum of the chunk that begins at term k.
   template <class Partial>
   Number chunked(Number s, std::size_t begin, const Partial& partial) {
     for (std::size_t k = begin; k < count_; k += order_.chunk) {

@@ -75,7 +75,8 @@ class Writer {
     if (text.size() <= kSpare) std::memcpy(&bytes_, text.data(), text.size());
   }
 
-  /// Writes the text and the field's digits of line i. Returns the address after the last byte.
+  /// Writes the fixed text, and then the digits of line i if there is a field. Returns the address
+  /// after the last byte.
   char* Put(std::size_t i, char* out) const {
     if (text_.size() <= kSpare) {
       Store(bytes_, out);
@@ -122,9 +123,9 @@ void WriteLines(const std::vector<TextField>& fields, const std::string& end, st
   parallel_for(n, kTextAtOnce, kTextAtOnce, [&](std::int64_t begin, std::int64_t stop) {
     const auto first = static_cast<std::size_t>(begin);
     const auto count = static_cast<std::size_t>(stop - begin);
-    // The function that writes a line may overwrite a few bytes after the line. After the last
-    // lines of this range follow lines that another thread writes. So the last lines are written to
-    // a buffer and then copied.
+    // The function that writes a line may overwrite a few bytes after the line. Another thread
+    // writes the lines after this range. So the last lines of this range are written to a buffer
+    // and then copied.
     const std::size_t rest = std::min(count, kSpare);
     const std::size_t last = first + count - rest;
     put(first, count - rest, out + first * size);

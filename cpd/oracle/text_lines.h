@@ -27,7 +27,7 @@ struct TextField {
   }
 };
 
-/// Returns the bytes of a line. `end` is the text after the line's last digit.
+/// Returns the number of bytes of a line. `end` is the text after the line's last digit.
 CPD_API std::size_t LineSize(const std::vector<TextField>& fields, const std::string& end);
 
 /// Writes n lines to `out`, which must have n * LineSize(fields, end) bytes.

@@ -43,15 +43,17 @@ struct Signal {
 /// adder is not Adder::aligned.
 CPD_API bool HasTrace(const SumRule& rule);
 
-/// Returns whether the result is an integer: the last element of the signal `sum`.
+/// Returns whether a line's result is an integer, not a code. This holds for sums in an integer
+/// (FixedPoint) if the accumulator's format is fp32.
 CPD_API bool HasIntegerResult(const SumRule& rule);
 
 /// Returns the signals of a line, in their order; empty if the rule has no trace. Throws Error for
-/// signals wider than 64 bits, for no terms, or for stochastic rounding of a unit without a trace.
+/// signals wider than 64 bits, for a sum without terms, or for stochastic rounding of a matrix unit
+/// without a trace.
 ///
-/// An ordered sum has a signal for the result of each rounding. Roundings of one name are in
-/// program order: `start` (c, or the first term), `product`, `sum`; Kahan's `y`, `t`, `grown`,
-/// `compensation`; `partial` of chunks; `tree` of pairwise sums.
+/// The signals of an ordered sum have the results of its roundings. Roundings of equal name form
+/// one signal, in program order. Names are `start` (c, or the first term), `product` and `sum`; for
+/// kahan also `y`, `t`, `grown` and `compensation`, for chunks `partial`, for pairwise `tree`.
 ///
 /// A sum in an integer (FixedPoint) has two signals. `term` is each term in units of the last bit,
 /// modulo 2^width, with c first; a term that is not finite is 0. `sum` is the sum after each term;

@@ -66,13 +66,14 @@ CPD_API Accumulator ParseAccumulator(std::string_view text);
 template <>
 CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> keys);
 /// The keys of an accumulator: `form` (`ordered`, `unit` or `integer`), then every key of a text.
-/// The value of `product`, whose kind is also named `product`, is the text of a format or `exact`.
-/// The value of `inner` is the inner format that applies, also if the field is not set.
+/// The value of the key `product` is the text of a format or `exact`, and the kind of this key
+/// (Key::kind) is `product`. The value of `inner` is the inner format that applies, also if the
+/// field is not set.
 template <>
 CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 
-/// Returns the sum for the transposed matrix product: a matrix unit's operand formats a and b are
-/// exchanged.
+/// Returns the accumulator for the transposed matrix product: the operand formats a and b of a
+/// matrix unit are exchanged.
 CPD_API Accumulator Swapped(Accumulator accumulator);
 /// Returns the accumulator for sums of terms that are not products: without a product format, so
 /// that an ordered sum rounds only its additions.

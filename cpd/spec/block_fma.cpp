@@ -65,8 +65,9 @@ int MostFractionWithScales(const BlockFma& unit) {
 }
 
 /// Checks the fields that define the order of k: `group` must be a multiple of `block` and of
-/// `stride`, and `stride` a multiple of `take`. Throws Error otherwise, and if the fields do not
-/// fit `promote`, the adder or the scales.
+/// `stride`, and `stride` a multiple of `take`. Throws Error otherwise. Also throws Error if
+/// `promote` is not a multiple of `group`, if a unit with scales has a group, or if `group` has no
+/// effect with the adder.
 void CheckOrder(const BlockFma& unit) {
   constexpr BlockFma kUsual;
   if (unit.group == 0) {

@@ -67,7 +67,7 @@ CPD_API std::span<const std::string_view> NamesOf(Adder adder);
 CPD_API void Check(const BlockFma& unit);
 
 /// Returns whether the adder cuts terms. If not, fraction_bits and min_exponent have no effect, and
-/// no text has them.
+/// Check requires their defaults.
 constexpr bool CutsTerms(Adder adder) {
   return adder != Adder::exact && adder != Adder::flushed_pairs;
 }

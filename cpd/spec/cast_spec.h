@@ -41,7 +41,7 @@ struct CastSpec {
 /// support a factor or a history.
 CPD_API void Check(const CastSpec& cast);
 
-/// Returns all names. Index a name by its enumerator.
+/// Returns the names of all enumerators of Amax, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(CastSpec::Amax amax);
 /// Returns the canonical text, `e4m3 rounding=stochastic random_bits=8` or `mxfp4 factor=0.75`: the
 /// format, then every option that differs from its default. Throws Error as Check does.

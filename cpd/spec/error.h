@@ -66,7 +66,7 @@ class CPD_API MachineError : public std::runtime_error {
 /// number of bytes.)
 class CPD_API NoMemory : public std::bad_alloc {
  public:
-  /// `of` is what the bytes were for, such as "a tensor of shape (3, 4)".
+  /// `of` names the object that needs the bytes, such as "a tensor of shape (3, 4)".
   NoMemory(std::uint64_t bytes, const std::string& of)
       : message_("no memory for " + std::to_string(bytes) + " bytes, " + of) {}
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }

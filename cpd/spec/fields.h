@@ -29,7 +29,7 @@ template <class Spec>
 struct Keys;
 template <class Spec>
 Keys<Spec> KeysOf();
-/// Makes the spec of a text. `keys` replace the keys of the text.
+/// Makes a spec from a text and from `keys`, which replace the keys of the text.
 template <class Spec>
 Spec Make(std::string_view text, std::span<const Option> keys);
 

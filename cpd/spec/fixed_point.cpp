@@ -27,8 +27,8 @@ int WidthNamed(std::string_view word) {
   if (!name.starts_with(kInt) || name.size() == kInt.size()) return 0;
   const std::string_view digits = name.substr(kInt.size());
   if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;
-  // Six digits suffice: a number with more digits exceeds every width, and so does the number of
-  // its first six digits.
+  // Reads at most six digits, so that the number fits an int. A number with more digits exceeds
+  // every valid width, and so does the number of its first six digits.
   return ParseInteger<int>("width", digits.substr(0, 6));
 }
 

@@ -34,8 +34,8 @@ CPD_API void Check(const FixedPoint& point);
 /// Returns whether the first word of a text is the short name of an integer: `fixed<40,12>` (width
 /// and fraction), or `int26` and wider (fraction 0). Narrower `int` names are formats.
 CPD_API bool NamesFixed(std::string_view word);
-/// Returns the integer whose short name is `word` (NamesFixed). Its sums wrap, and its terms are
-/// rounded toward zero.
+/// Returns the integer accumulator whose short name is `word`, such as `int32` (see NamesFixed).
+/// Its sums wrap, and its terms are rounded toward zero.
 CPD_API FixedPoint FixedNamed(std::string_view word);
 
 /// Returns the integer (Kulisch's accumulator) for sums of `terms` products of values of a and b

@@ -170,8 +170,8 @@ std::optional<FormatFields> ParseBase(std::string_view text) {
   return base;
 }
 
-/// Returns the name of a format without its options: eXmY with the suffix of the encoding, or a
-/// name of its own.
+/// Returns the name of a format without its options: a name such as fp16, or eXmY with the suffix
+/// of the encoding.
 std::string BaseName(const Format& format) {
   for (const auto& [name, named] : kNamed) {
     if (named.exp == format.exp && named.man == format.man && named.encoding == format.encoding) {
@@ -400,7 +400,8 @@ bool Holds(const Format& outer, const Format& inner) {
   if (inner.lowest() < outer.lowest()) return false;
   if (LeastExponent(inner) < LeastExponent(outer)) return false;
   // Below emin, a format's spacing is constant; above emin, the spacing doubles in each binade. So
-  // a comparison in these binades decides for all binades below the top binade.
+  // comparing the spacings of `inner` and `outer` in these binades decides for all binades below
+  // the top one.
   const int top = inner.emax();
   for (const int e : {LeastExponent(inner), inner.emin(), outer.emin(), top - 1}) {
     if (e < LeastExponent(inner) || e >= top) continue;

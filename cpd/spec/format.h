@@ -108,8 +108,8 @@ struct Format {
     }
     return all;
   }
-  /// Returns the magnitude code of the least finite value of a signed format: max_code(), or for
-  /// int_full one more.
+  /// Returns the magnitude code of the least finite value of a signed format: max_code(), or
+  /// max_code() + 1 for int_full, which has one more negative value.
   [[nodiscard]] constexpr std::uint32_t lowest_code() const {
     return max_code() + (encoding == Encoding::int_full ? 1 : 0);
   }
@@ -142,8 +142,8 @@ struct Format {
   }
 
   [[nodiscard]] constexpr double max() const { return magnitude(max_code()); }
-  /// Returns the least finite value. For signed formats, it is -max, or for int_full one step less.
-  /// For unsigned formats, it is 0 (e8m0: 2^-127).
+  /// Returns the least finite value. For signed formats, it is -max; for int_full, the next value
+  /// below -max. For unsigned formats, it is 0 (e8m0: 2^-127).
   [[nodiscard]] constexpr double lowest() const {
     return is_signed ? -magnitude(lowest_code()) : magnitude(0);
   }
@@ -212,7 +212,7 @@ CPD_API Format ParseFormat(std::string_view name);
 
 /// Returns the canonical name. ParseFormat(ToString(f)) == f for every format.
 CPD_API std::string ToString(const Format& format);
-/// Returns all names. Index a name by its enumerator.
+/// Returns the names of all enumerators of Encoding, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(Encoding encoding);
 
 }  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The keys of a format, and the numbers that follow from them.
+// The keys of a format, and the numbers that are computed from them, such as max and epsilon.
 #include <array>
 
 #include "cpd/spec/format_names.h"
@@ -12,14 +12,15 @@ namespace {
 
 using FormatKey = Key<FormatFields>;
 
-/// Returns the row of the table of keys for a number that follows from the fields.
+/// Returns the row of the table of keys for a number, such as max, that is computed from a format's
+/// fields.
 template <auto number>
 constexpr FormatKey Derived(std::string_view name, std::string_view kind) {
   return {name, kind, nullptr,
           [](const FormatFields& fields) { return FieldOf(number(MakeFormat(fields))); }};
 }
 
-/// Returns none for a number that a format does not have, which is represented by 0.
+/// Returns none for 0, by which the functions of formats report that a format has no such number.
 std::optional<double> Positive(double number) {
   return number > 0 ? std::optional(number) : std::nullopt;
 }

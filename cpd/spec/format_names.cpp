@@ -128,8 +128,8 @@ std::string_view Other(std::string_view name) {
   return {};
 }
 
-/// Returns whether a name is the name of a format. FindFormat does not search for near names, so
-/// the search for near names can call it.
+/// Returns whether a name is the name of a format. Does not search for near names, so the search
+/// for near names can call this function.
 bool IsFormat(std::string_view name) {
   try {
     return FindFormat(name).has_value();
@@ -157,8 +157,8 @@ std::size_t WidthsBegin(std::string_view name) {
   return std::string_view::npos;
 }
 
-/// Returns the format that was probably meant, in quotes (or several formats). Returns an empty
-/// text if no name is near.
+/// Returns the name of the format, in quotes, that the unknown name `text` probably means (or of
+/// several formats). Returns an empty text if no name is near.
 std::string Meant(std::string_view text) {
   for (const auto& [name, formats] : kWidths) {
     if (name == text) return std::string(formats);

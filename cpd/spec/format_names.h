@@ -30,12 +30,12 @@ struct FormatFields {
 CPD_API Format MakeFormat(const FormatFields& fields);
 CPD_API FormatFields FormatFieldsOf(const Format& format);
 
-/// Makes the format of a name and keys. The name may be empty if `exp` and `man` are among the
-/// keys.
+/// Makes a format from the name of a format and keys that replace its fields. The name may be empty
+/// if `exp` and `man` are among the keys.
 template <>
 CPD_API Format Make<Format>(std::string_view name, std::span<const Option> keys);
-/// The keys of a format: the fields that a front end passes, then the numbers that follow from
-/// these fields.
+/// The keys of a format: the fields that a front end passes, then the numbers that are computed
+/// from these fields.
 template <>
 CPD_API Keys<FormatFields> KeysOf<FormatFields>();
 CPD_API Fields FieldsOf(const Format& format);

@@ -54,13 +54,15 @@ struct Hadamard {
   friend bool operator==(const Hadamard&, const Hadamard&) = default;
 };
 
-/// Throws Error unless the size is a power of two, 2…128, and all set signs are within the size.
+/// Throws Error unless the size is a power of two, 2…128, and `signs` has set bits only for inputs
+/// below the size.
 CPD_API void Check(const Hadamard& transform);
 /// Returns the canonical text: `hadamard16`, `hadamard16:te:bf16`, `hadamard32:signs=0x8000ff01`.
 CPD_API std::string ToString(const Hadamard& transform);
 /// Reads the text of a transform. Throws Error for any other text.
 CPD_API Hadamard ParseHadamard(std::string_view text);
-/// Returns the fields. `signs` is a text of hexadecimal digits.
+/// Returns the names and values of the fields of a transform. `signs` is a text of hexadecimal
+/// digits.
 CPD_API Fields FieldsOf(const Hadamard& transform);
 
 }  // namespace cpd

@@ -30,12 +30,13 @@ struct Key {
   /// The kind of the key's values, for a front end: `format`, `integer`, `number`, `switch` (a
   /// bool), `word`, or a name that only this spec uses.
   std::string_view kind;
-  /// Sets the key from a text; null for a field that follows from other fields. Setting a key may
-  /// set the defaults of the keys below it in the table.
+  /// Sets the key from a text. Null: the row is not a key, but a number that is computed from other
+  /// fields. Setting a key may set the defaults of the keys below it in the table.
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
-  bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: every one
-  /// Returns whether the canonical text has the key even if its value is the default; null: never.
+  bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: always
+  /// Returns whether the canonical text has the key even if its value is the default. If the
+  /// pointer is null, the text then leaves the key out.
   bool (*always)(const Spec& spec) = nullptr;
 
   [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }
@@ -52,8 +53,8 @@ struct Keys {
 
 // ---- rows of members ----------------------------------------------------------------------------
 
-/// The name of a key as a compile-time constant, which the function that reads the key quotes in
-/// errors.
+/// The name of a key as a compile-time constant. If a value cannot be read, the error quotes this
+/// name.
 template <std::size_t N>
 struct KeyName {
   constexpr KeyName(const char (&text)[N]) { std::copy_n(text, N, letters); }  // NOLINT
@@ -117,8 +118,8 @@ constexpr std::string_view KindOf() {
   return std::same_as<T, Format> ? "format" : "word";
 }
 
-/// Returns the row for a member of the spec, or for a member of a part of the spec at the end of a
-/// path of members.
+/// Returns the row of the table of keys for a member of the spec: `first`, or a member within it.
+/// `rest` then leads to it, member by member.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {
@@ -162,7 +163,8 @@ const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
   RefuseOption(name, keys.owner, NamesOf(keys));
 }
 
-/// Sets keys by set(row, text), in the order of the table, whatever the order of `given`.
+/// Calls set(row, text) for each option of `given`, in the order of the table. Throws Error if an
+/// option is not in the table.
 template <class Spec, class Set>
 void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Set set) {
   for (const auto& [name, text] : given) (void)KeyNamed(keys, name);
@@ -176,8 +178,7 @@ void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Spec& spec) 
 }
 
 /// Returns ` name=value` for each key in which `spec` differs from `base`, and for the keys that
-/// are always present. `base` is the spec that the beginning of the text, without any keys, stands
-/// for.
+/// are always present. `base` is the spec that the text would stand for without these keys.
 template <class Spec>
 std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
   std::string text;

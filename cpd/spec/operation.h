@@ -33,7 +33,7 @@ constexpr std::uint8_t kInvalid =
 /// 2^emin.
 enum class Tininess : std::uint8_t { after, before };
 
-/// These functions throw Error for an unknown name.
+/// ParseOperation and ParseTininess throw Error for an unknown name.
 CPD_API Operation ParseOperation(std::string_view name);
 CPD_API Tininess ParseTininess(std::string_view name);
 CPD_API std::string ToString(Operation operation);

@@ -23,7 +23,7 @@ enum class Purpose : std::uint8_t {
   sum = 2,     ///< the steps of an ordered sum; position = group, or kAcross
   result = 3,  ///< the rounding of a sum into the result's format; position as for sum
 
-  // The purposes in a layer of a model, and in the derivatives of an operation.
+  // The purposes of roundings in a layer of a model, and in the derivatives of an operation.
   grad_input = 4,     ///< the GEMM that gives the gradient of the input, or of a first operand
   grad_weight = 5,    ///< the GEMM that gives the gradient of the weight, or of a second operand
   grad_bias = 6,      ///< the sum that gives the gradient of the bias, or of a third operand
@@ -39,7 +39,7 @@ enum class Purpose : std::uint8_t {
   recast_gradient = 15,  ///< the gradient's cast for grad_weight, if it differs from cast_gradient
 };
 
-/// All purposes and their names, in the order of the purposes' numbers.
+/// All purposes of roundings and their names, in the order of the purposes' numbers.
 constexpr std::array<std::pair<std::string_view, Purpose>, 16> kPurposes{{
     {"given", Purpose::given},
     {"wire", Purpose::wire},

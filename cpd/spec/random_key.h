@@ -16,8 +16,8 @@ namespace cpd {
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
-  /// Addresses of the seed and of the stream in the memory of x's device, used in place of the
-  /// numbers above. The kernel reads the two numbers when it runs. So no call waits for them, and a
+  /// Addresses of the seed and of the stream in the memory of x's device, used in place of `seed`
+  /// and `stream`. The kernel reads the two numbers when it runs. So no call waits for them, and a
   /// CUDA graph uses new numbers at each replay. On the CPU, addresses give an Error.
   const std::uint64_t* device_seed = nullptr;
   const std::uint64_t* device_stream = nullptr;

@@ -26,8 +26,8 @@ struct Field {
   Value Recipe::* value;
   std::optional<Purpose> purpose{};  ///< the purpose of the rounding of a GEMM's operand or result
 };
-/// The field for an operand of one backward GEMM. `usual` is the field of the tensor's cast, which
-/// applies if the operand has no cast of its own.
+/// A recipe's field for the cast of an operand of one backward GEMM. If the field is not set, the
+/// tensor's cast in the field `usual` (activation, weight or gradient) applies.
 struct OwnField : Field<OwnCast> {
   Field<Cast> usual;
 };

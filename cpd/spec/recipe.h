@@ -20,7 +20,7 @@
 
 namespace cpd {
 
-/// Returns all names. Index a name by its enumerator.
+/// Returns the names of all enumerators of ScalesAt, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 
 struct Recipe {
@@ -41,12 +41,13 @@ struct Recipe {
   ScalesAt scales_at = ScalesAt::operand;
 };
 
-/// Throws Error if casts or scales do not fit together, or do not fit the sums.
+/// Throws Error if a field is out of range, if a result's cast has scales, if operands have
+/// different histories, or if the sums do not support the operands' casts and scales_at.
 CPD_API void Check(const Recipe& recipe);
 
 /// The keys of a recipe: `sums`, which sets the forward sum, then every field. Each value is a
-/// text. The kinds of the keys' values are `sums`, `sum`, `operand`, `override` (an operand of one
-/// GEMM), `result` and `word`.
+/// text. The kinds of the keys (Key::kind) are `sums`, `sum`, `operand`, `override` (an operand of
+/// one GEMM), `result` and `word`.
 template <>
 CPD_API Keys<Recipe> KeysOf<Recipe>();
 /// Returns the canonical text, `native sums='h100-fp8 …' weight=mxfp8 output=bf16`: `native`, then
@@ -72,9 +73,9 @@ struct RecipePart {
 /// Returns all parts of a recipe: the four sums, then the six operands.
 CPD_API std::vector<RecipePart> RecipeParts();
 
-/// Returns the text of each rounding, indexed by the number of its purpose: the four sums (`given`
-/// is the forward sum), the operands of the three GEMMs, and the output. A text is empty if nothing
-/// is rounded for that purpose.
+/// Returns the text of each rounding, indexed by the number of its purpose: the four sums, the
+/// operands of the three GEMMs, and the output. The forward sum has the purpose `given`. A text is
+/// empty if nothing is rounded for that purpose.
 CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe);
 
 /// Returns whether both GEMMs that use a tensor use the same cast of it, so that the tensor may be

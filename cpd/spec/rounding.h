@@ -53,7 +53,7 @@ CPD_API void Check(const RoundingOptions& options);
 CPD_API Rounding ParseRounding(std::string_view name);
 CPD_API Overflow ParseOverflow(std::string_view name);
 CPD_API Variant ParseVariant(std::string_view name);
-/// Return all names. Index a name by its enumerator.
+/// Return the names of all enumerators of the argument's type, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(Rounding mode);
 CPD_API std::span<const std::string_view> NamesOf(Overflow overflow);
 CPD_API std::span<const std::string_view> NamesOf(Variant variant);

@@ -189,8 +189,8 @@ constexpr std::array<Key<Scaled>, 12> kScaledKeys{{
      [](const Scaled& scaled) { return FieldOf(scaled.transform); }},
 }};
 
-/// Returns the text of `scaled` that begins with `head`. `base` is the scaled format that `head`
-/// alone stands for.
+/// Returns the canonical text of `scaled`: `head`, then the block and the keys in which `scaled`
+/// differs from `base`, the scaled format that `head` alone stands for.
 std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
   const std::span<const Key<Scaled>> rows(kScaledKeys);
   head += TextOfKeys({{}, rows.first(1)}, scaled, base);

@@ -62,14 +62,14 @@ enum class Arithmetic : std::uint8_t {
 enum class NonFinite : std::uint8_t {
   /// If a block contains a NaN or an infinity, its scale and all its values become NaN. There are
   /// two exceptions: arithmetic `torchao` with scales in a format other than e8m0, and arithmetic
-  /// `deepgemm`. These form the block's scale by the same operations as for finite values.
+  /// `deepgemm`. Both compute the block's scale by the same operations as for finite values.
   block,
   element,  ///< NaN does not count for A and remains NaN; an infinity saturates
 };
 
-/// Chooses between two candidates for a block's scale, which map A to M and to M / 1.5 ("4 over
-/// 6"). The candidate with the smaller sum of errors is used, and the first candidate if the sums
-/// are equal.
+/// Chooses between two candidates for a block's scale ("4 over 6"). They map the block's largest
+/// |x| to the element format's max, or to max / 1.5. The candidate with the smaller sum of errors
+/// is used, and the first candidate if the sums are equal.
 enum class ScaleChoice : std::uint8_t { none, mae, mse };
 
 struct Scaled {
@@ -84,11 +84,11 @@ struct Scaled {
   int margin = 0;  ///< scales are 2^margin times as large, -64…64
   NonFinite non_finite = NonFinite::block;
   ScaleChoice choose = ScaleChoice::none;
-  /// For two levels of scale: the scale of the block that has the largest |x|. Default: the max of
-  /// the scale's format.
+  /// If there are outer scales, they are chosen so that the block with the largest |x| has this
+  /// scale. Default: the max of the scale's format.
   float scale_max = 0;
-  /// The transform of the inputs along the axis, before all other steps. The values remain
-  /// transformed.
+  /// A transform of the inputs along the axis, before scales are computed. The values of the result
+  /// remain transformed.
   std::optional<Hadamard> transform{};
 
   bool operator==(const Scaled&) const = default;
@@ -105,13 +105,14 @@ CPD_API void Check(const Scaled& scaled);
 
 /// Returns the extents of the grid of blocks of a tensor. The extents are the tensor's shape,
 /// divided along the axis by the columns of a block, and along the other dimension by its rows,
-/// rounded up. If a block covers a whole extent, the result is 1; for one block of the `tensor`,
-/// there are no extents. The other dimension is the last one, or the one before the last if the
-/// axis is the last. Throws Error if there is no such axis; a negative axis counts from the end.
+/// rounded up. An extent that a block covers becomes 1. If the whole tensor is one block
+/// (BlockShape::Kind::tensor), the result is empty. The other dimension is the last one, or the one
+/// before the last if the axis is the last. Throws Error if there is no such axis; a negative axis
+/// counts from the end.
 CPD_API std::vector<std::int64_t> ScaleGrid(const BlockShape& block,
                                             std::span<const std::int64_t> shape, int axis);
 
-/// Return all names. Index a name by its enumerator.
+/// Return the names of all enumerators of the argument's type, in the order of their values.
 CPD_API std::span<const std::string_view> NamesOf(ScaleRule rule);
 CPD_API std::span<const std::string_view> NamesOf(Arithmetic arithmetic);
 CPD_API std::span<const std::string_view> NamesOf(NonFinite non_finite);
@@ -124,8 +125,8 @@ CPD_API std::string ToString(const BlockShape& block);
 /// `fp8-block 128x128`; or an element format with its block and options, `e4m3fn 1x128 scale=fp32`.
 /// If a block has no format for its scale, the format is e8m0. Throws Error for any other text.
 CPD_API Scaled ParseScaled(std::string_view text);
-/// Makes the scaled format of a text and keys. The text may be empty if `element` is among the
-/// keys.
+/// Makes a scaled format from a text and keys that replace its options. The text may be empty if
+/// `element` is among the keys.
 template <>
 CPD_API Scaled Make<Scaled>(std::string_view text, std::span<const Option> keys);
 /// Returns the canonical text. ParseScaled(ToString(s)) == s.
