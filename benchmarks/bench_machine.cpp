@@ -104,8 +104,8 @@ Sequence Spread(const std::vector<std::pair<const Operation*, double>>& counts) 
   return sequence;
 }
 
-/// Times a loop of one operation or mixture in turns of about 1 ms. The rate is that of the fastest
-/// turn.
+/// Times a loop of one operation or mixture in turns of about 1 ms. Its rate is the rate of the
+/// fastest turn.
 class Kind {
  public:
   Kind(std::string name, Isa isa, const Sequence& sequence)

@@ -294,9 +294,9 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Returns one random integer for each lane: lane l has that of element (i, j + l), whose number
-/// for this element is plan.first_draw + draw. Generates the integers or, if the call has random
-/// integers, reads them; lanes beyond the edge of the result are then 0.
+/// Returns one random integer for each lane: lane l has integer number plan.first_draw + draw of
+/// element (i, j + l). Generates the integers or, if the call has random integers, reads them;
+/// lanes beyond the edge of the result are then 0.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {

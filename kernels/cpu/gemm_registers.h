@@ -48,8 +48,8 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  /// Returns a power of two of which the exact products at k … k + count - 1 are multiples. k must
-  /// be even, and these k must belong to one group.
+  /// Returns a power of two that divides the exact products at k … k + count - 1. k must be even,
+  /// and these k must belong to one group.
   [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
     const float* of_a = a[k / kRangeGroup].least_bit;
     const float* of_b = b[k / kRangeGroup].least_bit;
@@ -61,7 +61,7 @@ struct BoundedTile {
     }
     return bit;
   }
-  /// Returns a power of two of which all exact products of the tile are multiples.
+  /// Returns a power of two that divides all exact products of the tile.
   [[nodiscard]] CPD_FN float least_bit() const {
     float bit = least_bit(0, 2);
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) {

@@ -108,8 +108,8 @@ struct StochasticRun {
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// What the bounds of a run's operands say about overflow. It determines what must be checked while
-/// the run's products are added.
+/// The values of a run that may overflow, according to the bounds of its operands. They determine
+/// the checks while the run's products are added.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
   watched,  ///< no product overflows; where a sum does, the run is not stored
