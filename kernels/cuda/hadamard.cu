@@ -8,7 +8,7 @@
 namespace cpd::cuda {
 namespace {
 
-/// The parameters of a kernel: a call and its plan.
+/// The argument of a kernel: a call, and a copy of the plan to which the call points on the host.
 struct Task : HadamardCall {
   HadamardPlan constants;
 };

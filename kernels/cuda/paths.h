@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Determines which kernel computes a product, by the same conditions as the kernels. libcpd
-// compiles this host code too, because a thread that explains calls (cpd.explain) must do so
-// without the CUDA library. Only one source file of each library may include it.
+// compiles this host code too, because cpd.explain must name the kernel even if the CUDA library is
+// not loaded. Only one source file of each library may include this file.
 #pragma once
 
 #include "cpd/backend/backend.h"
