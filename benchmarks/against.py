@@ -351,9 +351,9 @@ class Rounds:
 
 
 def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
-    """Measures the rows that were found slower or faster in up to CONFIRMING more rounds. A row's
-    measurement ends as soon as one version is not the faster one in every round. A noisy round that
-    moves the median ratio to the other side of WORST does not end it: later rounds may move it
+    """Measures the rows that were found slower or faster in up to CONFIRMING more rounds. A row is
+    measured again as long as the same version was faster in all of its rounds. A noisy round that
+    moves the median ratio to the other side of WORST does not end this: later rounds may move it
     back."""
     called = [row for row in rows if row.verdict]
     for _ in range(CONFIRMING):
@@ -413,8 +413,8 @@ def compile_times(
     versions: Sequence[Version], found: Found, status: Callable[[str], None]
 ) -> list[Measured]:
     """Returns the summed compile times of the sources that both versions have. The versions compile
-    each source alternately. If the first round finds a sum slower or faster, up to LEAST_ROUNDS
-    rounds are measured, until one no longer finds it so."""
+    each source alternately. Up to LEAST_ROUNDS rounds are measured, as long as they find this
+    tree's sum slower or faster."""
     rows = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]

@@ -89,7 +89,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a row: n inputs and outputs, and memory for the codes of all blocks.
+/// The arrays of a row: n inputs and outputs, and memory for the encoded bytes of all pieces.
 struct Arrays {
   std::int64_t n;
   const float* x;

@@ -108,8 +108,9 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// Adds up the block's products, cut to multiples of 2^(E - F). Does so for V's lanes of sums in
-/// each row, from column `lane` of the tile on. `units` receives the totals divided by 2^(E - F).
+/// Adds up the block's products, each cut to a multiple of 2^(E - F), for one vector V of columns
+/// in each row. Its first column is column `lane` of the tile. `units` receives the totals divided
+/// by 2^(E - F).
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -127,8 +128,8 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Adds the block's totals (`units`, in units of 2^(E - F)) to D's lanes of sums in a row, from
-/// column `lane` of the tile on. Rounds the results and stores them.
+/// Adds the block's totals (`units`, in units of 2^(E - F)) to one vector D of sums in a row, whose
+/// first sum is in column `lane` of the tile. Rounds the results and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {
@@ -237,8 +238,8 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 
 // --- other adders --------------------------------------------------------------------------------
 
-/// Adds the products of one block to D's lanes of sums and rounds each result once (Adder::exact).
-/// Sums whose partial sums binary64 does not represent exactly are computed again, one at a time.
+/// Adds the products of one block to one vector D of sums and rounds each result once
+/// (Adder::exact). A sum is computed again alone if binary64 does not represent its partial sums.
 template <class R>
 CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x, int count,
                             float* sum) {

@@ -215,7 +215,7 @@ CPD_BODY void add_whole32(const Tile* tile) {
 }
 
 /// Calls step(row, v, a, b) for each k, each row, and each vector v of kVectors vectors of columns,
-/// from column j on. a and b hold the factors: a's is the same in all lanes, and in units.
+/// from column j on. `a` holds a's value in units, the same in all lanes; `b` holds b's values.
 template <class Step>
 CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step step) {
   for (int64_t k = 0; k < tile.count; ++k) {

@@ -107,8 +107,8 @@ class Given : public TakenDraws<V> {
 };
 
 /// Adds the terms of a pass to one vector V of sums, by the general path. term(j) must return the
-/// terms of step j. A term minus Kahan's compensation does not overflow V, because both have the
-/// sum's format.
+/// terms of step j. A term minus Kahan's compensation does not overflow V, because the compensation
+/// is a number of the sum's format.
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {

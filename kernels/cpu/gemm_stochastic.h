@@ -237,7 +237,8 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// Returns the k-th product of the run for each sum, rounded unless kExactProducts.
+  /// Returns product number k of the run for each sum, rounded unless kExactProducts. The first
+  /// product has number 0.
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -247,7 +248,7 @@ class StochasticRows {
           [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
-  /// Returns x plus the k-th product of the run for each sum, rounded.
+  /// Returns x plus product number k of the run for each sum, rounded.
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();

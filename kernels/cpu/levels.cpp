@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantization of buckets to levels (numeric/scaled/levels.h): computes codes, decodes codes to
-// values, and sums values for norms and standard deviations.
+// Rounds values to levels, which are fractions of their bucket's norm (numeric/scaled/levels.h):
+// computes codes, decodes codes to values, and sums values for norms and standard deviations.
 #include "cpd/numeric/scaled/levels.h"
 
 #include "cpd/numeric/round/codec.h"

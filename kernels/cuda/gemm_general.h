@@ -106,7 +106,8 @@ class TileThread {
     row_ = place_.row + thread / kSide;
     column_ = place_.column + thread % kSide;
     inside_ = row_ < p.rows && column_ < p.columns;
-    // Threads beyond the edge use the random integers of element 0, which always exist.
+    // A thread whose sum is outside the result uses the random integers of element 0, which always
+    // exist.
     const std::int64_t element =
         p.first_element + (place_.batch * p.rows + row_) * p.columns + column_;
     const auto index = static_cast<std::uint64_t>(inside_ ? element : 0);

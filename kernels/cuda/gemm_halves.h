@@ -103,7 +103,7 @@ CPD_FN TilePlace quarter_of(TilePlace tile, int quarter) {
   return tile;
 }
 
-/// The 8 x 8 sums of one thread.
+/// Computes 8 x 8 sums in a thread, in pairs of 16-bit lanes.
 template <Half kHalf>
 class HalvesThread {
  public:

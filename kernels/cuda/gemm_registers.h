@@ -258,7 +258,7 @@ CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
 /// Returns the number of products that are added to each sum between two checks for overflow.
 constexpr int steps_of(Scheme scheme) { return scheme == Scheme::kahan ? kShortSteps : kGroup; }
 
-/// The 4 x 4 sums of one thread.
+/// Computes 4 x 4 sums in a thread.
 template <class Path, Scheme kScheme>
 class WideThread {
  public:

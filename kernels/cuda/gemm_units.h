@@ -140,7 +140,7 @@ class UnitThread {
  private:
   [[nodiscard]] CPD_FN int place_of(int k) const { return place_of_k(call_.plan, k, kWideDepth); }
   /// Returns the key for the random integers of sum i. A sum outside the result, whose value is not
-  /// stored, uses those of element 0, which always exist.
+  /// stored, uses the integers of element 0, which always exist.
   [[nodiscard]] CPD_FN RandomKey key_of(int i) const {
     const MatrixProduct& p = call_.product;
     const std::int64_t element = p.first_element +
@@ -150,8 +150,8 @@ class UnitThread {
                       static_cast<std::uint64_t>(place_.is_inside(i) ? element : 0));
   }
 
-  /// write_units copies the matrix unit's sums from registers to memory; read_units copies them
-  /// from memory to registers.
+  /// write_units copies the matrix unit's sums from registers to memory; read_units copies these
+  /// sums from memory to registers.
   CPD_FN void write_units() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       patch_.state[i].unit = unit_[i / kPatch][i % kPatch];

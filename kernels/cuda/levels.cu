@@ -32,7 +32,8 @@ struct NormTile {
 
 CPD_FN bool is_finite(float x) { return x - x == 0; }
 
-/// Adds every sixteenth of n values, from number `lane` on, to partial moments about `mean`.
+/// Adds every sixteenth of n values, from number `lane` on, to a thread's part in a bucket's norm.
+/// `mean` is subtracted from each value.
 CPD_FN void add_moments(int shift, std::int64_t n, const float* x, double mean, int lane,
                         PartMoments& to) {
   PartMoments part = to;

@@ -23,7 +23,8 @@ CPD_FN float narrowed(double x) {
   return x == x ? static_cast<float>(x) : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
-/// Returns the sums of values begin … end - 1. Loads several values before it adds them.
+/// Returns two sums over values begin … end - 1: of all values >= 0, and of all other values. Loads
+/// several values before it adds them.
 CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, std::int64_t begin,
                                        std::int64_t end) {
   constexpr int kLoads = 8;

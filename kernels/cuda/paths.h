@@ -12,7 +12,7 @@
 
 namespace cpd::cuda {
 
-/// Returns the path of a product. If it is `multiply_halves`, the launch may still choose
+/// Returns the path of a product. Instead of `multiply_halves`, the launch may still choose
 /// `multiply_wide`, because the larger tiles would leave multiprocessors of the device idle.
 inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;

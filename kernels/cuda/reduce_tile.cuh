@@ -287,7 +287,8 @@ CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) 
   }
 }
 
-/// A thread's counts of the values that a cast loses.
+/// A thread's counts of values that are not finite, that a cast rounds to zero, and that are zero
+/// after the cast.
 struct LossCounts {
   std::uint32_t non_finite = 0, underflowed = 0, zeros = 0;
 

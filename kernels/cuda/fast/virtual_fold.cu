@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
 
-/// Stores the terms of `count` ranks in value i's sum, from rank `first` on. If call.casts, casts
-/// the ranks' values to terms and counts in `lost` the values that become zero or are not finite.
+/// Stores in `terms` what `count` ranks, from rank `first` on, add to the sum of value i. If
+/// call.casts, casts the ranks' values to these terms and counts in `lost` the values that become
+/// zero or are not finite.
 CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int count, float* terms,
                        LossCounts& lost) {
   float x[kRanksAtOnce];
@@ -88,7 +89,8 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
 }
 
 /// Adds the terms of the call's ranks to the running sums of all values. If call.casts, casts the
-/// ranks' values to terms first and, unless `counts` is null, counts the losses of the casts.
+/// ranks' values to terms first and, unless `counts` is null, counts the values that become zero or
+/// are not finite.
 template <class Path>
 __global__ void __launch_bounds__(kThreads)
     fold_short_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
