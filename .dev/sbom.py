@@ -45,10 +45,7 @@ def package(name: str, version: str | None, licence: str, **more: object) -> Com
 
 
 def required(requirement: str) -> Component:
-    """Returns a package that is installed next to this one.
-
-    Which version, the installer decides.
-    """
+    """Returns a package that this one requires. It has no version: the installer chooses one."""
     name = re.split(r"[^\w.-]", requirement)[0]
     scope = ComponentScope.OPTIONAL if "extra ==" in requirement else ComponentScope.REQUIRED
     purl = PackageURL("pypi", name=name.lower())
@@ -56,7 +53,8 @@ def required(requirement: str) -> Component:
 
 
 def compiled_in(wheel: zipfile.ZipFile) -> list[Component]:
-    """Third-party code that the wheel's libraries contain or are."""
+    """Returns the third-party code in the wheel: code that was compiled into CPD's libraries, and
+    libraries of others."""
     found = [package("pybind11", importlib.metadata.version("pybind11"), "BSD-3-Clause")]
     names = set(wheel.namelist())
     if OPENMP in names:

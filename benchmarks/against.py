@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def ratios(self) -> list[float]:
-        """Returns the ratio of each round: how many times as fast this tree is."""
+        """Returns for each round how many times as fast as the other version this tree is."""
         pairs = zip(self.other, self.this, strict=True)
         return [times_as_fast(self.unit, a, b) for a, b in pairs]
 
@@ -111,15 +111,16 @@ def value_of(row: Row, other: Row) -> float:
 
 @dataclass
 class Found:
-    """The rows that both versions have, and notes on the rows of one version alone."""
+    """The result of a comparison: the rows that both versions have, notes on rows that cannot be
+    compared, and rows with wrong bits."""
 
     rows: list[Measured] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     def note_rows(self, label: str, others: dict[str, Row], own: dict[str, Row]) -> None:
-        """Sorts rows into those that both versions have and can be compared, and notes on all
-        others."""
+        """Adds the rows that both versions have and that can be compared. Adds a note on every
+        other row."""
         sides = {label: (others, own), "this tree": (own, others)}
         for name, (having, lacking) in sides.items():
             only = [row for row in having if row not in lacking]
@@ -139,8 +140,8 @@ class Found:
         self.wrong += [text for text in faults if text not in self.wrong]
 
     def text(self, label: str) -> str:
-        """Returns the notes, the number of slower rows, and the table with the slowest rows
-        first."""
+        """Returns the text to print: the notes on rows that were not compared, the numbers of
+        slower and faster rows, and the table with the slowest rows first."""
         order = ("slower", "", "faster")
         rows = sorted(self.rows, key=lambda row: (order.index(row.verdict), row.ratio))
         counts = [sum(row.verdict == word for row in rows) for word in order]
@@ -293,8 +294,8 @@ def _import_ms(version: Version) -> float:
 
 
 def in_turns(turns: int, first: int, *sides: Callable[[], Any]) -> list[list[Any]]:
-    """Runs the sides alternately and returns their results. The side that begins changes with each
-    turn."""
+    """Calls two functions alternately, `turns` times each, and returns the results of each. The
+    function that is called first changes with each turn."""
     results: list[list[Any]] = [[], []]
     for turn in range(turns):
         order = (0, 1) if (first + turn) % 2 == 0 else (1, 0)
@@ -350,9 +351,10 @@ class Rounds:
 
 
 def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
-    """Measures rows that were found slower or faster in up to CONFIRMING more rounds, each row
-    until a round disagrees. A median that a noisy round moves across the limit does not end the
-    measurement, because later rounds may move it back."""
+    """Measures the rows that were found slower or faster in up to CONFIRMING more rounds. A row is
+    measured again as long as the same version was faster in all of its rounds. A noisy round that
+    moves the median ratio to the other side of WORST does not end this: later rounds may move it
+    back."""
     called = [row for row in rows if row.verdict]
     for _ in range(CONFIRMING):
         called = [row for row in called if agree(row.ratios)]
@@ -411,8 +413,8 @@ def compile_times(
     versions: Sequence[Version], found: Found, status: Callable[[str], None]
 ) -> list[Measured]:
     """Returns the summed compile times of the sources that both versions have. The versions compile
-    each source alternately. If the first round finds a row slower or faster, it is measured
-    LEAST_ROUNDS times, or until a round disagrees."""
+    each source alternately. Up to LEAST_ROUNDS rounds are measured, as long as they find this
+    tree's sum slower or faster."""
     rows = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]
@@ -447,8 +449,8 @@ def constants(other: dict[str, Any], this: dict[str, Any], unit: str) -> list[Me
 
 
 def add_constants(found: Found, versions: tuple[Version, Version]) -> None:
-    """Adds rows for library sizes and, if both versions can report them, for counts of GPU
-    instructions."""
+    """Adds rows that compare the sizes of both versions' libraries and, if both versions can report
+    them, their counts of GPU instructions."""
     other, this = (library_sizes(version.built) for version in versions)
     found.rows += constants(other, this, "MiB")
     for version, having, lacking in ((versions[0], other, this), (versions[1], this, other)):
@@ -492,7 +494,7 @@ def prepared(options: argparse.Namespace, console: Console) -> tuple[Version, Ve
 
 
 def check_name(options: argparse.Namespace, own: Version) -> None:
-    """Raises FailedError if no row of this tree has a name that contains the given one. Called
+    """Raises FailedError if no row of this tree has a name that contains options.name. Called
     before the other version is built."""
     if not options.name:
         return

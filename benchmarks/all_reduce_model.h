@@ -155,8 +155,8 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
   }
 }
 
-/// Returns whether this rank's result has the bits that the virtual ranks give in a first call.
-/// `rows`: the rows of the layers, or empty.
+/// Returns whether this rank's result has the bits that virtual ranks compute, without residuals of
+/// earlier calls. `rows`: the rows of the layers, or empty.
 inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const Reduce& spec,
                                std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
@@ -180,8 +180,8 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
   return same;
 }
 
-/// Describes what is wrong with a result that all ranks have. Returns an empty text if nothing is
-/// wrong.
+/// Returns what is wrong with the ranks' results, or an empty text. All ranks must have the same
+/// result, with the bits that virtual ranks compute.
 inline std::string CheckBits(const Model& model, Gradients& gradients, const Reduce& spec,
                              std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();

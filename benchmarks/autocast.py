@@ -27,9 +27,9 @@ from cpd._torch.native import Factor, product_of_factors
 
 PLAIN, FLOAT32, WIDE = "unconverted", "float32 results", "float32 operands"
 PEERS = {"mxfp8": PLAIN, "te-current": FLOAT32, "nvfp4": FLOAT32, "deepseek-v3": WIDE}
-"""The step that each recipe's row is compared to."""
+"""For each recipe, the kind of model whose training step its row is compared to."""
 BAR = 0.85
-"""The least fraction of the compared step's rate that the row must reach."""
+"""A recipe's step must reach this fraction of the rate of the step that it is compared to."""
 
 
 def step(model: nn.Module, x: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose products are computed by `_product`."""
+    """The forward and backward pass of Float32Linear, with products by `_product`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -69,7 +69,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Conv2d(torch.autograd.Function):
-    """A convolution without bias whose products have float32 results."""
+    """The forward and backward pass of Float32Conv2d."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, moves: Moves) -> Tensor:
@@ -90,7 +90,8 @@ class _Conv2d(torch.autograd.Function):
 
 
 class Float32Linear(nn.Linear):
-    """A linear layer whose products have float32 results."""
+    """A linear layer on bfloat16 operands, whose products have float32 results before they are
+    rounded to bfloat16."""
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = _Linear.apply(x, self.weight, self.bias)
@@ -98,7 +99,8 @@ class Float32Linear(nn.Linear):
 
 
 class Float32Conv2d(nn.Conv2d):
-    """A convolution whose products have float32 results."""
+    """A convolution on bfloat16 operands, whose products have float32 results before they are
+    rounded to bfloat16."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.bias is not None or isinstance(self.padding, str):

@@ -41,7 +41,7 @@ namespace {
 
 // --- the two sides -------------------------------------------------------------------------------
 
-/// One measurement of a side, with the maximum over all ranks.
+/// One measured run of a Side (an all-reduce to time). Each field is the maximum over all ranks.
 struct Sample {
   double seconds = 0, cpu = 0;
   double bytes = 0;  ///< in one direction, by the interface's counters
@@ -60,7 +60,8 @@ struct Side {
   }
 };
 
-/// Runs a side once on all ranks. Stores this rank's own traffic in `counters`.
+/// Times one run of an all-reduce on all ranks. Stores the bytes that this rank's network interface
+/// sent and received meanwhile in `counters`.
 Sample Turn(const Side& side, const Settings& settings, Counters& counters) {
   Barrier();
   const Counters before = ReadCounters(settings.interface);
@@ -91,8 +92,8 @@ class Reducer {
                                  const cpd::TensorOptions& layers = {}) {
     return communicator_.AllReduce(model.x_views, model.out_views, spec, false, layers).traffic;
   }
-  /// Reduces the last `exempt` tensors separately, without loss, after the other tensors. Returns
-  /// the bytes that this rank sends.
+  /// Reduces all but the last `exempt` tensors by the codec, and then the last `exempt` in fp32.
+  /// Returns the bytes that this rank sends.
   [[nodiscard]] std::int64_t RunExempt(Model& model, const Reduce& spec, std::size_t exempt,
                                        const cpd::TensorOptions& layers) {
     const std::size_t rest = model.sizes.size() - exempt;
@@ -152,7 +153,8 @@ MPI_Comm CommunicatorWith(int algorithm) {
   return with;
 }
 
-/// Runs MPI_Allreduce of the merged layers in fp32 by each of Open MPI's algorithms.
+/// Times MPI_Allreduce in fp32 by each of Open MPI's algorithms. One call reduces all layers, which
+/// are contiguous in memory.
 class Mpi {
  public:
   Mpi(const Settings& settings, const Model& model)
@@ -232,7 +234,8 @@ class Benchmark {
     Line(prefix_ + name).Add("wrong", wrong).Print();
   }
 
-  /// Returns the fraction of its link's rate that a side uses, by the counters of the interface.
+  /// Returns the fraction of the link's rate (--gbps) that an all-reduce uses. The bytes are the
+  /// counts of the network interface.
   [[nodiscard]] double ShareOf(const Side& side) const {
     return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
   }
@@ -277,8 +280,8 @@ class Benchmark {
     PrintAgreement("bytes", SpecOf("e4m3", cpd::Aps::on));
   }
 
-  /// Adds MPI's fastest algorithm to the sides and times all sides alternately. Returns a
-  /// description of that algorithm.
+  /// Adds MPI's fastest algorithm to the all-reduces in `sides` and times them all alternately.
+  /// Returns a description of that algorithm.
   std::string TimeAgainstBest(bool prints, std::vector<Side>& sides) {
     if (!mpi_) mpi_.emplace(settings_, model_);
     sides.push_back(BestOf(mpi_->Race(), prints));
@@ -338,7 +341,8 @@ class Benchmark {
     return best;
   }
 
-  /// Compares the bytes that the interface counts with the bytes that CPD counts.
+  /// Prints a row that compares the bytes that the network interface counts with the bytes that CPD
+  /// counts.
   void PrintAgreement(const std::string& name, const Reduce& spec) {
     if (settings_.interface.empty()) return;
     Counters counters;
@@ -371,8 +375,8 @@ class Benchmark {
     return Largest(Rank() < 2 ? each : 0);
   }
 
-  /// Measures the exchanges with the paper's message sizes, next to the times that the alpha-beta
-  /// model predicts.
+  /// Times the all-reduce of ResNet-50's gradients in e4m3 by each exchange. Prints the time that
+  /// the alpha-beta model predicts next to the measured time.
   void ExchangesAgainstModel() {
     const double alpha = Latency();
     const double beta = 8e-9 / settings_.gbps;
@@ -466,8 +470,8 @@ class PhaseClock {
   std::array<double, 5> entered_{};
 };
 
-/// Reduces the APS paper's three layers, one by one and merged. Compares APS with e4m3 to an fp16
-/// ring without scaling.
+/// Measures Figure 11 of the APS paper: all-reduces of its three layers, one by one and in one
+/// call. Compares e4m3 with APS (a scale for each layer) to a ring in fp16 without scales.
 void Benchmark::Figure11() {
   const std::vector<std::pair<std::string, std::int64_t>> layers{
       {"2048x512", 2048 * 512}, {"512x512x3x3", 512 * 512 * 9}, {"512x2048", 512 * 2048}};

@@ -280,7 +280,7 @@ std::vector<Row> Rows(std::uint64_t seed) {
 
 // --- the program ---------------------------------------------------------------------------------
 
-/// Measures a row. Returns false if bits are wrong.
+/// Checks and times one benchmark row and prints its JSON line. Returns false if bits are wrong.
 bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& settings) {
   Fill(row.format, row.mix, settings.seed, a.n, const_cast<float*>(a.x));
   if (row.operation == Operation::decode)

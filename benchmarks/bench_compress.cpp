@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Measures compressors on one thread against libc's memcpy of the floats, alternately in one run. A
-// compressor whose number of bytes varies is compared to 1 GB/s of floats. A call does all that a
-// rank does for a layer: begin, measure, encode, commit. Checks the bits first: all backends must
-// give the same bytes, and Decode must return what Round gives. Prints one JSON object on each
-// line. The exit status is 1 if bits are wrong.
+// compressor whose number of bytes varies is compared to 1 GB/s of floats. An encoding call does
+// all that a rank does to send a layer: it finds the scale, encodes, and updates the residual.
+// Checks the bits first: all backends must give the same bytes, and Decode must return what Round
+// gives. Prints one JSON object on each line. The exit status is 1 if bits are wrong.
 //
 //   bench_compress [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -40,10 +40,10 @@ struct Row {
   std::optional<double> bar;
 };
 
-/// The required rates, as fractions of memcpy's rate. kPlain: for a codec without random bits.
-/// kResidual: for a codec with a residual, which moves three times the bytes. TwoPasses: for a
-/// codec that reads values twice, 3/4 of the rate that is required of a stochastic cast with
-/// `random_bits` random bits.
+/// The rates that rows must reach, as fractions of memcpy's rate: kPlain for codecs without random
+/// bits; kResidual for codecs with a residual, which move three times the bytes; TwoPasses for
+/// codecs that read values twice. TwoPasses is 3/4 of the rate that a stochastic cast with
+/// `random_bits` random bits must reach.
 constexpr double kPlain = 0.5;
 constexpr double kResidual = 0.3;
 constexpr double TwoPasses(int random_bits) {
@@ -89,7 +89,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a row: n inputs and outputs, and memory for the codes of all blocks.
+/// The arrays of a row: n inputs and outputs, and memory for the encoded bytes of all pieces.
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -97,7 +97,8 @@ struct Arrays {
   std::uint8_t* bytes;
 };
 
-/// The pieces of a layer and the positions of their bytes.
+/// The pieces of a layer: ranges of values that are encoded one after the other. The bytes of piece
+/// k begin at k * most in memory.
 struct Pieces {
   Pieces(const cpd::Codec& codec, std::int64_t n)
       : n(n),
@@ -108,7 +109,8 @@ struct Pieces {
   std::int64_t n, piece, most;
 };
 
-/// A rank's layer across calls: its residual, and the bytes of its pieces.
+/// Encodes and decodes one layer piece by piece, as a rank does. Holds what lasts from one call to
+/// the next: the residual, and the sizes of the encoded pieces.
 class Layer {
  public:
   Layer(const Row& row, const Arrays& arrays)

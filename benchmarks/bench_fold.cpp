@@ -110,7 +110,8 @@ void Run(const Row& row, const Arrays& a) {
   }
 }
 
-/// fold_packed counts its terms as fp32 values, so that its rate can be compared to other rows.
+/// Returns the bytes for each value. The rate of `fold_packed`, which reads packed codes, counts 4
+/// bytes for each code. So it can be compared to the rate of `fold`, which reads fp32 values.
 timing::Element ElementOf(const Row& row) {
   const double code = row.format.bits() / 8.0;
   if (row.operation == Operation::pack || row.operation == Operation::unpack)
@@ -291,7 +292,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// Measures a row. Returns false if bits are wrong.
+/// Checks and times one benchmark row and prints its JSON line. Returns false if bits are wrong.
 bool Measure(const Row& row, const Arrays& a, const Memory& copy, const Settings& settings) {
   Prepare(row, a, settings.seed);
   const std::string wrong = CheckBits(row, a);

@@ -52,7 +52,8 @@ using Sequence = std::vector<const Operation*>;
 
 constexpr int kBody = 192;  ///< operations of a loop's body; they fit any cache of decoded ones
 
-/// Returns the operations of one kind of a mixture, or none if the name is unknown.
+/// Returns the names of the operations of a kind, for example "mul". Any other name must be the
+/// name of an operation, and is returned alone.
 std::vector<std::string> Parts(const std::string& kind) {
   static const std::map<std::string, std::vector<std::string>> kPairs = {
       {"mul", {"product", "fma"}},
@@ -103,7 +104,8 @@ Sequence Spread(const std::vector<std::pair<const Operation*, double>>& counts) 
   return sequence;
 }
 
-/// One kind or mixture, and its shortest turn, which lasts about 1 ms.
+/// Times a loop of one operation or mixture in turns of about 1 ms. Its rate is the rate of the
+/// fastest turn.
 class Kind {
  public:
   Kind(std::string name, Isa isa, const Sequence& sequence)
@@ -146,7 +148,8 @@ std::vector<std::unique_ptr<Kind>> Kinds(const std::vector<std::string>& mixture
   return kinds;
 }
 
-/// All mixtures take turns, so that a change of the clock rate affects all alike.
+/// Measures and prints the rates of all operations and mixtures. They are timed alternately, so
+/// that a change of the clock rate affects all alike.
 void PrintIssue(const std::vector<std::string>& mixtures, int repeats) {
   const auto kinds = Kinds(mixtures);
   for (int r = 0; r < 3 * repeats; ++r) {

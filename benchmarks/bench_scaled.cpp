@@ -143,8 +143,8 @@ timing::Element ElementOf(const Row& row, std::int64_t n) {
   return {8, 4 + other + (of_tensor && row.operation != Operation::decode ? 4 : 0)};
 }
 
-/// Computes block g of an MX cast along rows: the power of two by its definition, the elements by
-/// cpd::Cast.
+/// Returns whether block number g of a row's MX cast is right. Computes the block's scale by the
+/// definition of the MX formats, and its elements by cpd::Cast.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   const std::int64_t size = row.scaled.block.columns;
   std::vector<float> v(a.x + g * size, a.x + (g + 1) * size);

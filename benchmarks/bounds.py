@@ -2,7 +2,7 @@
 """Computes the rate that the machine allows for a row (its bound), and the row's fraction of the
 bound.
 
-`bound` has the row's unit. `bound_is` names the kind of bound:
+A row's key `bound` is its bound in the row's unit. The key `bound_is` names the kind of bound:
 - issue: the rate at which the machine issues the operations of the row's loop (operations.toml) on
   registers.
 - bytes: the rate at which the bytes that must move are copied by memcpy or, if nothing is written,
@@ -37,7 +37,8 @@ Counts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Mixture:
-    """The operations of a row's loop for one vector of elements."""
+    """The number of operations of each kind that a row's loop executes for one vector of elements
+    (an entry of operations.toml)."""
 
     name: str
     rows: tuple[str, ...]
@@ -47,8 +48,8 @@ class Mixture:
     on_avx2: Counts  # replaces `counts` on AVX2 unless it is empty
 
     def on(self, isa: str) -> dict[str, float]:
-        """Returns the counts of the operations, in terms of operations that the instruction set
-        has."""
+        """Returns the counts of operations on an instruction set. Operations that it lacks are
+        counted as the operations that replace them."""
         counts = dict(self.on_avx2 if isa == "avx2" and self.on_avx2 else self.counts)
         if isa == "avx2":
             for what, times in (("directed", counts.pop("directed", 0)), ("philox", self.words)):
@@ -57,7 +58,7 @@ class Mixture:
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:
-        """Returns the mixture as an argument of bench_machine."""
+        """Returns the counts as the value of bench_machine's option --mix."""
         return " ".join(f"{kind}={count:g}" for kind, count in self.on(isa).items())
 
 
@@ -81,16 +82,15 @@ def mixtures() -> tuple[Mixture, ...]:
 
 
 def texts() -> list[str]:
-    """Returns every mixture that bench_machine must measure, once each, as arguments."""
+    """Returns the values of --mix with which bench_machine measures the mixture of every loop."""
     return list(dict.fromkeys(m.text(isa) for isa in LANES for m in mixtures()))
 
 
 def mixture_of(row: Row) -> Mixture | None:
-    """Returns the mixture of operations in the loop that a benchmark row measures.
+    """Returns the counts of operations in the loop that a benchmark row measures.
 
-    If the row has the key `like`, this key names another row whose loop has the same operations.
-    Then the mixture of that other row is returned. Returns None if operations.toml has no mixture
-    for the row."""
+    A row's key `like` names another row whose loop has the same operations; then the counts of the
+    other row are returned. Returns None if operations.toml has no counts for the row."""
     name = row.get("like", row["name"]).removeprefix(f"{row.get('backend')}/")
     return next((m for m in mixtures() if any(fnmatchcase(name, p) for p in m.rows)), None)
 
@@ -102,9 +102,9 @@ def threads_of(row: Row) -> int:
 
 
 def issue_bound(row: Row, machine: Machine) -> float | None:
-    """Returns the rate at which the machine issues the loop's operations, in 10⁹ elements a second,
-    multiplied by the MACs or bytes that the row counts for each element. Returns None if the
-    mixture was not measured."""
+    """Returns the row's rate if its loop took only the time in which the machine issues the loop's
+    operations on registers (in the row's unit, GMAC/s or GB/s). Returns None if bench_machine did
+    not measure these operations."""
     mixture, isa = mixture_of(row), row.get("backend", "")
     if mixture is None or isa not in LANES:
         return None
@@ -116,7 +116,8 @@ def issue_bound(row: Row, machine: Machine) -> float | None:
 
 
 def bytes_bound(row: Row, machine: Machine) -> float | None:
-    """Returns the rate in GB/s, in the row's way of counting, at which the necessary bytes move."""
+    """Returns the row's rate in GB/s if its loop took only the time in which the machine moves the
+    bytes that must be read and written."""
     threads = threads_of(row)
     if row["against"] in READS:
         memory = row["baseline"]

@@ -34,7 +34,7 @@ class NoRunError(ValueError):
 
 
 def load(text: str) -> Run:
-    """Returns the run at that path, or the run of that name in results/."""
+    """Returns the stored run whose path is `text`, else the run of that name in results/."""
     paths = [Path(text), store.RESULTS / text, store.RESULTS / f"{text}.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -79,7 +79,7 @@ class Pair:
 
     @property
     def times(self) -> float:
-        """Returns how many times as fast run B is."""
+        """Returns B/A: how many times as fast as in run A the row is in run B."""
         return times_as_fast(self.a["unit"], self.a["value"], self.b["value"])
 
 

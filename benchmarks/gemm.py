@@ -230,7 +230,8 @@ def wrong_bits(case: Case, seed: int) -> str:
 
 
 def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
-    """Returns whether the number of threads changes a bit of the product."""
+    """Returns a text if the product on case.threads threads has other bits than on one thread, else
+    an empty text."""
     with setting("", 1):
         reference = case.multiply(a, b)
     with setting("", case.threads):

@@ -25,7 +25,7 @@ BAR = 1.0
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """Returns the product in float32, or None if the CPU lacks the instruction."""
+    """Returns the product in float32, or None if the CPU has no AVX-512 BF16."""
     out = torch.empty(a.shape[0], b.shape[1])
     supported = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
     return out if supported else None

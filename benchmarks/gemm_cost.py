@@ -2,8 +2,8 @@
 """Measures how many times as long as torch's sgemm a product takes: `python benchmarks/gemm_cost.py
 [NAME]`.
 
-Prints the ratio for each figure of `cpd/backend/cpu/product_cost.cpp`, next to
-`Accumulator.slowdown`, which is computed from these figures. Uses one thread and measures
+Prints the ratio for each constant of `cpd/backend/cpu/product_cost.cpp`, next to the estimate
+`Accumulator.slowdown`, which is computed from these constants. Uses one thread and measures
 alternately. Does not check bits; `./dev bench gemm` does.
 """
 
@@ -21,8 +21,8 @@ import cpd
 SIZE = 192
 REPEATS = 5
 STOCHASTIC = "rounding=stochastic random_bits="
-# For each figure, accumulators whose estimated time depends on this figure. The estimate may also
-# depend on other figures.
+# For each constant of product_cost.cpp, accumulators whose estimated time depends on this constant.
+# The estimate may also depend on other constants.
 FIGURES = {
     "kRoundingByAddition": ("binary8p1se pairwise",),
     "kGeneralRounding": ("e4m3 sequential rounding=nearest_away",),

@@ -43,8 +43,8 @@ def batch_row(scheme: str, options: Namespace) -> Row:
     large = gemm.Case(scheme, "e4m3", gemm.cube(512))
     wrong = gemm.wrong_bits(case, options.seed)
     together = case.multiply(a, b)
-    # Random integers are numbered through the whole batch. So with stochastic rounding only the
-    # first product of the batch equals the product on its own.
+    # One sequence of random integers runs through the whole batch. So with stochastic rounding only
+    # the batch's first product has the bits of a separate call with the same operands.
     alone = BATCH if "stochastic" not in scheme else 1
     for i in range(alone):
         if not wrong and not gemm_bits.equal(together[i], case.multiply(a[i], b[i])):

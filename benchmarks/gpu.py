@@ -123,7 +123,8 @@ def in_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
-    """Casts a gradient for both products that use it, in one pass."""
+    """Casts x in blocks of a row and in blocks of a column, in one pass. A layer's backward pass
+    needs both casts of a gradient."""
     _, scaled, element_cast, *_ = parts(form)
     both: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), element_cast, None)
     return both
@@ -135,7 +136,8 @@ def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 def folded_16(x: torch.Tensor) -> torch.Tensor:
-    """Reduces sixteen equal shares of x, one for each virtual rank."""
+    """Splits x into sixteen ranges of equal length, one for each virtual rank, and returns their
+    all-reduce."""
     ranks = [[share] for share in x.view(16, -1)]
     spec = cpd.Reduce("e4m3", accumulator="e4m3 kahan")
     sums: torch.Tensor = cpd.simulate_all_reduce(ranks, spec)[0]

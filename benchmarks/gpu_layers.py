@@ -65,7 +65,7 @@ def activations_and_weights(device: str, n: int) -> Tensors:
 
 
 def fp8_layer(x: Tensor, w: Tensor) -> Tensor:
-    """Computes an FP8 layer by CPD, with one scale for each tensor."""
+    """Returns CPD's linear layer of x and w in FP8, with one scale for each tensor."""
     y: Tensor = cpd.functional.linear(x, w, recipe="te-current")
     return y
 
@@ -81,7 +81,7 @@ def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled_mm(x: Tensor, w: Tensor) -> Tensor:
-    """Computes the FP8 layer by torch._scaled_mm."""
+    """Returns the same linear layer in FP8, computed by torch._scaled_mm."""
     (a, of_a), (b, of_b) = quantized(x), quantized(w)
     y: Tensor = torch._scaled_mm(a, b.t(), of_a, of_b, out_dtype=torch.bfloat16)
     return y

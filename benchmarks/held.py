@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times AVX2 on a CPU that has AVX-512: `CPD_BACKEND=avx2 ./dev bench`.
 
-CPD's kernels obey CPD_BACKEND. The libraries that CPD is compared with do not: each chooses its
-instruction set when it is loaded. So the process starts again, before it loads any of these
-libraries, with the environment variables that limit them to AVX2.
+CPD_BACKEND limits CPD's kernels to AVX2, but not the libraries that CPD is compared with. Each of
+these libraries chooses its instruction set when it is loaded. So the process starts again, before
+it loads them, with environment variables that limit them to AVX2.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
 
 
 def start_again_where_needed() -> None:
-    """Starts the process again with the variables of `switched`, if `CPD_BACKEND=avx2` needs them.
-    Prints how memcpy and sgemm are limited to AVX2. Exits if memcpy still uses AVX-512."""
+    """Starts the process again, with the environment variables that limit libraries to AVX2, if
+    CPD_BACKEND is avx2 and the CPU has AVX-512. Prints how memcpy and sgemm are limited to AVX2.
+    Exits if memcpy still uses AVX-512."""
     if os.environ.get("CPD_BACKEND") != "avx2":
         return
     if not has_avx512():

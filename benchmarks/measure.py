@@ -198,7 +198,8 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def verdict(console: Console, rows: list[Row]) -> int:
-    """Prints missed bars and wrong bits. Returns 1 if bits are wrong, else 0."""
+    """Prints the names of rows below the ratio that they must reach (their bar), and of rows with
+    wrong bits. Returns 1 if bits are wrong, else 0."""
     wrong = [row["name"] for row in rows if "wrong" in row]
     missed = [row["name"] for row in rows if bounds.is_missed(row)]
     barred = sum("bar" in row for row in rows)

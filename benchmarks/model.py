@@ -66,9 +66,9 @@ class Case:
     bars: dict[str, float | None]
     threads: int = 2
     more: bool = True
-    """True if the model also has the rows `census` and `chunked`."""
+    """True if the benchmark rows `model/<model>/census` and `model/<model>/chunked` exist, too."""
     under_autocast: bool = False
-    """True if the model also has the rows `autocast/…`."""
+    """True if the benchmark rows `model/<model>/autocast/…` exist, too."""
 
 
 class Lstm(nn.Module):
@@ -111,8 +111,8 @@ def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
 
 
 def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
-    """Describes what is wrong with the bits of a converted model. With `off`, the bits must be
-    torch's; with other recipes, a second step must repeat them."""
+    """Returns what is wrong with a converted model's loss, or an empty text. Two copies must give
+    the same finite loss. For the recipe `off`, it must be the unconverted model's loss."""
     loss, again = (step(converted(case, plain, name), x) for _ in range(2))
     if not torch.equal(loss, again):
         return "two copies differ"
@@ -199,7 +199,7 @@ def _census_row(
 
 
 def _grouped_rows(options: Namespace) -> Iterator[Row]:
-    """Yields rows for grouped products: eight groups of 64 rows, with k = n = 256."""
+    """Yields rows for grouped products: eight products of 64 x 256 by 256 x 256 in one call."""
     a, b = torch.randn(8, 64, 256), torch.randn(8, 256, 256)
     offs = torch.arange(64, 513, 64, dtype=torch.int32)
     for recipe, bar in GROUPED.items():
@@ -242,10 +242,10 @@ def _peer_row(
 
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
-    """Compares a step with emulated sums to the matrix products of its layers alone. The products
-    of linear layers and convolutions are computed on operands in the same layouts. The operands of
-    convolutions are unfolded beforehand. The difference is the time of unfolding and of all
-    operations that are not products."""
+    """Times a training step whose products are summed in SUMS, compared to the same matrix products
+    without the rest of the step. The products take operands in the layouts of the step; the
+    operands of convolutions are already unfolded. So the step takes longer by the time of unfolding
+    and of all operations that are not products."""
     model = copy.deepcopy(plain)
     cpd.convert(model, cpd.Recipe(sums=SUMS))
     small = x[: max(1, x.shape[0] // 8)]

@@ -26,8 +26,8 @@ INTERFACE = "eth0"  # of each host
 BURST = "128kb"
 QUEUE = "50ms"
 
-# TCP's congestion control. Every kernel has reno, and reno keeps no rate from one call to the next.
-# (bbr does, and would pace the next call by that rate.)
+# The hosts' TCP congestion control. Every Linux kernel has reno. bbr would limit a call to the rate
+# that it found during the previous call; reno does not.
 CONGESTION = "reno"
 CONGESTION_FILE = "/proc/sys/net/ipv4/tcp_congestion_control"
 
@@ -41,12 +41,12 @@ exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$*"' 
 
 
 class SetUpError(RuntimeError):
-    """Raised with the reason why hosts cannot be created here."""
+    """Raised if this machine cannot create hosts. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts 0, 1, … in a network of their own."""
+    """Hosts 0, 1, … that share one subnet, separate from other networks of this machine."""
 
     addresses: list[str]
     subnet: str  # of the hosts and of this machine's end of the bridge

@@ -26,7 +26,8 @@ def _digits(value: object) -> str:
 
 
 def _bound(row: Row) -> tuple[str, str]:
-    """Returns the bound and the row's fraction of it. Low fractions are marked."""
+    """Returns the row's bound, and the fraction of the bound that the row reaches. Fractions below
+    bounds.LOW are marked."""
     if "share" not in row:
         return "", ""
     share = f"{row['share']:.2f}"
@@ -36,8 +37,8 @@ def _bound(row: Row) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """The rows of one table: its title, and its columns (heading, key) in addition to the usual
-    ones."""
+    """One table: the unit of its rows, its title, and the columns (heading, key) that it has in
+    addition to the columns of every table."""
 
     unit: str
     title: str
@@ -139,7 +140,8 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def _unit(name: str) -> str:
-    """Returns the unit of a row that has no value."""
+    """Returns the unit that belongs to a row's name. Rows that were skipped or have wrong bits have
+    no unit of their own; the unit assigns them to a table."""
     if name.startswith("all_reduce"):
         return "ms"
     if name.startswith("overhead"):

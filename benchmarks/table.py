@@ -126,8 +126,8 @@ def reason_of(name: str) -> Reason | None:
 
 
 def uncovered(rows: Rows) -> list[str]:
-    """Returns the names of low rows, and of rows below their bars, for which no reason is
-    stated."""
+    """Returns the names of rows that are below bounds.LOW of their bound, or below the ratio that
+    they must reach (their bar), and for which reasons.toml states no reason."""
     names = dict.fromkeys([*low(rows), *missed(rows)])
     return [name for name in names if reason_of(name) is None]
 
@@ -185,7 +185,8 @@ def avx2_table(rows: Rows, names: list[str]) -> str:
 
 
 def reasons_table(rows: Rows) -> str:
-    """Returns a table of the reasons for the rows that are currently low or below their bars."""
+    """Returns a table of reasons. It has each reason of reasons.toml for which some row is below
+    bounds.LOW of its bound, or below its bar, and the numbers of these rows."""
     lines = []
     for reason in reasons():
         counts = [
@@ -257,7 +258,7 @@ def _of_peer(row: Row | None) -> str:
 
 
 def _put(text: str, mark: str, table: str) -> str:
-    """Returns the text with a new table between the marks."""
+    """Returns a page's text with a new table between its two comments that name `mark`."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"

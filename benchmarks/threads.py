@@ -28,8 +28,8 @@ CODECS = ("int8_rows", "qsgd bits=4 bucket=512", "one_bit", "top_k 0.01")
 
 @dataclass(frozen=True)
 class Call:
-    """One row: a call, and two numbers of bytes for each value: the bytes that the printed rate
-    counts, and the bytes that the call must move."""
+    """One row: its name, the call to time, and bytes for each value of the array. The row's rate
+    counts `counted` bytes; the call reads and writes at least `moved` bytes."""
 
     name: str
     work: Callable[[], Any]
@@ -42,7 +42,7 @@ class Call:
 
 
 def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
-    """Yields the calls of all operations on one array."""
+    """Yields a call of each measured operation. All calls take the array x."""
     out, codes = np.empty_like(x), cpd.encode(x, "e4m3")
     drawn = {"seed": 1, "stream": 2}
     yield Call("cast/nearest_even/e4m3", lambda: cpd.cast(x, "e4m3", out=out), 8, 8)
@@ -82,7 +82,7 @@ def names() -> list[str]:
 
 
 def wrong(call: Call) -> str:
-    """Returns whether the number of threads changes a bit."""
+    """Returns a text if one and two threads give different bits, else an empty text."""
     results = []
     for threads in (1, THREADS):
         os.environ["CPD_NUM_THREADS"] = str(threads)

@@ -114,7 +114,7 @@ inline std::uint32_t CodeAt(const std::uint8_t* packed, int bits, std::int64_t i
   return code;
 }
 
-/// A function to time, and the number of bytes that one call counts for the rate.
+/// A function to time. Its rate counts `bytes` bytes for each call.
 struct Side {
   std::function<void()> work;
   double bytes = 0;
@@ -140,7 +140,8 @@ inline double ProcessorSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// The turns of a row: rates by the wall clock, and the best rate by processor time.
+/// The measurements of a row: the rate of each turn by the wall clock, and the best rate of all
+/// turns by processor time.
 struct Turns {
   std::vector<double> rates;
   double best = 0;
@@ -206,8 +207,8 @@ inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = i < drawn ? normal(bits) : x[i - drawn];
 }
 
-/// Bytes of memory for each element: the bytes that a row's rate counts, and the bytes that must
-/// move.
+/// Bytes for each element of a row's arrays. The row's rate counts `counted` bytes; the loop reads
+/// and writes at least `moved` bytes.
 struct Element {
   double counted, moved;
 };

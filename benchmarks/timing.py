@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 Work = Callable[[], object]
 
-# A turn of either side lasts at least SHORTEST seconds. A row's turns end after LONGEST seconds,
-# but not before there are LEAST_TURNS turns.
+# A turn calls the function, or its baseline, for at least SHORTEST seconds. A row has no further
+# turns after LONGEST seconds, if it has at least LEAST_TURNS turns of each.
 SHORTEST = 0.01
 LONGEST = 6.0
 LEAST_TURNS = 3
@@ -21,7 +21,8 @@ LEAST_TURNS = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A function to time, and the amount of the unit that one call processes."""
+    """A function to time, and the amount of work of one call (bytes, MACs or lines): a row's rate
+    is this amount divided by the time."""
 
     work: Work
     amount: float
@@ -36,8 +37,8 @@ def seconds(work: Work, calls: int = 1) -> float:
 
 
 class Spent(NamedTuple):
-    """The seconds of one call: by the wall clock, the processor time of the calling thread, and the
-    processor time of all threads."""
+    """The time of one call in seconds, measured by three clocks: the wall clock, the processor time
+    of the calling thread, and the processor time of all threads."""
 
     clock: float
     thread: float

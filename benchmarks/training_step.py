@@ -91,8 +91,8 @@ def _rank(options: argparse.Namespace) -> None:
 
 
 def _measured(chosen: Any, comm: Any, steps: int) -> dict[str, float]:
-    """Returns the milliseconds of each part of a step, and the bytes that a rank sends in a
-    step."""
+    """Times training steps. Returns the milliseconds of each of PARTS, and the bytes that a rank
+    sends in a step."""
     import torch
 
     from cpd.parallel.nodes.real import RealNode

@@ -23,7 +23,7 @@ KNOWN = {
     "vectors/mul/e4m3fn/threads2": "39 39 3A 01",  # 1.125 · 1.125, which is not 1.25
     "vectors/mul/bf16/threads2": "3F81 3F81 3F82 01",  # (1 + 2^-7)², which is not 1 + 2^-6
 }
-"""The names of the rows, each with one known line of its vectors."""
+"""For each row, one line that its file of test vectors must contain."""
 
 
 def rows(options: Namespace) -> Iterator[Row]:

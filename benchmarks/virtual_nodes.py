@@ -32,7 +32,7 @@ def perceptron() -> nn.Module:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and the batch of one node."""
+    """A model, the shape of the batch that one virtual node takes, and the number of nodes."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -49,8 +49,8 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A setting of virtual nodes: how gradients are reduced, for which models, and with which
-    bar."""
+    """A setting of virtual nodes: how gradients are reduced, for which models, and how many times
+    as long as the plain micro-batches a step may take."""
 
     name: str
     spec: cpd.Reduce
@@ -66,8 +66,8 @@ CASES = (
     Case("one-pass", E4M3, most=ONE_PASS),
     Case("one-pass/kahan-groups", KAHAN, most=ONE_PASS, models=("gpt-block",)),
     Case("recompute", APS, "recompute", most=TWICE),
-    # A micro-batch takes less than half a millisecond, so that the overhead of Python is visible.
-    # Therefore the row has no bar.
+    # A micro-batch of the perceptron takes less than half a millisecond, so the time includes much
+    # overhead of Python. Therefore the row has no bar.
     Case("one-pass", E4M3, models=("perceptron",)),
     Case("memory", APS, "memory", models=("perceptron",)),
     Case("recompute", APS, "recompute", models=("perceptron",)),
@@ -79,7 +79,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
-    """Computes the sum of the gradients as a loop without virtual nodes does."""
+    """Adds the gradients of all micro-batches in a plain loop: the baseline, without CPD."""
     model.zero_grad()
     for micro in batch.chunk(nodes):
         loss_of(model, micro).backward()

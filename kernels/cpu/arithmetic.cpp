@@ -30,8 +30,8 @@ CPD_FN V exact_quotient(V x, V y) {
 }
 
 /// Returns the result of `op` for x, y and z, rounded to odd. The operands are binary32 values or,
-/// with kAny, any binary64 values; kAny does not support div and sqrt. `down`: the result will be
-/// rounded down.
+/// with kAny, any binary64 values; kAny does not support div and sqrt. `down`: the caller then
+/// rounds down, so x + (-x) is -0 (IEEE 754, 6.3).
 template <Operation op, bool kAny, class V>
 CPD_FN V exact_operation(V x, V y, V z, bool down) {
   if constexpr (op == Operation::div || op == Operation::sqrt) {
@@ -96,7 +96,8 @@ CPD_FN void operate_all(Operation op, const RoundPlan& plan, int64_t first, int6
 constexpr int kVectors = 4;
 constexpr int64_t kGroup = kVectors * Lanes<F>::count;
 
-/// n consecutive elements. `random` is null unless rounding is stochastic.
+/// The operands and the results of n consecutive elements. `random` holds one random integer for
+/// each element, or is null if rounding is not stochastic.
 struct Elements {
   int64_t n;
   const float *x, *y, *z;
@@ -109,7 +110,7 @@ struct Elements {
   }
 };
 
-/// Computes elements in binary64 lanes.
+/// Computes the elements of `of` in binary64 lanes.
 template <Operation op>
 CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   with_rule<D>(*plan, [&]<class R>() {
@@ -175,8 +176,8 @@ CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
 
 // --- without a rounding --------------------------------------------------------------------------
 
-/// Stores out[i] = of(x[i], y[i], z[i]), computed in vectors V. Lanes beyond the last element are
-/// zero.
+/// Stores out[i] = of(x[i], y[i], z[i]) for i < n. `of` takes and returns vectors V. The operands'
+/// lanes beyond element n - 1 are zero.
 template <class V, class T, class Of>
 CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   const auto part = [&](int64_t i, int64_t count) {
@@ -190,7 +191,7 @@ CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   for_lanes<V>(n, [&](int64_t i) { part(i, Lanes<V>::count); }, part);
 }
 
-/// Computes a call's elements, which are stored as T.
+/// Computes all elements of a call whose operands and results have the type T in memory.
 template <class T>
 CPD_FN void operate_in(const ArithmeticCall& call) {
   const RoundPlan plan = *call.plan;
@@ -209,7 +210,7 @@ CPD_FN void operate_in(const ArithmeticCall& call) {
   });
 }
 
-/// Stores of(x, y, z) for a call's elements, which are stored as T, in vectors V.
+/// Does the work of `map` for the operands and results of a call, which have the type T in memory.
 template <class V, class T, class Of>
 CPD_FN void map_call(const ArithmeticCall& call, Of of) {
   map<V>(call.n, static_cast<const T*>(call.x.data), static_cast<const T*>(call.y.data),

@@ -2,9 +2,10 @@
 //
 // Matrix products by the arithmetic of a matrix unit (numeric/units/block_fma.h). Operands are
 // packed in panels: groups of rows of a or of columns of b. A tile is one panel of a times one
-// vector of columns of b. Each block of k is read twice: to find the greatest exponent E, and to
-// add the products, which are cut to multiples of 2^(E - F). Blocks are computed in binary32 lanes
-// if that is exact (block_fits_binary32, end_block32), else in binary64 lanes.
+// vector of columns of b. A block is plan.block consecutive k, whose products the unit adds at
+// once. Each block is read twice: to find the greatest exponent E of each sum, and to add the
+// products, which are cut to multiples of 2^(E - F). Blocks are computed in binary32 lanes if that
+// is exact (block_fits_binary32, end_block32), else in binary64 lanes.
 //
 // Number of vector operations for one multiply-accumulate of a row and a vector of columns: 2 + 6 /
 // rows for E, 4 for the product, and for the block's end about 25 / block in binary32 or 2 * 35 /
@@ -75,7 +76,7 @@ CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponent
   return range;
 }
 
-/// One block of k for a tile: the operands and the tile's sums.
+/// The operands of one block, and the sums of the tile to which the block's products are added.
 struct Step {
   const float* a;           ///< a's panel from the block's first k on
   const float* b;           ///< b's panel from the block's first k and the tile's first column on
@@ -88,7 +89,8 @@ struct Step {
   int64_t scale_rows, scale_columns;  ///< distance from one group of k to the next
 };
 
-/// Stores the greatest exponent E of the block for each sum of the tile.
+/// Stores, for each sum of the tile, the greatest exponent E among its products in the block and,
+/// if plan.aligns_addend, the sum itself. E is at least plan.min_exponent.
 CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32_t (*e)[kLanes]) {
   I most[kRows];
   for (int row = 0; row < kRows; ++row) {
@@ -106,8 +108,9 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// Adds the aligned products of a block for as many sums of each row as V has lanes, starting at
-/// sum `lane` of the row. The results are integers in units of 2^(E - F).
+/// Adds up the block's products, each cut to a multiple of 2^(E - F), for one vector V of columns
+/// in each row. Its first column is column `lane` of the tile. `units` receives the totals divided
+/// by 2^(E - F).
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -125,8 +128,8 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Rounds the totals of a block for as many sums as D has lanes, starting at sum `lane` of the row,
-/// and stores the new sums.
+/// Adds the block's totals (`units`, in units of 2^(E - F)) to one vector D of sums in a row, whose
+/// first sum is in column `lane` of the tile. Rounds the results and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {
@@ -134,7 +137,7 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lan
   store_f32(sum, end_block<R>(units, load_f32<D>(sum), load_i32<D>(e[row] + lane), plan));
 }
 
-/// Rounds the block's totals of a whole row and stores the new sums.
+/// Adds the block's totals `units` to all sums of a row, rounds the results and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const int32_t (*e)[kLanes],
                     const int32_t* units) {
@@ -143,8 +146,8 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Rounds the totals of a block for each row that end_block32 supports. Returns a bit mask of the
-/// remaining rows.
+/// Adds the block's totals `units` to the sums of each row in binary32 lanes, by end_block32.
+/// Returns a bit mask of the rows for which end_block32 may be wrong; their sums do not change.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -162,7 +165,8 @@ CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int
   return wide_rows;
 }
 
-/// Adds one block of products to a tile's sums, in binary32 lanes.
+/// Adds the products of one block to the sums of a tile. Computes them in binary32 lanes, which the
+/// caller must know to be exact (block_fits_binary32).
 template <class R>
 CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -179,7 +183,7 @@ CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
-/// Adds one block of products to a tile's sums, in binary64 lanes.
+/// Adds the products of one block to the sums of a tile, in binary64 lanes.
 template <class R>
 CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -193,7 +197,8 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
 
 // --- units with scales ---------------------------------------------------------------------------
 
-/// Reads the operands of one row and of V's lanes, without scales. V must be binary64 lanes.
+/// The operands of neighboring sums of one row, one sum in each lane of V: a(k) returns a's value
+/// in all lanes, b(k) returns b's values. V must be binary64 lanes.
 template <class V>
 struct PlainOperands {
   const Step& step;
@@ -203,7 +208,7 @@ struct PlainOperands {
   CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
 };
 
-/// PlainOperands together with the operands' scales, for add_scaled_block.
+/// The operands of PlainOperands, and the scales by which add_scaled_block multiplies them.
 struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 
@@ -218,7 +223,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// Adds one block of products of a matrix unit with scales to a tile's sums.
+/// Adds the products of one block to the sums of a tile, for matrix units that take scales.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -233,8 +238,8 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 
 // --- other adders --------------------------------------------------------------------------------
 
-/// Adds one block to the sums of D's lanes by Adder::exact. Uses lanes if binary64 represents every
-/// partial sum exactly, else computes one sum at a time.
+/// Adds the products of one block to one vector D of sums and rounds each result once
+/// (Adder::exact). A sum is computed again alone if binary64 does not represent its partial sums.
 template <class R>
 CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x, int count,
                             float* sum) {
@@ -254,7 +259,8 @@ CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x,
   }
 }
 
-/// Adds one block by an adder other than Adder::aligned, in D's lanes.
+/// Adds the products of one block to the sums of a tile by plan.adder, which must not be
+/// Adder::aligned. Computes in binary64 lanes.
 template <class R>
 CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
   const auto count = static_cast<int>(step.count);
@@ -289,9 +295,9 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Returns random integer number first_draw + `draw` of each lane's element: (i, j), (i, j + 1), ….
-/// If the caller passed random integers, returns the caller's integers, and 0 in lanes beyond the
-/// edge of the result.
+/// Returns one random integer for each lane: lane l has integer number plan.first_draw + draw of
+/// element (i, j + l). Generates the integers or, if the call has random integers, reads them;
+/// lanes beyond the edge of the result are then 0.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {
@@ -311,8 +317,9 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
   }
 }
 
-/// Rounds a tile's sums into the accumulator's format. With promotion, adds the matrix unit's sums
-/// to the outer sums (plane 0), rounds the outer sums, and sets the matrix unit's sums to +0.
+/// Rounds a tile's sums into the accumulator's format. With promotion, a tile has two sums for each
+/// element: adds the matrix unit's sum to the accumulator's sum (plane 0), rounds the accumulator's
+/// sum, and sets the matrix unit's sum to +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -335,7 +342,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Adds the products of `count` values of k to one tile, block by block.
+/// Adds the products of `count` consecutive k to the sums of one tile, block by block.
 template <class AddBlock>
 CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count, AddBlock add_block) {
   for (int64_t k = 0; k < count; k += step.count) {
@@ -380,8 +387,8 @@ CPD_BODY void add_other_products(const BlockFmaPlan* shared, const Step* step, i
   });
 }
 
-/// Sets the scales of `step` to the scales of the tile at (row, column), starting with value k of
-/// the block.
+/// Points step.a_scale and step.b_scale to the scales of the tile at (row, column), from k on.
+/// Leaves them null if the operands have no scales.
 CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                        int64_t column, int64_t k, Step& step) {
   if (block.a_scale == nullptr) return;
@@ -392,8 +399,8 @@ CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t
   step.b_scale = block.b_scale + group * step.scale_columns + column;
 }
 
-/// Returns the number of values of k, from first_k on, that are processed together: whole blocks,
-/// up to the next promotion.
+/// Returns how many of the next `left` products are added together, from first_k on: whole blocks,
+/// at most kMostK products, and none beyond the next promotion.
 CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) {
   int64_t count = kMostK / plan.block * plan.block;
   if (plan.promote > 0) count = least(count, plan.promote - first_k % plan.promote);
@@ -444,7 +451,7 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Finishes the sums of a product with no values of k. Without promotion, rounds the matrix unit's
+/// Finishes the sums of a matrix product with k = 0. Without promotion, rounds the matrix unit's
 /// sum, which is c, into the accumulator's format. With promotion, does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;

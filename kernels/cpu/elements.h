@@ -40,9 +40,9 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Generates random words for kSets vectors of indices, from index + k on. The words of an index
-/// yield the random integers of several elements. Stores the integers in `out`, each at its
-/// element's position; position 0 is the first element to which `index` gives an integer.
+/// Generates the random words of the Philox indices index + k, index + k + 1, …: kSets vectors of
+/// indices. The words of one index yield the random integers of several elements. Stores each
+/// integer at its element's position in `out`, in which the first element of `index` is at 0.
 template <int kSets>
 CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t k, std::uint32_t* out) {
@@ -146,7 +146,8 @@ CPD_FN V scaled_to_odd(V x, int k) {
   const U finite = select(a < least, odd, normal);
   return bits_as<V>(select(a < splat<I>(P::infinity), finite, (U)a) | (u & splat<U>(P::sign)));
 }
-/// Scales by 2^shift in binary32: returns x * factor if `down` is 0, else scaled_to_odd(x, down).
+/// Multiplies by a power of two in binary32: by `factor` or, if `down` is not 0, by 2^-down. The
+/// result is rounded to odd if it is subnormal (scaled_to_odd).
 struct ScaledFloat {
   float factor;
   int down;

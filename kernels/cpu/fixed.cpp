@@ -2,10 +2,10 @@
 //
 // Matrix products summed in integers (numeric/sums/fixed_number.h), one tile at a time. A tile is
 // one panel of a times one panel of b. A unit is the value of the integer's last bit. The bounds of
-// the panels' values determine the route (method of computation) of a tile:
+// the panels' values determine the method (Route) by which the products of a tile are added:
 //
-// - whole32, whole64: every product is a multiple of the unit, and a block's sum of products is
-//   exact in binary32 or binary64. A product takes one fused operation.
+// - whole32, whole64: every product is a multiple of the unit, and the sum of the tile's products
+//   is exact in binary32 or binary64. A product takes one fused operation.
 // - rounded: every product is below 2^51 units and exact in binary64. Adding 1.5 * 2^52 units
 //   rounds the product to a whole number of units. A product takes one fused operation and one
 //   integer addition when it is rounded to nearest-even, and three or more operations in other
@@ -16,9 +16,9 @@
 //   the range.
 // - general: word by word, for any values.
 //
-// All routes but general and saturating add a block's sum to the integer at once, whatever the
-// integer's width. Sums that wrap are right modulo 2^width in any order, and so are sums that
-// cannot leave the range.
+// All methods but general and saturating first sum the products of up to kMostK values of k, and
+// then add this sum to the integer, whatever the integer's width. Sums that wrap are right modulo
+// 2^width in any order, and so are sums that cannot leave the range.
 
 #include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/numeric/sums/fixed_plan.h"
@@ -47,7 +47,8 @@ constexpr double kMostTerm = 0x1p51;
 /// True if one instruction converts binary64 to integers by truncation.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
-/// One tile: its sums, its panels (packed rows of a or columns of b) and the values of k to add.
+/// One tile: its sums (`state`), and `count` consecutive k of its panels a and b (packed rows of a
+/// and columns of b), whose products are added.
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;
@@ -91,8 +92,9 @@ CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const P
   return bounds;
 }
 
-/// Returns whether a sum of the tile may leave the integer's range. `all` is a bound of the sum of
-/// the products' magnitudes. Rounding changes each product by at most one unit.
+/// Returns whether a sum of the tile may leave the integer's range. `all` bounds the sum of the
+/// products' magnitudes, in units of the integer's last bit. The result allows for the rounding of
+/// products, which changes each by at most one unit.
 CPD_FN bool may_leave(const Tile& tile, double all) {
   double most = 0;
   for (int64_t i = 0; i < tile.rows; ++i) {
@@ -119,9 +121,9 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
     return point.width < 64 ? Route::saturating : Route::general;
   }
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
-  // Binary32 represents all integers below 2^24. The route (method of computation) whole32 adds
-  // products that are not scaled, and that are multiples of 2^-fraction. So 2^-fraction must be
-  // well within binary32's range.
+  // whole32 adds products of magnitude below 2^24 units in binary32, without multiplying them by
+  // 2^fraction. Binary32 must represent one unit (2^-fraction) and 2^24 units, so the fraction must
+  // be in the range below.
   const bool narrow = point.fraction >= -100 && point.fraction <= 126;
   return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
 }
@@ -142,8 +144,8 @@ CPD_FN void store_sums(const Tile& tile, float* at, U sums) {
   if (tile.plan.words > 1) store_word(at + tile.block.plane, sums >> 32);
 }
 
-/// Adds an integer to each of one vector of sums, from (row, column) on. `units` holds the
-/// integers, in units of the last bit.
+/// Adds units[l] to the sum at (row, column + l) for each lane l. Both are integers whose unit is
+/// the value of the sum's last bit.
 CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
   float* at = tile.at(row, column);
   if (tile.plan.words <= 2) return store_sums(tile, at, load_sums(tile, at) + units);
@@ -212,8 +214,8 @@ CPD_BODY void add_whole32(const Tile* tile) {
   }
 }
 
-/// Calls step(row, v, a, b) for each k and row, and for each of the kVectors vectors of columns
-/// from column j on.
+/// Calls step(row, v, a, b) for each k, each row, and each vector v of kVectors vectors of columns,
+/// from column j on. `a` holds a's value in units, the same in all lanes; `b` holds b's values.
 template <class Step>
 CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step step) {
   for (int64_t k = 0; k < tile.count; ++k) {
@@ -352,7 +354,8 @@ CPD_BODY void add_generally(const Tile* tile) {
 
 // --- the result ----------------------------------------------------------------------------------
 
-/// Returns the value of one sum, to be rounded into the format; NaN if a term was not finite.
+/// Returns the value of one sum, not yet rounded into the result's format. Returns NaN if a product
+/// was not finite.
 CPD_FN double value_of(const Tile& tile, int64_t row, int64_t column) {
   if (*tile.not_finite(row, column) != 0.0F) {
     return bits_as<double>(Pattern<double>::quiet_nan);

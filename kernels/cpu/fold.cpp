@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums of many elements, a few steps at a time. If the plan has a fast path, sums are
-// rounded without the cases of overflow and special values. Results are stored if all sums stayed
-// within the format; else they are computed again with all cases. Number of vector operations of a
-// sequential step, without loads and stores:
+// Ordered sums of many elements: a step adds one term to each sum, a pass does a few steps. If the
+// plan has a fast path, a pass first takes the fast path, which ignores overflow and special
+// values. Results are stored if all sums stayed within the format. Otherwise the pass is repeated
+// by the general path. Number of vector operations of a sequential step, without loads and stores:
 // - fast path, terms that are numbers of the format: 6, or 9 if all numbers are powers of two;
 // - fast path, any terms: 10 if the CPU can round additions up or down, else 23;
 // - stochastic fast path, including the random integer: 22;
-// - with all cases: 17 to 45.
+// - general path: 17 to 45.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/round/exact64.h"
@@ -25,8 +25,8 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// Consecutive steps of the sums of n elements, stored as T. `compensation` is used only by Kahan's
-/// sums.
+/// One pass: adds `count` terms, terms[0] … terms[count - 1], to each of n sums. Terms and sums
+/// have the type T in memory. `compensation` is used only by Kahan's sums.
 template <class T>
 struct StepsOf {
   int64_t draw, first, n, count;
@@ -50,10 +50,10 @@ struct StepsOf {
 };
 using Steps = StepsOf<float>;
 
-// --- with all cases ------------------------------------------------------------------------------
+// --- the general path ----------------------------------------------------------------------------
 
-/// Generates the random integers of the elements in V's lanes. The first element has index
-/// steps.first, and the first integer of each element has number steps.draw.
+/// Generates random integers for one vector V of sums, one sum in each lane. The first sum belongs
+/// to element steps.first; each element's integers are taken from number steps.draw on.
 template <class R, class V>
 class Draws {
  public:
@@ -97,7 +97,7 @@ class Draws<R, V> {
   Words<U> words_{};
 };
 
-/// Takes the caller's random integers instead of generating them.
+/// Reads the random integers that the caller gives, in the way of Draws.
 template <class V>
 class Given : public TakenDraws<V> {
  public:
@@ -106,9 +106,9 @@ class Given : public TakenDraws<V> {
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Adds the terms of all steps to as many sums as V has lanes. term(j) must return the terms of
-/// step j. Kahan's compensation is a number of the format, so a term minus the compensation does
-/// not overflow V.
+/// Adds the terms of a pass to one vector V of sums, by the general path. term(j) must return the
+/// terms of step j. A term minus Kahan's compensation does not overflow V, because the compensation
+/// is a number of the sum's format.
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {
@@ -189,14 +189,14 @@ CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<doub
 // --- by a fast path ------------------------------------------------------------------------------
 
 /// The number of vectors of sums that are computed together, so that independent operations hide
-/// latency. Roundings to powers of two by integer operations have short latency and need fewer
-/// vectors. Four vectors suffice to read whole cache lines of each term.
+/// latency. Fast paths that round to powers of two by integer operations have short latency: four
+/// vectors suffice.
 template <class Path>
 constexpr int kSideBySide = !Path::kTakesProducts && Lanes<F>::count > 8 ? 4 : 8;
 
-/// Adds the terms of all steps to kVectors vectors of sums, starting at sum i, by a fast path.
-/// Returns false and stores nothing if a sum, before its rounding, exceeded the largest magnitude
-/// for which the fast path is correct (the limit of `rounding`).
+/// Adds the terms of a pass to kVectors vectors of sums, starting at sum i, by a fast path. Returns
+/// false and stores nothing if a sum, before its rounding, exceeded the largest magnitude for which
+/// the fast path is correct.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];
@@ -229,9 +229,9 @@ CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i
   return true;
 }
 
-/// Adds the terms of all steps to groups of kVectors vectors of sums. Leaves the last sums, which
-/// do not fill a group. If a sum of a group exceeds the limit, adds the group's terms with all
-/// cases. Returns the number of sums in the groups.
+/// Adds the terms of a pass to all sums that fill groups of kVectors vectors. Takes the fast path,
+/// or the general path for a group with a sum for which the fast path may be wrong. Returns the
+/// number of these sums; the sums after them do not change.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   constexpr int64_t kGroup = kVectors * Lanes<F>::count;
@@ -265,11 +265,13 @@ CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
 
 // --- the fast path of stochastic rounding --------------------------------------------------------
 
-/// The largest number of steps for which one block of random words yields random integers.
+/// The most steps of a pass with stochastic rounding: one block of random words yields at most this
+/// number of random integers for each sum.
 constexpr int64_t kStochasticSteps = 16;
 constexpr int64_t kGroup = 4 * Lanes<F>::count;  ///< sums whose random integers are in cache
 
-/// Stores the random integers of a few vectors of sums, step by step.
+/// Generates the random integers of a pass for kGroup sums. to[j * kGroup + i] is the random
+/// integer with which step j rounds sum i.
 CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) {
   using U = Unsigned<F>;
   const uint32_t log = log_of_draws(plan.random_bits);
@@ -292,8 +294,9 @@ CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) 
   }
 }
 
-/// Runs the steps of kGroup sums in V's lanes. The floating-point environment must round toward
-/// zero. Returns false and stores nothing if a term is infinite or NaN.
+/// Adds the terms of a pass to kGroup sums with stochastic rounding, computed in lanes V. The
+/// floating-point environment must round toward zero. Returns false and stores nothing if a term is
+/// infinite or NaN.
 template <class V>
 CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const uint32_t* draws) {
   constexpr int64_t kLanes = Lanes<V>::count;
@@ -365,9 +368,9 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   if (!taken) fold_any(&plan, starts, &steps);
 }
 
-/// Returns the number of arrays of terms that are read at once. Four arrays are few enough for
-/// hardware prefetching. With stochastic rounding, the number is the steps left until a new block
-/// of random words begins.
+/// Returns the most steps of the next pass. Each step reads one array of terms, and hardware
+/// prefetching can follow four arrays. With stochastic rounding, returns the number of steps until
+/// a new block of random words begins.
 CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
   if (plan.round.mode != Rounding::stochastic) return 4;
   return kStochasticSteps - draw % kStochasticSteps;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: loops over the tiles of a block and chooses the path of each tile. The
-// arithmetic is in cpd/numeric. If CPD_HALF_LANES names a header with lanes of 16-bit floats, this
-// file is compiled for plans that allow such lanes (FastPlan::half).
+// Matrix products: computes the sums of a block tile by tile, each by a fast path or by the general
+// path. The arithmetic is in cpd/numeric. If CPD_HALF_LANES names a header with lanes of 16-bit
+// floats, this file is compiled for plans that allow such lanes (FastPlan::half).
 
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cpu/gemm_general.h"
@@ -68,8 +68,8 @@ CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   return path;
 }
 
-/// Returns the code path (the method of computation) for a tile, without regard to the bounds of
-/// the tile's values.
+/// Returns the fast path for a tile, or FastPath::none for the general path. A fast path that needs
+/// exact products is returned only if the bounds of the tile's values show that they are exact.
 CPD_FN FastPath path_of_tile(const BoundedTile& bounded) {
   const GemmPath path = path_of(*bounded.plan, bounded.block->given.random != nullptr);
   return path.wants_binary32 && !products_are_exact(bounded) ? FastPath::none : path.path;

@@ -25,7 +25,7 @@ void took_path(FastPath path);
 
 namespace {
 
-/// The operands and the state of V's lanes of sums in one row.
+/// Neighboring sums of one row: their operands, state (the sums themselves) and random integers.
 struct Place {
   const float* a;  ///< the row's operand of the block's first k; the next is kGemmRows further
   const float* b;  ///< the first lane's; the next is kGemmColumns further
@@ -49,8 +49,8 @@ struct PlaneState {
   CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
 };
 
-/// Returns the source of random integers for V's lanes, starting with random integer number `first`
-/// of each lane. Only the first `lanes` lanes are elements of the result.
+/// Returns an object whose next() gives one random integer for each lane of V, from number `first`
+/// of each lane's element on. Only the first `lanes` lanes are elements of the result.
 template <class R, class V, bool kGiven>
 CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
                      std::uint64_t first) {
@@ -62,8 +62,8 @@ CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
   }
 }
 
-/// One tile of a block of the result: the sums of one panel of a's rows and one panel of b's
-/// columns. (Operands are packed in panels.)
+/// One tile of the result: the sums of the rows of one panel of a and the columns of one panel of
+/// b. (A panel is a group of rows or columns that is packed together.)
 struct Tile {
   std::int64_t rows, columns;
   Place at;

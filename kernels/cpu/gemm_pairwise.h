@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Computes tiles of pairwise sums by the steps of a fast path: builds trees of eight products in
-// registers and merges them with the finished trees in memory. Only gemm.cpp may include this file:
-// its functions, compiled for one ISA, must stay within that object.
+// Computes tiles of pairwise sums by the steps of a fast path: adds eight products pairwise in
+// registers, and merges their sum (a tree) with the trees of earlier products, which are in memory.
+// Only gemm.cpp may include this file: its functions, compiled for one ISA, must stay within that
+// object.
 #pragma once
 
 #include <cstdint>
@@ -43,15 +44,16 @@ class PairwiseTile {
  private:
   static constexpr int kLanes = Lanes<F>::count;
   static constexpr int kVectors = kGemmColumns / kLanes;
-  /// The number of vectors of columns for which trees are built together, so that these vectors
-  /// share broadcast values of a. CPUs that broadcast within an operation use one vector and keep
-  /// its group of b in registers.
+  /// The number of vectors of columns for which trees are built together. On AVX2, two vectors
+  /// share each broadcast value of a. Other CPUs broadcast within an operation: one vector
+  /// suffices, and its kRangeGroup values of b stay in registers.
   static constexpr int kTogether = kLanes == 8 ? 2 : 1;
   static constexpr bool kTakesLogs = !Path::kAnyValues && kProducts == ProductKind::any;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
-  /// The values of b for one group of kRangeGroup values of k, in kSome vectors of columns.
+  /// The values of b at kRangeGroup successive k, for kSome vectors of columns, and the logarithms
+  /// of these values.
   template <int kSome>
   struct Columns {
     F b[kRangeGroup][kSome];
@@ -62,8 +64,8 @@ class PairwiseTile {
     F of[kSome];
   };
 
-  /// Returns whether the block starts at a multiple of kRangeGroup and no sum of the tile is -0. A
-  /// path that is exact for all values has no condition on sums of -0.
+  /// Returns whether the fast path supports the tile. Its first k must be a multiple of
+  /// kRangeGroup. No sum may be -0, unless the path supports all values (Path::kAnyValues).
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
     if constexpr (Path::kAnyValues) return true;
@@ -114,8 +116,8 @@ class PairwiseTile {
     return columns;
   }
 
-  /// Returns the sums of a tree of 2^kDepth products, starting with product number `first` of the
-  /// group.
+  /// Returns the pairwise sums of 2^kDepth products of a row, one sum for each column. The first
+  /// product is at k + first.
   template <int kDepth>
   struct Depth {};
   template <int kDepth, int kSome>
@@ -148,8 +150,9 @@ class PairwiseTile {
     return steps_.template sum<How::bounded>(x + y, seen);
   }
 
-  /// Merges a group's trees with the finished trees of equal size, level by level, and stores the
-  /// results. Returns false and stores nothing if a sum might overflow the format.
+  /// Merges the trees of a group of k (`rows`) with the trees in memory: while an earlier tree of
+  /// equal size exists, adds this tree. Stores the results. Returns false and stores nothing if a
+  /// sum might overflow the format.
   template <int kSome>
   CPD_FN bool climb(Nodes<kSome> (&rows)[kGemmRows], std::int64_t k, float* state) const {
     using I = Signed<F>;
@@ -168,8 +171,8 @@ class PairwiseTile {
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
   }
-  /// Calls visit(node, address) for each vector of trees (node) of the rows. `address` is the
-  /// vector's address in an array of finished trees, a plane of the sums' state.
+  /// Calls visit(node, address) for each vector of trees in `rows`. `address` points to the trees
+  /// of the same sums in `plane`, the array of all trees of one size.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

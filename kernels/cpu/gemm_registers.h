@@ -22,16 +22,17 @@ CPD_FN std::int64_t groups_of(const GemmBlock& block) {
   return (block.count + kRangeGroup - 1) / kRangeGroup;
 }
 
-/// A tile and the bounds of the values in its panels (packed rows of a or columns of b).
+/// A tile and the bounds of the values in its panels (packed rows of a or columns of b). Bounds are
+/// stored for each group of kRangeGroup successive k.
 struct BoundedTile {
   const GemmPlan* plan;
   const GemmBlock* block;
   Tile tile;
-  const PanelRange *a, *b;  ///< one for each group of k
+  const PanelRange *a, *b;  ///< the bounds of each group of k
   bool binary32;            ///< fits_binary32 for the whole block
 
-  /// Returns a bound of the sum of the magnitudes of `count` rounded products from value k on
-  /// (bound_products). The products must lie within one group of kRangeGroup values of k.
+  /// Returns a bound of the sum of the magnitudes of the rounded products at k … k + count - 1
+  /// (bound_products). These k must belong to one group.
   [[nodiscard]] CPD_FN float products(std::int64_t k, std::int64_t count) const {
     const PanelRange& of_a = a[k / kRangeGroup];
     const PanelRange& of_b = b[k / kRangeGroup];
@@ -47,8 +48,8 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  /// Returns a power of two that divides `count` exact products, from value k on. k must be even,
-  /// and the products must lie within one group of kRangeGroup values of k.
+  /// Returns a power of two that divides the exact products at k … k + count - 1. k must be even,
+  /// and these k must belong to one group.
   [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
     const float* of_a = a[k / kRangeGroup].least_bit;
     const float* of_b = b[k / kRangeGroup].least_bit;
@@ -60,7 +61,7 @@ struct BoundedTile {
     }
     return bit;
   }
-  /// Returns the least value of a last bit among all exact products of the tile.
+  /// Returns a power of two that divides all exact products of the tile.
   [[nodiscard]] CPD_FN float least_bit() const {
     float bit = least_bit(0, 2);
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) {
@@ -71,8 +72,8 @@ struct BoundedTile {
   }
 };
 
-/// Adds `count` values of k to `tile` by the general path, starting with value number k of the
-/// block. `last`: these values end a pairwise sum.
+/// Adds the products at k … k + count - 1 of the block to the sums of `tile`, by the general path.
+/// `last`: no products follow, so trees of pairwise sums are merged.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
                                              std::int64_t count, bool last = false) {
   GemmBlock part = *bounded->block;
@@ -98,9 +99,9 @@ constexpr float kMostGuarded = 0x1p96F;
          bounded.least_bit() >= static_cast<float>(fast.product_quantum);
 }
 
-/// The sums of kRows rows and kVectors vectors of columns, in registers. With exact products, a
-/// path with kAddsExact computes each sum in binary32 if the sum is exact there, and else rounds it
-/// to odd.
+/// Computes the sums of kRows rows and kVectors vectors of columns in registers. With
+/// ProductKind::exact and Path::kAddsExact, a sum is computed in binary32 if it is exact there, and
+/// else rounded to odd.
 template <class Path, Scheme kScheme, ProductKind kProducts, int kRows, int kVectors>
 class RegisterTile {
  public:
@@ -113,7 +114,8 @@ class RegisterTile {
         adds_in_parts_(adds_in_parts(fast_, significant_bits(bounded.a->fraction) +
                                                 significant_bits(bounded.b->fraction))) {}
 
-  /// Adds the products from k on, as long as no sum can overflow. Returns the next k.
+  /// Adds the products at k, k + 1, … until the bounds show that a sum may overflow. Returns the
+  /// first k whose product was not added.
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
@@ -130,8 +132,8 @@ class RegisterTile {
     return k;
   }
 
-  /// Adds the products of `count` values of k, from k on, by roundings that check for overflow.
-  /// Returns false and adds nothing if a result may be wrong.
+  /// Adds the products at k … k + count - 1 by guarded roundings, which check for overflow. Returns
+  /// false and adds nothing if a result may be wrong.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
       if (!(bounded_.products(group, kRangeGroup) <= kMostGuarded)) return false;
@@ -168,7 +170,7 @@ class RegisterTile {
                                                                                        : kRows;
   static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
-  /// True if a sum is first tried in binary32, which is right if the sum is exact there.
+  /// True if advance() first looks for products whose sums binary32 represents exactly.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
   /// True if sums that binary32 does not hold exactly are next computed by split_fma_in_parts
@@ -176,8 +178,8 @@ class RegisterTile {
   /// function takes half the operations of rounding to odd.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
-  /// Adds the next few values of k if no sum can overflow. Returns the number of values added, or
-  /// 0.
+  /// Adds the next few products, from k on, to each sum. Returns how many it added: 0 if a sum may
+  /// overflow.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
     if (!kHasCompensation && (!Path::kAddsExact || kNarrow) && k == 0) {
@@ -194,9 +196,9 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds the products of the next group or pair of values of k, from k on, to sums of magnitude at
-  /// most `most`. Adds values only if no sum can overflow and every exact sum is a binary32 number
-  /// or can be rounded in parts. Returns the number of values added, or 0.
+  /// Adds the products of the next group of k, or of the next two k, to sums of magnitude at most
+  /// `most`. Does so only if no sum can overflow, and each exact sum is a binary32 number or is
+  /// rounded by split_fma_in_parts. Returns how many products it added to each sum, or 0.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
@@ -272,7 +274,7 @@ class RegisterTile {
            splat<Signed<F>>(steps_.template log_magnet<kHow>());
   }
 
-  /// Adds the products of one value of k to kSums sums.
+  /// Adds the product x[i] to sum[i] for each i < kSums: the products at one k.
   template <How kHow, int kSums>
   CPD_FN void step(const LogOperands<F> (&x)[kSums], Sums& s, F* sum,
                    [[maybe_unused]] F* lost) const {
@@ -354,7 +356,7 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
 }
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
-/// The number of rows whose sums take half of the registers.
+/// The number of rows whose sums fill half of the registers, but at most kGemmRows.
 constexpr int kRowsInRegisters =
     static_cast<int>(least(kGemmRows, kRegisters / 2 / kVectorsOfPanel));
 
@@ -369,9 +371,9 @@ CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::
   return tile;
 }
 
-/// Adds the products of `count` values of k, from k on, to some rows. Uses roundings that check for
-/// overflow, or the general path if a result may be wrong. Takes fewer rows at a time than steps
-/// without the check. So a sum that overflows slows down fewer rows.
+/// Adds the products at k … k + count - 1 to the rows of `tile`. Uses guarded roundings, which
+/// check for overflow, or the general path if a result may be wrong. Takes fewer rows at a time
+/// than unguarded steps, so that a sum that overflows slows down fewer rows.
 template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
                          std::int64_t count) {
@@ -385,9 +387,9 @@ CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int6
   }
 }
 
-/// Computes some rows. While no sum can overflow, steps(k) adds products from k on and returns the
-/// next k. Otherwise adds a few groups of products by roundings that check for overflow or, if a
-/// result may be wrong, by the general path.
+/// Adds all products of the block to the rows of `tile`. steps(k) must add products from k on until
+/// a sum may overflow, and return the next k. Then guarded_rows adds the products of a few groups
+/// of k, and steps(k) continues.
 template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
 CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;
@@ -422,8 +424,8 @@ CPD_FN void some_rows(const BoundedTile& bounded, std::int64_t first) {
 
 template <class Path, Scheme kScheme, ProductKind kProducts = ProductKind::any>
 CPD_FN void register_tile(const BoundedTile& bounded) {
-  // A step takes about 20 to 40 cycles. Only the sums of all rows together keep the CPU's
-  // arithmetic units busy, although they may need more registers than the CPU has.
+  // Adding a product to a sum takes about 20 to 40 cycles. Only the sums of all rows together keep
+  // the CPU's arithmetic units busy. This holds even if they need more registers than the CPU has.
   constexpr bool kIsShort = Path::kAnyValues && kScheme == Scheme::sequential;
   constexpr auto kRows = static_cast<int>(kIsShort ? kRowsInRegisters : kGemmRows);
   const std::int64_t rows = bounded.tile.rows;
@@ -436,8 +438,8 @@ CPD_FN void register_tile(const BoundedTile& bounded) {
   }
 }
 
-/// Samples values of k and returns whether sums of small magnitude stay binary32 numbers for most
-/// of the samples.
+/// Returns whether trying exact sums is worth its time: for most of the tested k, binary32
+/// represents sums of small magnitude exactly. Tests two products of every second group of k.
 [[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {

@@ -18,8 +18,9 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// Generates the random integers of `blocks` blocks of random words for the columns of a tile. Each
-/// row of `to` has one integer for each column. The last `spare` bits of each integer are cut off.
+/// Generates all random integers of `blocks` blocks of random words, for the columns of a tile.
+/// Each row of `to` has one integer for each column. The last `spare` bits of each integer are cut
+/// off.
 template <int kPerWord>
 CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
@@ -70,7 +71,7 @@ class RandomRun {
         return make_draws<4>(&plan, spare, index, block, blocks, draws_);
     }
   }
-  /// Returns the next random integer of each column.
+  /// Returns the next row of random integers from make(): one integer for each column.
   CPD_FN const std::uint32_t* next() {
     const std::uint32_t* draw = next_;
     next_ += kGemmColumns;
@@ -95,7 +96,7 @@ constexpr std::int64_t steps_in_run(Scheme scheme) {
   }
 }
 
-/// A run: `count` consecutive values of k of a block, from value `k` on.
+/// A run: the range k … k + count - 1 of a block, whose products are added together.
 struct StochasticRun {
   std::int64_t k, count;
   bool last;  ///< no value of k follows
@@ -107,16 +108,17 @@ struct StochasticRun {
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// The checks that a run (a range of k) needs, according to bounds on its operands.
+/// The values of a run that may overflow, according to the bounds of its operands. They determine
+/// the checks while the run's products are added.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
   watched,  ///< no product overflows; where a sum does, the run is not stored
   any,      ///< anything may overflow
 };
 
-/// The sums of a few rows and all columns of a tile. SumWalk (the loop over terms) calls this class
-/// to run the steps of the scheme. kOnGrid: all terms are multiples of the least spacing of the
-/// sum's format.
+/// Adds the products of a run to the sums of kRows rows of a tile. SumWalk (numeric/sums/order.h)
+/// determines the order of the additions and calls add_terms, merge_trees and so on. kOnGrid: all
+/// terms are multiples of the least spacing of the sum's format.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:
@@ -125,7 +127,8 @@ class StochasticRows {
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
   static constexpr int kAll = kRows * kVectors;
 
-  /// One vector of sums for each row and vector of columns, row by row.
+  /// All sums of the kRows rows, or one term for each of these sums: kVectors vectors for the first
+  /// row, then for the next row.
   struct Sums {
     V of[kAll];
   };
@@ -187,8 +190,8 @@ class StochasticRows {
   }
   CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
   CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
-    // If the new tree is a single exact product, the product was not rounded. One fma then computes
-    // the product and adds it to the tree in memory.
+    // If the tree is a single exact product (number k_ of the run), no rounding has changed it. One
+    // fma then computes the product and adds it to the tree of this level in memory.
     const bool fused = kExactProducts && of_term;
     tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
   }
@@ -207,7 +210,8 @@ class StochasticRows {
 
   // --- operations --------------------------------------------------------------------------------
 
-  /// Generates random integers number first … end - 1 of each sum.
+  /// Generates the random integers with the numbers first … end - 1 of each sum, which next_draw()
+  /// then returns one after the other.
   CPD_FN void draw(std::int64_t first, std::int64_t end) {
     for (int i = 0; i < kRows; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
@@ -215,7 +219,7 @@ class StochasticRows {
                       plan_.first_draw + static_cast<std::uint64_t>(first), end - first);
     }
   }
-  /// The random integers of one rounding of all sums.
+  /// One random integer for each sum: draw(j) returns the integers for vector j of Sums.
   struct Draw {
     const std::uint32_t* of_row[kRows];
     CPD_FN Unsigned<V> operator()(int j) const {
@@ -233,7 +237,8 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// Returns, for each sum, the product at value number k of the run (a range of k).
+  /// Returns product number k of the run for each sum, rounded unless kExactProducts. The first
+  /// product has number 0.
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -243,7 +248,7 @@ class StochasticRows {
           [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
-  /// Returns the rounded sum of x and the product of number k.
+  /// Returns x plus product number k of the run for each sum, rounded.
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();
@@ -320,9 +325,9 @@ class StochasticRows {
   std::int64_t k_ = -1;  ///< its first product
 };
 
-/// Adds the products of a run (a range of k) to the rows of a tile, a few rows at a time. The
-/// floating-point environment must round toward zero. If a watched sum overflows, computes its rows
-/// again with Range::any.
+/// Adds the products of a run to all rows of a tile, Rows::kRows rows at a time. The floating-point
+/// environment must round toward zero. If kRange is Range::watched and a sum overflows, its kRows
+/// rows are computed again with Range::any.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -355,17 +360,17 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Returns whether all operands of the tile are finite for the group of successive k that contains
-/// k.
+/// Returns whether the tile's operands are finite at all k of one group (kRangeGroup successive k):
+/// the group that contains the argument `k`.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Returns whether binary32 represents the tile's products exactly, and no product has a bit below
-/// the lowest bit to which rounding adds a random bit. Spare bits of the random integers do not
-/// count as added.
+/// Returns whether the rounding of the tile's products may omit the low plan.spare_bits bits of the
+/// random integers. Binary32 must represent the products exactly, and no product may have a bit
+/// below those to which rounding adds the other random bits.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->fast.stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -414,7 +419,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// Returns the checks (Range) that a run (a range of k) with finite operands needs.
+/// Returns the Range (what may overflow) of a run with finite operands.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;

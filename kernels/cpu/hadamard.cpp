@@ -16,8 +16,8 @@ using std::int64_t;
 template <int kSize, class V>
 constexpr int kUnit = kHadamardCount<kSize, true, V> * Lanes<V>::count;
 
-/// Transforms kUnit contiguous values, which are whole groups. Calls store(k, v) for each vector v
-/// of results; k is the index of its first value.
+/// Transforms kUnit contiguous values (one or more groups of kSize). Calls store(k, v) for each
+/// vector v of results; k is the index of its first value.
 template <int kSize, class V, class Store>
 CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store) {
   constexpr int kLanes = Lanes<V>::count;
@@ -37,7 +37,7 @@ CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float
   }
 }
 
-/// Transforms n contiguous values, which must be whole groups.
+/// Transforms n contiguous values. n must be a multiple of kSize, the number of values in a group.
 template <int kSize, class V>
 CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
@@ -73,7 +73,8 @@ CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x,
   });
 }
 
-/// Transforms one group in each of `count` columns. `count` must be a multiple of V's lanes.
+/// Transforms `count` columns of kSize values each. `count` must be a multiple of the number of
+/// lanes of V.
 template <int kSize, class V>
 CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64_t stride,
                                 const float* x, float* y) {
@@ -86,7 +87,7 @@ CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64
   }
 }
 
-/// Transforms one group in each of `count` columns.
+/// Transforms `count` columns of kSize values each.
 template <int kSize, class V>
 CPD_FN void transform_columns(const HadamardPlan& plan, int64_t count, int64_t stride,
                               const float* x, float* y) {

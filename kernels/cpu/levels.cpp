@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantization of buckets to levels (numeric/scaled/levels.h): computes codes, decodes codes to
-// values, and sums values for norms and standard deviations.
+// Rounds values to levels, which are fractions of their bucket's norm (numeric/scaled/levels.h):
+// computes codes, decodes codes to values, and sums values for norms and standard deviations.
 #include "cpd/numeric/scaled/levels.h"
 
 #include "cpd/numeric/round/codec.h"
@@ -17,7 +17,7 @@ using std::uint32_t;
 using std::uint8_t;
 
 /// Splits elements begin … begin + n - 1 into ranges within one bucket. Calls run(norm, i, count)
-/// for each range, where i counts from `begin`.
+/// for each range. The range begins at element begin + i, and `norm` is its bucket's norm.
 template <class Run>
 CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64_t n, Run run) {
   for (int64_t i = 0; i < n;) {
@@ -30,7 +30,7 @@ CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Computes the exact codes of the lanes that are set in `unclear`, and stores them.
+/// Replaces estimated codes: computes codes[i] exactly for each lane i in which `unclear` is not 0.
 template <class I>
 CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const float* x,
                           const uint32_t* random, uint32_t* codes) {
@@ -213,8 +213,8 @@ CPD_FN void decode_all(const LevelPlan& shared, int64_t before, int64_t n, const
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// The partial sums from which Moments (sums of differences from a mean, and of their squares) are
-/// formed. add() takes sixteen values; kChecks: ignores values that are NaN or infinite.
+/// Sixteen partial sums of differences from `mean`, and of the squares of these differences. add()
+/// takes sixteen values, one for each partial sum. kChecks: ignores NaN and infinite values.
 struct PartialMoments {
   static constexpr int kLanes = Lanes<D>::count;
   static constexpr int kVectors = kPartialSums / kLanes;
@@ -235,8 +235,8 @@ struct PartialMoments {
   }
 };
 
-/// Returns the number of NaN and infinite values among sixteen values. Updates `largest` with the
-/// finite values.
+/// Returns the number of NaN and infinite values among sixteen values. Raises `largest`, the bit
+/// patterns of the largest magnitudes so far in each lane, to the magnitudes of the finite values.
 CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
   using I = Signed<F>;
   const I infinity = splat<I>(Pattern<F>::infinity);

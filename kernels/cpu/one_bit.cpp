@@ -131,9 +131,9 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Splits `count` values, with one bit each, so that most bits can be written as whole bytes. Calls
-/// one(i) for each value before the first whole byte, then unit(i) for each kUnit values, then
-/// rest(i, left) for the last left < kUnit values.
+/// Splits `count` values so that most of their bits fill whole bytes. Value i has bit number bit +
+/// i. Calls one(i) for each value before the next multiple of 8 bits. Then calls unit(i) for values
+/// i … i + kUnit - 1, and rest(i, left) for the last left < kUnit values.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;

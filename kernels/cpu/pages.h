@@ -49,8 +49,9 @@ CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
   return i - i % kBlock + (i + page * kAhead) % kBlock;
 }
 
-/// Calls visit(page, in_turn(page, i)) for i = begin, begin + kStep, … below `end`, and for each i
-/// for all four pages of the group. kStep must be a multiple of kLine.
+/// Calls visit(page, offset) for each of the four pages of a group and each kStep-th value begin …
+/// end - 1. For each value i, visits all pages before the next i; the offset in a page is
+/// in_turn(page, i). kStep must be a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {
@@ -153,8 +154,8 @@ class PageValues {
 template <class R>
 class PageIntegers {
  public:
-  /// Prepares the integers of `n` elements; the first element has the index `first`. n must be a
-  /// multiple of kGroup.
+  /// Prepares the random integers for elements first … first + n - 1 of the tensor. n must be a
+  /// multiple of kGroup. If `given` is not null, it holds the caller's integers.
   CPD_FN PageIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                       const std::uint32_t* given)
       : bits_(plan.random_bits),

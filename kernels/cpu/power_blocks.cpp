@@ -19,9 +19,9 @@ using U = Unsigned<F>;
 constexpr int kLanes = Lanes<F>::count;
 constexpr int kPair = 2 * kLanes;
 
-/// The binary32 patterns of kPair neighboring values, in two vectors. Values that are read from
-/// binary32 memory keep their order. Of values that are read from bf16 memory, `first` holds those
-/// with even index and `second` those with odd index.
+/// The binary32 patterns of kPair neighboring values, in two vectors. From binary32 memory,
+/// `first` has the first half of the values and `second` the other half. From bf16 memory, `first`
+/// has the values with even index and `second` the values with odd index.
 struct Pair {
   U first, second;
 };

@@ -40,8 +40,8 @@ CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
 }
 
 /// Stores three numbers of each block: the scale, the factor by which elements are multiplied, and
-/// the scale by which codes are decoded. For a block of zeros, the scale for decoding is 1, so that
-/// no product has a subnormal operand.
+/// the scale by which codes are decoded. For a block of zeros, the last is 1, so that decoding
+/// never multiplies by a subnormal scale. Returns whether a scale is outside the route's range.
 template <class V>
 CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
                       float* const (&arrays)[6]) {
@@ -61,8 +61,8 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Loads the scales of as many elements as V has lanes, from element i of the row on. Each element
-/// must have a scale of its own (run.run = 1).
+/// Loads the scales of elements i, i + 1, … of a row, one element in each lane of V. Each element
+/// must have its own scale (run.run, the number of elements that share a scale, is 1).
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
   const ElementScale<V> at{load_f32<V>(run.factor + i), load_f32<V>(run.scale + i),
@@ -197,8 +197,8 @@ CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
   return (any & 0xFFFF) == 0;
 }
 
-/// Finds the scales of a row's blocks in a group of four memory pages (pages.h). Requires run.run >
-/// 1 and a run.n that is a multiple of kGroup.
+/// Finds the scales of a row's values in a group of four memory pages (pages.h). More than one
+/// value must share a scale (run.run > 1), and the row's length must be a multiple of kGroup.
 class PageScales {
  public:
   CPD_FN explicit PageScales(const ScaledRun& run)
@@ -284,7 +284,8 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
       if (in_pages) return round_pages<R, kRoute>(plan, run, y);
     }
     for (int64_t row = 0; row < all.rows; ++row) {
-      // Prefetches the next tile. The hardware prefetcher finds the lines of longer rows.
+      // Prefetches the values that follow this row, if it is short or the only one. The hardware
+      // prefetches only within longer rows.
       for (int64_t k = 0; (all.rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }
@@ -402,8 +403,8 @@ bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const f
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // A scale of 0 also counts as outside the route's range: a caller may give it for a block that
-    // contains an infinity.
+    // Division in binary32 also excludes a scale of 0, because the caller may give this scale for a
+    // block that contains an infinity.
     const auto beyond = is_outside(route, given) | (given == D{});
     outside = select(beyond, splat<D>(1), outside);
   });

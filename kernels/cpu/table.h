@@ -62,9 +62,9 @@ struct Entry<kKernel> {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Selects the rule for a plan whose mode is known only at run time (kOtherMode), and passes it to
-/// `run` as a template argument. Directed additions have a rule for each mode, so that no loop
-/// branches on the mode.
+/// Selects the rounding rule of a plan that does not round to nearest-even or stochastically, and
+/// passes it to `run` as a template argument. Rounding by an addition has one rule for each mode,
+/// so that no loop branches on the mode; other forms share the rule kOtherMode.
 template <class Run>
 CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
   constexpr Form kForm = Form::addition;

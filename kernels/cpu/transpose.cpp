@@ -11,10 +11,9 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Exchanges the rows and columns of a square of words. A step combines each pair of neighboring
-/// rows. The even words of the pair become a row of the upper half, and the odd words a row of the
-/// lower half. If a word's row and column are written as one binary number, a step rotates the
-/// digits of that number by one.
+/// Exchanges the rows and columns of a square of 2^n x 2^n words in n steps. A step combines rows
+/// 2k and 2k + 1: their even words become row k, their odd words row 2^(n - 1) + k. A step thus
+/// rotates the binary number (row, column) of each word by one digit, and n steps exchange both.
 template <class V>
 CPD_FN void transpose_square(Unsigned<V>* rows) {
   using U = Unsigned<V>;

@@ -35,8 +35,8 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   if (const auto status = FastKernel<arithmetic>::Start(launch, call)) return *status;
   const ArithmeticTask task{call, *call.plan};
-  // `any` tests only x and y. The operand z of x * y + z may be any binary64 number in both
-  // kernels, because the product of binary32 values is exact in binary64.
+  // The general kernel (kAny) is needed only if x or y is binary64. The other kernel also accepts
+  // any binary64 z in x * y + z, because a product of binary32 values is exact in binary64.
   const bool any =
       call.x.dtype == DType::f64 || (call.op != Operation::sqrt && call.y.dtype == DType::f64);
   with_mode(task.rounding.mode, [&]<Rounding mode>() {

@@ -10,7 +10,7 @@
 
 namespace cpd::cuda {
 
-/// The parameters of a kernel: a call and its rounding plan.
+/// The argument of a kernel: a call, and a copy of its rounding plan, which is on the host.
 struct ArithmeticTask : ArithmeticCall {
   RoundPlan rounding;
 };
@@ -18,7 +18,7 @@ static_assert(sizeof(ArithmeticTask) <= 4000, "a kernel's parameters have at mos
 
 /// Returns the result of the call's operation on x, y and z, rounded to odd. The operands are
 /// binary32 values or, with kAny, any binary64 values; kAny does not support quotients and square
-/// roots. `down`: the result will be rounded down.
+/// roots. `down`: the caller then rounds down, so x + (-x) is -0 (IEEE 754, 6.3).
 template <bool kAny>
 CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
   if constexpr (!kAny) {

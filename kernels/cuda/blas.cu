@@ -60,16 +60,16 @@ Functions load_functions() {
   return all ? functions : Functions{};
 }
 
-/// The layout of a matrix for cuBLAS. cuBLAS uses column-major matrices, so a row-major matrix is
-/// passed as a transposed one.
+/// The arguments that describe a matrix in memory to cuBLAS. is_usable is false if cuBLAS cannot
+/// read this memory without a copy.
 struct Layout {
   bool is_usable = false;
   int op = kNoTranspose;
   std::int64_t leading = 1;
 };
 
-/// Returns the layout of x's transpose (columns x rows), because all three matrices are passed
-/// transposed.
+/// Returns the arguments for matrix x of rows x columns. cuBLAS expects column-major matrices, so a
+/// row-major x is described as the column-major transpose of x.
 Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t columns) {
   rows = std::max<std::int64_t>(rows, 1);
   columns = std::max<std::int64_t>(columns, 1);
@@ -82,8 +82,8 @@ Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t column
   return {};
 }
 
-/// Copies the matrices of the whole batch (rows x columns) from `from` to `to`. Stores +0
-/// everywhere if `from.data` is null.
+/// Copies all matrices of a batch, of rows x columns each, from `from` to `to`. Stores +0 in all
+/// elements of `to` if `from.data` is null.
 __global__ void __launch_bounds__(kThreads)
     copy_matrices(const __grid_constant__ MatrixProduct product, const ProductOperand from,
                   const ProductOperand to, std::int64_t rows, std::int64_t columns) {

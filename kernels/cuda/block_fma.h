@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Computes a matrix unit's sum on a GPU, with one sum in each thread of gemm_general.h. Applies
-// numeric/units/block_fma.h to the operands of one step of a tile.
+// Computes the sums of a matrix unit on a GPU by the arithmetic of numeric/units/block_fma.h. A
+// thread of gemm_general.h computes one sum.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -12,7 +12,8 @@
 
 namespace cpd::cuda {
 
-/// The sums of one element: the matrix unit's sum and, with promotion, the accumulator's outer sum.
+/// The sums of one element: `unit` is the matrix unit's sum. With promotion, `sum` is the
+/// accumulator's sum, to which promotions add the matrix unit's sum.
 struct UnitState {
   float sum = 0.0F;
   float unit = 0.0F;
@@ -28,8 +29,8 @@ CPD_FN void with_unit_rule(const BlockFmaPlan& plan, Run run) {
   }
 }
 
-/// Returns the sums of an element before its first product: `c`, rounded. `mode` is the rounding of
-/// promotions and of the result.
+/// Returns the initial sums of an element. The rounded `c` is the accumulator's sum or, without
+/// promotion, the matrix unit's sum. `mode` is the rounding of promotions and of the result.
 template <Rounding mode>
 CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c) {
   using R = Rule<mode, Form::general>;
@@ -47,9 +48,10 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
   return state;
 }
 
-/// Promotes after `done` products: adds the matrix unit's sum to the accumulator's sum and sets the
-/// matrix unit's sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's
-/// format. `draws` is the number of random integers that the element's earlier sums have used.
+/// With promotion, adds the matrix unit's sum to the accumulator's sum and sets the matrix unit's
+/// sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's format. `done`
+/// products have been added. `draws` is the number of random integers that earlier sums of the
+/// element have used.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -71,7 +73,8 @@ CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
   return result_of(call.plan.unit.promote > 0 ? state.sum : state.unit);
 }
 
-/// One sum by a matrix unit's arithmetic. `mode` is the rounding of promotions and of the result.
+/// Computes one element's sum of products in a thread, by a matrix unit's arithmetic. `mode` is the
+/// rounding of promotions and of the result.
 template <Rounding mode>
 class UnitSum {
  public:
@@ -88,7 +91,8 @@ class UnitSum {
     const bool narrow =
         block_fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
                             least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
-    // If a group extends beyond the last k, its missing operands are +0.
+    // A group may extend beyond the products of the matrix. load_lines has stored +0 for the
+    // operands that do not exist.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     with_unit_rule(plan, [&]<class Unit>() {
       float& unit = state_.unit;
@@ -126,9 +130,9 @@ class UnitSum {
   }
 
  private:
-  /// The operands and scales of a matrix unit. The arguments k count from the first value of
-  /// `operands`. This value has number `first` in the tile's step, and `scales` counts from the
-  /// first value of the step.
+  /// The operands of one block of a matrix unit, and their scales. k is counted from the block's
+  /// first operand. `scales` counts from the first operand in shared memory, and `first` is the
+  /// difference.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -141,8 +145,7 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  /// Returns the matrix unit's sum after a block of products. Supports only the adders that do not
-  /// begin by aligning all products of the block.
+  /// Returns `sum` plus the products of a block, for each adder but Adder::aligned.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
                                    int count, double sum) {

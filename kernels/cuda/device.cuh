@@ -18,8 +18,8 @@ namespace cpd::cuda {
 
 // --- launches ------------------------------------------------------------------------------------
 
-/// Makes a device the thread's current device while the object lives. Also clears the error of an
-/// earlier call, which cudaGetLastError would otherwise report for this launch.
+/// Makes a device the thread's current device while the object lives. Also clears the last CUDA
+/// error, so that cudaGetLastError reports only errors of launches after this object's creation.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -46,8 +46,8 @@ class OnDevice {
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
-  // The sum is an upper bound of the parameters' bytes, because each parameter begins at a multiple
-  // of its alignment.
+  // The sum of sizes and alignments is an upper bound of the bytes of all parameters, because each
+  // parameter begins at a multiple of its alignment.
   static_assert((std::size_t{0} + ... + (sizeof(Parameters) + alignof(Parameters))) <= 4096,
                 "a kernel's parameters have at most 4096 bytes");
   cudaLaunchConfig_t config{};

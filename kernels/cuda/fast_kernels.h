@@ -18,8 +18,8 @@ class FastKernel;
 template <class Call, int (*kOperation)(const Launch&, const Call&)>
 class FastKernel<kOperation> {
  public:
-  /// applies(call) returns whether the kernels support the call. start(launch, call) queues the
-  /// kernels, as the operation does, and returns a status.
+  /// applies(call) must return whether the fast path supports the call. start(launch, call) must
+  /// queue the fast path's kernels and return a CUDA status, as kOperation does.
   FastKernel(FastPath path, bool (*applies)(const Call&), int (*start)(const Launch&, const Call&))
       : path_(path), applies_(applies), start_(start) {
     const FastKernel** place = &first_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width on a GPU, with one sum in each thread, term by term
-// (numeric/sums/fixed_number.h). Sums products in the threads of gemm_general.h, and terms over a
-// dimension. Compiles for host and device.
+// Sums in integers of a fixed width on a GPU (numeric/sums/fixed_number.h), with one sum in each
+// thread, term by term. FixedSum sums the products of a matrix product; sum_fixed_elements sums a
+// tensor over a dimension. Compiles for host and device.
 #pragma once
 
 #include "cpd/numeric/sums/fixed_number.h"
@@ -11,7 +11,8 @@
 
 namespace cpd::cuda {
 
-/// A sum of terms. The result is NaN if a term was not finite.
+/// Adds terms to an integer: take() adds a term, and end() returns the sum. The sum is NaN if a
+/// term was not finite.
 class FixedTerms {
  public:
   CPD_FN explicit FixedTerms(const FixedPlan& plan) : sum_(plan) {}
@@ -35,7 +36,8 @@ class FixedTerms {
   bool is_finite_ = true;
 };
 
-/// A sum of products. `mode` is the rounding of the result.
+/// Computes one sum of a matrix product in a thread of gemm_general.h. `mode` is the rounding of
+/// the result.
 template <Rounding mode>
 class FixedSum {
  public:
@@ -57,8 +59,8 @@ class FixedSum {
   FixedTerms terms_{FixedPlan{}};
 };
 
-/// Computes the sums of thread number `thread` of `threads` in a sum over a dimension. T is float,
-/// or double for binary64 terms.
+/// Sums a tensor over a dimension: thread number `thread` computes every `threads`-th result. T is
+/// float, or double for binary64 terms.
 template <Rounding mode, class T>
 CPD_FN void sum_fixed_elements(const FixedSumCall& call, std::int64_t thread,
                                std::int64_t threads) {

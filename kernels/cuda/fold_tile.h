@@ -15,12 +15,12 @@
 
 namespace cpd::cuda {
 
-/// The largest number of open trees (partial sums that are not merged yet) in a pairwise sum of
-/// fewer than 2^40 terms.
+/// The most partial sums (trees) that a pairwise sum of fewer than 2^40 terms holds at a time.
 constexpr int kMostTrees = 40;
 
-/// The planes (running values) of one element's sum and the next terms. SumWalk calls this class to
-/// run the steps of a scheme.
+/// The state of one element's sum (its planes), and the additions that change this state. SumWalk
+/// calls add_terms, merge_trees and so on in the order of the sum's scheme. `terms` points to the
+/// terms that are added next.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:
@@ -68,7 +68,7 @@ class ElementPlanes {
   CPD_FN void round_tree(std::int64_t) {
     trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
   }
-  /// Returns plane q (one value of each sum's state) of the running sum.
+  /// Returns plane q, one of the values of the sum's state.
   CPD_FN T& plane(int q) {
     if (plan_.order.scheme == Scheme::pairwise) return trees_[q];
     return q == 0 ? sum : second;
@@ -120,7 +120,7 @@ class ElementPlanes {
                   std::uint64_t first, const std::uint32_t*)
         : FoldDraws<std::uint32_t>(random_bits, seed, stream, index, first) {}
   };
-  /// A source of random integers that reads the caller's integers for one element.
+  /// Reads the random integers that the caller gives for one element, from number `first` on.
   struct Given {
     const std::uint32_t* at;
     CPD_FN Given(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t first,
@@ -129,7 +129,7 @@ class ElementPlanes {
     CPD_FN std::uint32_t next() { return *at++; }
   };
   using Drawn = std::conditional_t<kGiven, Given, Philox>;
-  /// Returns a + b rounded once, or b rounded if it is the first term.
+  /// Returns a + b, rounded once. If `starts`, b is the first term: returns b, rounded.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
       return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random},
@@ -144,7 +144,7 @@ class ElementPlanes {
       return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
     }
   }
-  /// Calls `rounded` out of line. The rarer schemes share this one copy of its code.
+  /// Calls `rounded` out of line. All additions outside add_terms share this one copy of its code.
   CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     return rounded(plan, starts, a, b, random);
   }
@@ -161,13 +161,14 @@ class ElementPlanes {
   T trees_[kMostTrees];
 };
 
-/// Computes the ordered sum of one element, term by term.
+/// Computes the sum of one element, term by term, in the order of its scheme (SumWalk).
 template <Rounding mode, class T, bool kGiven = false>
 class ElementSum {
  public:
   using Value = T;
-  /// Continues the sum of element i from term k on. Random integers come from the seed and stream,
-  /// or from `given` if it is not null.
+  /// Starts at term k of the sum of element i. For k > 0, the caller must then set the planes to
+  /// the sum of the first k terms. Random integers come from the seed and stream, or from `given`
+  /// if kGiven.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                     std::int64_t k, const std::uint32_t* given = nullptr)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}
@@ -214,8 +215,8 @@ CPD_FN void take_all(Sum& sum, std::int64_t terms, Read read) {
   }
 }
 
-/// Computes the sums of thread number `thread` of `threads` in a sum over a dimension. T is float,
-/// or double for binary64 terms.
+/// Sums a tensor over a dimension: thread number `thread` computes every `threads`-th result. T is
+/// float, or double for binary64 terms.
 template <Rounding mode, class T, bool kGiven = false>
 CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t threads) {
   const RoundPlan& plan = call.plan.terms.round;
@@ -236,8 +237,8 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
   }
 }
 
-/// Calls run.operator()<mode, T, kGiven>() with the rounding mode, the type of the sums, and
-/// whether the caller gives the random integers of `call`.
+/// Calls run.operator()<mode, T, kGiven>() with the template arguments of sum_elements for `call`.
+/// kGiven: the caller gives the random integers.
 template <class Run>
 void with_sum(const SumCall& call, Run run) {
   const auto run_with = [&]<Rounding mode, bool kGiven>() {

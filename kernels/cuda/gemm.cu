@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
 }
 
-/// Adds `count` products to each sum in memory, from value k on, if 16-bit lanes do not represent
-/// the operands. Processes one quarter of the tile after the other.
+/// Adds the products at k … k + count - 1 to the thread's sums, which must be in memory. Computes
+/// in binary32, one quarter of the tile after the other. Used for operands that 16-bit lanes do not
+/// represent.
 __device__ __noinline__ void add_quarters(const GemmCall& call, const TilePlace& place,
                                           PatchSums* sums, WideMemory& memory, std::int64_t k,
                                           int count, ChunkCount& chunk) {

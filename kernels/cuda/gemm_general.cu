@@ -13,8 +13,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Extends `shared`, the bounds of a tile's operands, by the bounds `mine` of each thread. Every
-/// thread of a warp must call it.
+/// Extends `shared`, the bounds of all operands of a tile, so that it also covers `mine`, the
+/// bounds of the operands that this thread has read. Every thread of a warp must call it.
 CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   constexpr unsigned kAll = 0xFFFFFFFFU;
   const unsigned largest = __reduce_max_sync(kAll, mine.largest);

@@ -23,7 +23,8 @@ constexpr int kTileSums = kSide * kSide;
 constexpr int kDepth = 64;
 constexpr int kMostPlanes = 64;  ///< planes of a tree of any number of products
 
-/// The shared memory of a thread block. ranges[step mod 2] has the ranges of a step's operands.
+/// The shared memory of a thread block: kDepth values of k of a tile's rows of a and columns of b.
+/// Step number s copies and adds such values; ranges[s mod 2] has the bounds of these operands.
 struct TileMemory {
   float a[kDepth][kSide + 1];
   float b[kDepth][kSide + 1];
@@ -105,7 +106,8 @@ class TileThread {
     row_ = place_.row + thread / kSide;
     column_ = place_.column + thread % kSide;
     inside_ = row_ < p.rows && column_ < p.columns;
-    // Threads beyond the edge use the random integers of element 0, which always exist.
+    // A thread whose sum is outside the result uses the random integers of element 0, which always
+    // exist.
     const std::int64_t element =
         p.first_element + (place_.batch * p.rows + row_) * p.columns + column_;
     const auto index = static_cast<std::uint64_t>(inside_ ? element : 0);
@@ -167,7 +169,8 @@ struct TileState {
   CPD_FN void store(int plane, V x) const { planes[plane] = static_cast<float>(x); }
 };
 
-/// The seed and the stream of the random bits, and the element number of the sum.
+/// The seed and the stream of a sum's random integers, and the number (`index`) of the sum's
+/// element in the result.
 struct RandomKey {
   std::uint64_t seed = 0, stream = 0, index = 0;
   const std::uint32_t* given = nullptr;  ///< the element's draws, in place of Philox's
@@ -179,15 +182,15 @@ CPD_FN RandomKey random_key(const RoundPlan& plan, const GemmCall& call, std::ui
           call.key.stream != nullptr ? *call.key.stream : plan.stream, index, own.random};
 }
 
-/// Returns one random integer of an element after the other, from the caller's integers.
+/// Reads the random integers that the caller gives for one element: next() returns the next one.
 template <class V>
 struct ElementDraws {
   const std::uint32_t* at;
   CPD_FN Unsigned<V> next() { return Unsigned<V>{*at++}; }
 };
 
-/// Returns random integer t of a sum as an integer of V's width. Returns 0 unless rule R is
-/// stochastic.
+/// Returns random integer number t of the element key.index. Returns 0 unless R rounds
+/// stochastically.
 template <class R, class V>
 CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64_t t) {
   if constexpr (R::mode == Rounding::stochastic) {
@@ -202,8 +205,8 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64
 /// Returns x, or CPD's canonical NaN if x is NaN.
 CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
 
-/// `depth` is the number of products in a sum. `draws` is the number of random integers that the
-/// element's earlier sums have used.
+/// `depth` is the number of products in a sum. `draws` is the number of random integers that
+/// earlier sums of the same element have used (a product with scales has several sums).
 struct SumSpan {
   std::int64_t depth = 0;
   std::uint64_t draws = 0;
@@ -246,7 +249,8 @@ class OrderedSum {
                                  : scheme == Scheme::kahan  ? 2
                                                             : 1;
 
-  /// Performs the operations that SumWalk requests for a sum in chunks.
+  /// The steps of a sum in chunks, which SumWalk calls: add_terms adds products to the sum of a
+  /// chunk, and add_chunk adds this sum to the outer sum.
   struct Chunks {
     OrderedSum& sum;
     const GemmCall& call;
@@ -284,8 +288,8 @@ class OrderedSum {
     add_as<double, false>(plan, a, b, k, count, first);
   }
 
-  /// Returns the number of a random integer in the element's sequence of random integers. `draw` is
-  /// the integer's number in the sequence of this sum.
+  /// Converts the number `draw` of a random integer, counted from this sum's first integer, to its
+  /// number among all random integers of the element.
   [[nodiscard]] CPD_FN std::uint64_t number_of(const GemmCall& call, std::int64_t draw) const {
     if constexpr (mode != Rounding::stochastic) return 0;
     return call.plan.sum.first_draw + span_.draws + static_cast<std::uint64_t>(draw);
@@ -337,7 +341,8 @@ class OrderedSum {
   float state_[kPlanes];
 };
 
-/// Returns the number of values of k that are copied to shared memory together, from k on.
+/// Returns how many of the values at k, k + 1, … the next step copies to shared memory: `step`, or
+/// fewer at the end of the product.
 CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.product.depth - k;
   return left < step ? static_cast<int>(left) : step;

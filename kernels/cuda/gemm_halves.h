@@ -34,8 +34,8 @@ template <Half kHalf>
 using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
 constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
 
-/// Defines the set of operands whose products 16-bit lanes represent exactly, with one bit to
-/// spare, as split_short requires.
+/// has(x) returns whether 16-bit lanes may multiply operand x. The products of all such operands
+/// have at least one significant bit less than the lanes, as split_short requires.
 template <Half kHalf>
 struct HeldOperands {
   static constexpr Format kFormat = format_of(kHalf);
@@ -53,15 +53,16 @@ struct HeldOperands {
   }
 };
 
-/// The codes of one operand at one k, for the sums of one thread: of kPatch lines (rows of a or
-/// columns of b) in the first half of the tile's lines, and of kPatch lines in the second half. A
-/// pair holds the codes of two neighboring lines.
+/// The codes of a's rows or b's columns (lines) that one thread needs at one k: kPatch lines in the
+/// first half of the tile and kPatch lines in the second half. pairs[i] holds the codes of two
+/// neighboring lines.
 union alignas(16) HalfCodes {
   std::uint16_t codes[2 * kPatch];
   std::uint32_t pairs[kPatch];
 };
 
-/// The values of one operand in shared memory, and the largest magnitude of each group.
+/// The values of one operand in shared memory, and the largest magnitude among each thread's lines
+/// in each group of kGroup successive k.
 struct HalfOperand {
   HalfCodes values[kWideDepth][kPatches + 1];
   float largest[kWideDepth / kGroup][kPatches];
@@ -102,7 +103,7 @@ CPD_FN TilePlace quarter_of(TilePlace tile, int quarter) {
   return tile;
 }
 
-/// The 8 x 8 sums of one thread.
+/// Computes 8 x 8 sums in a thread, in pairs of 16-bit lanes.
 template <Half kHalf>
 class HalvesThread {
  public:
@@ -114,7 +115,8 @@ class HalvesThread {
         product_(call.plan.sum.fast.man_product, call.plan.sum.fast.product_quantum, false),
         sum_(call.plan.sum.fast.man_sum, call.plan.sum.fast.sum_quantum, false) {}
 
-  /// write_sums copies the sums from registers to memory; read_sums copies the sums back.
+  /// write_sums copies the sums from registers to memory; read_sums copies the sums from memory to
+  /// registers.
   CPD_FN void write_sums() const {
     for (int i = 0; i < 2 * kPatch; ++i) {
       for (int j = 0; j < kPatch; ++j) {
@@ -151,7 +153,8 @@ class HalvesThread {
                                take(memory.b));
     return held;
   }
-  /// Finds this thread's share of the operands' bounds: the bounds of one group of one operand.
+  /// Finds the largest magnitude of one patch (2 * kPatch lines) of one operand in one group of k.
+  /// All threads together do so for all groups of both operands.
   CPD_FN void bound(HalvesMemory& memory) const {
     constexpr int kEntries = kWideDepth / kGroup * kPatches;
     static_assert(2 * kEntries == kWideThreads);
@@ -198,8 +201,8 @@ class HalvesThread {
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  /// Returns whether no sum can overflow and no sum is -0 while the products of one group of kGroup
-  /// values of k are added.
+  /// Returns whether the fast path is correct for the next kGroup products of each sum, from k on:
+  /// no sum can overflow, and no sum is -0.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const FastPlan& fast = call_.plan.sum.fast;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
@@ -217,7 +220,8 @@ class HalvesThread {
     return larger_lane(most);
   }
 
-  /// Adds the products of kGroup values of k. Values beyond the last k are 0 and change no sum.
+  /// Adds the next kGroup products to each sum, from k on. At the end of the matrices, the missing
+  /// operands are 0, and their products change no sum.
   CPD_FN void add_group(const HalvesMemory& memory, int k) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll
@@ -236,8 +240,8 @@ class HalvesThread {
       }
     }
   }
-  /// Adds the products of `count` values of k to the sums of one quarter in memory, in binary32 or
-  /// by the general path.
+  /// Adds the products at k … k + count - 1 to the thread's sums in one quarter of the tile, which
+  /// must be in memory. Computes by the general path, in binary32 if possible.
   CPD_FN void carefully(const HalvesMemory& memory, int k, int count, int quarter) const {
     const GemmPlan& plan = call_.plan.sum;
     constexpr std::uint32_t kFraction = HeldOperands<kHalf>::kFraction;

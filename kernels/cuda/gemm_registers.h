@@ -50,8 +50,8 @@ struct alignas(16) Four {
   float x[kPatch];
 };
 
-/// The values of one operand in shared memory, and each group's largest magnitude and fraction
-/// bits.
+/// The values of one operand in shared memory. For each group of kGroup successive k and kPatch
+/// lines: the largest magnitude, and the bitwise or of the fraction bits.
 struct WideOperand {
   Four values[kWideDepth][kWide / kPatch + 1];
   std::uint32_t largest[kWideDepth / kGroup][kWide / kPatch];
@@ -126,7 +126,8 @@ struct PatchPlace {
   }
 };
 
-/// Finds this thread's share of the operands' bounds: the bounds of one group of one operand.
+/// Finds the bounds of kPatch lines of one operand in one group of kGroup successive k. All threads
+/// together do so for both operands.
 CPD_FN void bound_wide(WideMemory& memory, int thread) {
   constexpr int kPatches = kWide / kPatch;
   constexpr int kEntries = kWideDepth / kGroup * kPatches;
@@ -142,8 +143,8 @@ CPD_FN void bound_wide(WideMemory& memory, int thread) {
   x.fraction[group][patch] = range.fraction;
 }
 
-/// A thread's sums in memory. The general path computes in memory, so the sums in registers are
-/// copied here first.
+/// Memory for a thread's sums. Sums are usually in registers, but are copied to this memory for the
+/// general path and for the ends of chunks.
 struct PatchSums {
   float sum[kPatch * kPatch];
   float lost[kPatch * kPatch];
@@ -179,7 +180,8 @@ struct PatchPlanes {
   }
 };
 
-/// Adds the products of `count` values of k to the sums by the general path.
+/// Adds `count` products to each sum in memory, by the general path. `operands` begins at the first
+/// of these products.
 template <class Path, Scheme kScheme, class V, class Operands>
 CPD_FN void add_general(const GemmPlan& plan, const Operands& operands, int count,
                         PatchSums& sums) {
@@ -209,7 +211,8 @@ CPD_COLD void add_carefully(const GemmPlan& plan, const Operands& operands, int 
   add_general<Path, kScheme, double>(plan, operands, count, sums);
 }
 
-/// For each sum, sets to = round(to + x); if x is null, sets to = round(to).
+/// Sets to[i] = round(to[i] + x[i]) for each sum i of a thread. If x is null, sets to[i] =
+/// round(to[i]).
 CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
@@ -220,13 +223,14 @@ CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
   }
 }
 
-/// Counts the products of a sum to find the ends of its chunks.
+/// Finds the ends of chunks: counts the products that were added to each sum since the last chunk
+/// ended.
 class ChunkCount {
  public:
   CPD_FN explicit ChunkCount(const GemmCall& call) : left_(call.plan.chunk) {}
 
-  /// Counts `length` more products; `done` products have been added in all. Returns whether they
-  /// end a chunk.
+  /// Call after `length` more products were added to each sum, `done` in all. Returns whether the
+  /// current chunk ends with them.
   CPD_FN bool ends(const GemmCall& call, int length, std::int64_t done) {
     if (call.plan.chunk == 0) return false;
     left_ -= length;
@@ -243,18 +247,18 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
-/// Returns whether split_short rounds the products correctly. The arguments are the bitwise or of
-/// the fraction bits of each operand's values. Such products have at most 22 bits; bits are lost
-/// only far below the least spacing of the format.
+/// Returns whether split_short rounds the products correctly. `fraction` is the bitwise or of the
+/// fraction bits of both operands' values. Factors of at most 11 bits give products of at most 22
+/// bits; binary32 then loses bits only far below the least spacing of the format.
 CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
   return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;
 }
 
-/// Returns the number of products that are added to a sum between two checks of the path's limit.
+/// Returns the number of products that are added to each sum between two checks for overflow.
 constexpr int steps_of(Scheme scheme) { return scheme == Scheme::kahan ? kShortSteps : kGroup; }
 
-/// The 4 x 4 sums of one thread.
+/// Computes 4 x 4 sums in a thread.
 template <class Path, Scheme kScheme>
 class WideThread {
  public:
@@ -268,7 +272,8 @@ class WideThread {
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = place_.addend(i);
     if (!Path::kAnyValues) round_patch(call_.plan.first.round, nullptr, start);
   }
-  /// write_sums copies the sums from registers to memory; read_sums copies the sums back.
+  /// write_sums copies the sums from registers to memory; read_sums copies the sums from memory to
+  /// registers.
   CPD_FN void write_sums() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       sums_.sum[i] = s_[i / kPatch][i % kPatch];
@@ -376,7 +381,8 @@ class WideThread {
     return most;
   }
 
-  /// Adds the products of one value of k, within the bounds of the fast path.
+  /// Adds the products at one k to the thread's sums. The caller must have checked that no sum can
+  /// overflow.
   template <ProductKind kProducts>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][place_.a_patch()];
@@ -419,8 +425,8 @@ class WideThread {
   bool ordinary_ = true;                         ///< is_ordinary of all sums
 };
 
-/// Calls run.operator()<Path, scheme>() with the path and the scheme of a product for which
-/// takes_wide is true. Returns false for any other path.
+/// Calls run.operator()<Path, scheme>() with the plan's fast path and scheme, and returns true.
+/// Returns false without a call if WideThread does not support them.
 template <class Run>
 CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
   bool taken = false;

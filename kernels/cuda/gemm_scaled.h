@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of products of operands with or without scales on a GPU (ops/gemm.h). For each block of k, a
-// thread computes a sum as in gemm_general.h, multiplies it by the scales and adds it to the total.
-// Without scales, one block has all values of k, and its sum is the result.
+// Matrix products on a GPU whose operands may have scales (ops/gemm.h). The values of k are divided
+// into blocks. For each block, a thread sums the products as in gemm_general.h, multiplies the sum
+// by the block's scales and adds it to the total. A product without scales has one block, whose sum
+// is the result.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"
@@ -43,7 +44,8 @@ CPD_FN float matrix_value(const MatrixProduct& product, const ProductOperand& x,
   return value_at(x.data, x.dtype, at);
 }
 
-/// The two scales that belong to an element of the result at k.
+/// The scales by which a product in one element's sum is multiplied: a(k) returns the scale of a's
+/// factor at k, b(k) the scale of b's.
 struct ElementScales {
   const MatrixProduct& product;
   const GridsOfScales& grids;
@@ -61,15 +63,16 @@ struct ElementScales {
   }
 };
 
-/// Returns the number of values of k in the step that begins at k. A step ends with its block.
+/// Returns how many of the values at k, k + 1, … the next step copies to shared memory: at most
+/// `step`, and none beyond the end of the block that contains k.
 CPD_FN int values_in_step(const ScaledGemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.scales.block - k % call.scales.block;
   const int count = values_in_step(static_cast<const GemmCall&>(call), k, step);
   return left < count ? static_cast<int>(left) : count;
 }
 
-/// The scaled sum of one thread. `Sum` computes the sum of each block; the sums are multiplied by
-/// scales and added.
+/// Computes one element of a product with scales. `Sum` computes the sum of each block of k. These
+/// sums are multiplied by the block's scales and added.
 template <class Sum>
 class ScaledSum {
  public:
@@ -104,7 +107,7 @@ class ScaledSum {
  private:
   CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 
-  /// Starts the sum over the block of values of k that begins at k.
+  /// Starts the sum of the block whose first product is at k. The sum begins with c.
   CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
     const ProductScales& s = call.scales;
     first_k_ = k;

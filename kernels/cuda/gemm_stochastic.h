@@ -28,8 +28,9 @@ struct StochasticSteps {
   bool products_fit;  ///< none is beyond the format's max
 };
 
-/// Returns the number of low bits of the random integers that the fast path omits, because they
-/// have no effect on operands in these ranges. Returns -1 if the fast path is not exact.
+/// Returns how many low bits of the random integers the fast path may omit, because they have no
+/// effect on sums of products of a and b. `a` and `b` are the bounds of the operands. Returns -1 if
+/// the fast path may give wrong sums.
 CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
   const StochasticPlan& way = plan.fast.stochastic;
   const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;
@@ -52,7 +53,8 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   const SplitStochastic<float> product(steps.plan.fast.stochastic.product, bits);
   const SplitStochastic<float> sum(steps.plan.fast.stochastic.sum, bits);
   const std::uint32_t mask = (1U << bits) - 1;
-  // Adds `count` products from number k on, with the random integers of one block of words.
+  // Adds products number k … k + count - 1 to s. One block of random words must contain all their
+  // random integers.
   const auto add = [&](int k, int count) {
     const auto words =
         random_words(static_cast<std::uint32_t>(steps.index), steps.index,
@@ -90,7 +92,7 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   }
 }
 
-/// Returns s plus the products of the steps.
+/// Returns s plus all products of `steps`, rounded after each addition.
 CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   if (steps.plan.exact_products) return add_stochastic<true, true>(steps, s);
   return steps.products_fit ? add_stochastic<false, true>(steps, s)

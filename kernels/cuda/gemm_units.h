@@ -18,8 +18,8 @@
 
 namespace cpd::cuda {
 
-/// Four words that a thread reads with one instruction. For a line of a, each word holds the same
-/// exponent twice.
+/// The exponents of four values of a at one k, which a thread reads with one instruction. Each word
+/// holds one exponent twice, so that one operation adds it to the exponents of two values of b.
 struct alignas(16) FourExponents {
   std::uint32_t pairs[kPatch];
 };
@@ -49,15 +49,16 @@ struct UnitMemory {
   }
 };
 
-/// A thread's sums, the greatest exponents E and the block sums, in memory. Used by loops that do
-/// not fit into registers.
+/// Memory for a thread's sums (`state`) and, for each sum, the greatest exponent E of the current
+/// block and the block's total in units of 2^(E - F). Used by loops that do not fit into registers.
 struct UnitPatch {
   UnitState state[kPatch * kPatch];
   std::int32_t e[kPatch * kPatch];
   std::int32_t units[kPatch * kPatch];
 };
 
-/// Ends a block in binary64, for all sums of the thread.
+/// Adds the block's totals patch.units to the thread's sums in memory and rounds the sums, in
+/// binary64.
 CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
   with_sum_rule(plan, [&]<class R>() {
     CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
@@ -69,7 +70,8 @@ CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
   });
 }
 
-/// Adds a block of products in binary64, to all sums of the thread.
+/// Adds the `count` products of a block to each of the thread's sums in memory. Computes the whole
+/// block in binary64.
 CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, UnitPatch& patch) {
   CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
     float& unit = patch.state[i].unit;
@@ -84,7 +86,8 @@ CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, Un
   }
 }
 
-/// The 4 x 4 sums of one thread. kShort: blocks also end in 32-bit arithmetic.
+/// Computes 4 x 4 sums in a thread. kShort: a block's total is also added to the sum and rounded in
+/// 32-bit arithmetic, not in binary64.
 template <bool kShort>
 class UnitThread {
  public:
@@ -112,10 +115,11 @@ class UnitThread {
         [&](int at, int line, float x) { memory.put_b(place_of(at), line, x, plan.emin_b); });
   }
 
-  /// Adds the products of the values in shared memory. The last value has number k + count - 1.
+  /// Adds the products at k … k + count - 1, whose factors are in shared memory, to each sum.
   CPD_FN void add(const UnitMemory& memory, std::int64_t k, int count) {
     const BlockFmaPlan& plan = call_.plan.unit;
-    // If a group or a block extends beyond the last k, its missing operands are +0.
+    // The last group or block may extend beyond the matrices. load_operands has stored +0 for the
+    // operands that do not exist.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     for (int at = 0; at < whole; at += plan.block) {
       add_block(memory, at);
@@ -135,7 +139,8 @@ class UnitThread {
 
  private:
   [[nodiscard]] CPD_FN int place_of(int k) const { return place_of_k(call_.plan, k, kWideDepth); }
-  /// Sums beyond the edge use the random integers of element 0, which always exist.
+  /// Returns the key for the random integers of sum i. A sum outside the result, whose value is not
+  /// stored, uses the integers of element 0, which always exist.
   [[nodiscard]] CPD_FN RandomKey key_of(int i) const {
     const MatrixProduct& p = call_.product;
     const std::int64_t element = p.first_element +
@@ -145,7 +150,8 @@ class UnitThread {
                       static_cast<std::uint64_t>(place_.is_inside(i) ? element : 0));
   }
 
-  /// write_units copies the units' sums from registers to memory; read_units copies the sums back.
+  /// write_units copies the matrix unit's sums from registers to memory; read_units copies these
+  /// sums from memory to registers.
   CPD_FN void write_units() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       patch_.state[i].unit = unit_[i / kPatch][i % kPatch];
@@ -195,8 +201,8 @@ class UnitThread {
     }
   }
 
-  /// Finds the greatest exponent E for each sum. Returns false if binary32 arithmetic does not
-  /// support all of them.
+  /// Finds for each sum the greatest exponent E in the block that begins at index `at` in shared
+  /// memory. Returns false if some E is outside the range that 32-bit arithmetic supports.
   CPD_FN bool find_exponents(const UnitMemory& memory, int at,
                              std::int32_t (&e)[kPatch][kPatch]) const {
     const BlockFmaPlan& plan = call_.plan.unit;
@@ -225,7 +231,8 @@ class UnitThread {
     return served.all();
   }
 
-  /// Sums the products of a block as integers, in units of 2^(E - F).
+  /// Adds up the block's products for each sum, each cut to a multiple of 2^(E - F). `units`
+  /// receives the totals divided by 2^(E - F).
   CPD_FN void sum_products(const UnitMemory& memory, int at,
                            const std::int32_t (&e)[kPatch][kPatch],
                            std::int32_t (&units)[kPatch][kPatch]) const {
@@ -248,7 +255,8 @@ class UnitThread {
     });
   }
 
-  /// Promotes the sums after `done` products, in memory, and reads the sums back to registers.
+  /// Adds the matrix unit's sums to the accumulator's sums, or rounds them into the accumulator's
+  /// format (promote_unit). `done` products have been added. Computes in memory.
   CPD_FN void promote(std::int64_t done) {
     write_units();
     with_mode(call_.plan.unit.promoted.mode, [&]<Rounding mode>() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms on a GPU. A thread transforms one group.
+// Hadamard transforms of groups of values on a GPU. A thread transforms one group at a time.
 #include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/strided.h"
@@ -8,13 +8,13 @@
 namespace cpd::cuda {
 namespace {
 
-/// The parameters of a kernel: a call and its plan.
+/// The argument of a kernel: a call, and a copy of the plan to which the call points on the host.
 struct Task : HadamardCall {
   HadamardPlan constants;
 };
 
-/// Transforms the groups of thread number `thread` of `threads`. V is double if constants.to_bf16,
-/// else float.
+/// Thread number `thread` transforms every `threads`-th group of kSize values. V is double if
+/// constants.to_bf16, else float.
 template <int kSize, class V>
 CPD_FN void transform(const Task& call, std::int64_t thread, std::int64_t threads) {
   CPD_ROLLED for (std::int64_t g = thread; g < call.groups; g += threads) {

@@ -61,8 +61,8 @@ CPD_FN HalfPair<Word> negative_fma(HalfPair<Word> a, HalfPair<Word> b, HalfPair<
 }
 
 /// Returns the larger of |x| and |y| for each lane. Returns NaN if an operand is NaN or, in bf16,
-/// at least 2^121. Uses fp16's instruction for bf16 too, because magnitudes are ordered as their
-/// bit patterns.
+/// above 2^121. Compares bf16 magnitudes by fp16's instruction, because both are ordered as their
+/// bit patterns; the patterns of bf16 numbers above 2^121 are fp16 NaN.
 template <class Word>
 CPD_FN HalfPair<Word> larger_magnitude(HalfPair<Word> x, HalfPair<Word> y) {
   const auto a = reinterpret_cast<const __half2&>(x);

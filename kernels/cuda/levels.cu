@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantizes buckets to levels of their norms on a GPU. Sixteen threads add a bucket's values,
-// because Moments has sixteen partial sums. In encoding and decoding, a thread computes one code or
-// value at a time.
+// Quantizes values on a GPU: rounds each value to a level, a fraction of its bucket's norm. Sixteen
+// threads compute a bucket's norm, because norms are defined with sixteen partial sums (Moments in
+// levels.h). In encoding and decoding, a thread computes one code or value at a time.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/scaled/levels.h"
 #include "kernels/cuda/message_tile.cuh"
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kBucketsAtOnce = kThreads / kPartialSums;
 
-/// A thread's share of a bucket's Moments: the sums over every sixteenth value.
+/// One thread's part in a bucket's norm, from every sixteenth value: the sum of differences from a
+/// mean, the sum of their squares, the number of finite values, and the largest magnitude.
 struct PartMoments {
   double sum, squares;
   std::int64_t finite;
@@ -31,7 +32,8 @@ struct NormTile {
 
 CPD_FN bool is_finite(float x) { return x - x == 0; }
 
-/// Adds every sixteenth of n values, from number `lane` on, to partial moments about `mean`.
+/// Adds every sixteenth of n values, from number `lane` on, to a thread's part in a bucket's norm.
+/// `mean` is subtracted from each value.
 CPD_FN void add_moments(int shift, std::int64_t n, const float* x, double mean, int lane,
                         PartMoments& to) {
   PartMoments part = to;

@@ -27,15 +27,16 @@ CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64
 }
 
 struct MessageLayout {
-  /// n: the number of values. before: the number of values of the first bucket that precede them.
+  /// n: the number of values. before: the number of values of the first bucket that come before
+  /// these n values.
   std::int64_t n = 0, before = 0;
   std::int64_t bucket = 1, block = 0;
   int head = 0;  ///< bits of a bucket's number, 0: there are none
   int bits = 0;  ///< of a value's code
 };
 
-/// Returns the number of buckets that n values of a block touch in a message; 0 if the message has
-/// no norms or scales of buckets.
+/// Returns the number of buckets to which the n values of a message's block belong. Returns 0 if
+/// the message has no norms or scales of buckets.
 CPD_FN std::int64_t buckets_of(const MessageLayout& layout, std::int64_t n) {
   return layout.head > 0 ? (layout.before + n + layout.bucket - 1) / layout.bucket : 0;
 }
@@ -44,7 +45,8 @@ CPD_FN std::int64_t head_bytes(const MessageLayout& layout, std::int64_t buckets
   return (buckets * layout.head + 7) / 8;
 }
 
-/// The position of a tile of codes in a message.
+/// The position of a tile in a message: a range of values whose codes one thread block packs
+/// together.
 struct MessageTile {
   std::int64_t block = 0, begin = 0;  ///< the message's block; the first value's number in it
   int count = 0;

@@ -23,7 +23,8 @@ CPD_FN float narrowed(double x) {
   return x == x ? static_cast<float>(x) : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
-/// Returns the sums of values begin … end - 1. Loads several values before it adds them.
+/// Returns two sums over values begin … end - 1: of all values >= 0, and of all other values. Loads
+/// several values before it adds them.
 CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, std::int64_t begin,
                                        std::int64_t end) {
   constexpr int kLoads = 8;
@@ -41,8 +42,9 @@ CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, s
 
 // --- values and bits -----------------------------------------------------------------------------
 
-/// Returns the mean that value i decodes to, and writes the next residual of value i. In a bucket
-/// with a NaN, the residual stays unchanged.
+/// Returns the mean to which the bit of value i decodes. Stores the error of value i as its next
+/// residual, which the next call adds to the value. In a bucket with a NaN, the residual does not
+/// change.
 CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i, bool* is_above) {
   const std::int64_t b = bucket_of(call.before + i, call.bucket);
   const float v = with_residual(x[i], call.shift, call.kept, i);
@@ -80,14 +82,14 @@ CPD_FN std::int64_t part_bytes(const OneBitCall& call, const OneBitPart& part) {
   return kMeansBytes * part.buckets + bit_bytes(call, part);
 }
 
-/// Returns the position of the bit of value j of a block.
+/// Returns the position of the bit of a block's value j among all bits of the block.
 CPD_FN std::int64_t bit_of(const OneBitCall& call, const OneBitPart& part, std::int64_t j) {
   if (!call.words || j < part.first) return j;
   const std::int64_t rest = j - part.first;
   return 8 * (word_bytes(part.first) + rest / call.bucket * word_bytes(call.bucket)) +
          rest % call.bucket;
 }
-/// The values of a block whose bits are in byte k: up to eight values from `begin` on.
+/// A range of up to eight values of a block, begin … end - 1, whose bits one byte holds.
 struct OneBitByte {
   std::int64_t begin = 0, end = 0;
 };

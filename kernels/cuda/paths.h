@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Determines which kernel computes a product, by the same conditions as the kernels. libcpd
-// compiles this host code too, because a thread that explains calls (cpd.explain) must do so
-// without the CUDA library. Only one source file of each library may include it.
+// compiles this host code too, because cpd.explain must name the kernel even if the CUDA library is
+// not loaded. Only one source file of each library may include this file.
 #pragma once
 
 #include "cpd/backend/backend.h"
@@ -12,7 +12,7 @@
 
 namespace cpd::cuda {
 
-/// Returns the path of a product. If it is `multiply_halves`, the launch may still choose
+/// Returns the path of a product. Instead of `multiply_halves`, the launch may still choose
 /// `multiply_wide`, because the larger tiles would leave multiprocessors of the device idle.
 inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;

@@ -128,7 +128,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// A call whose tables are copied to the device, into one allocation.
+/// A copy of a call for kernels: its segments and its pointers to messages (call.from) are copied
+/// to device memory, into one allocation.
 class DeviceCall {
  public:
   DeviceCall(const Launch& launch, const ReduceCall& call)

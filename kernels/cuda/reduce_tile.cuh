@@ -91,7 +91,8 @@ CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, st
   return value_of(code_at(call.from[which] + segment.start[c], at, plan.bits), plan);
 }
 
-/// Returns the running sum of element i from term k on, with the random integers of `stream`.
+/// Returns an object that continues the sum of element i with term k, with random integers of
+/// `stream`. For k > 0, the caller must set its planes to the sum of the first k terms.
 template <Rounding mode>
 CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
                                         std::int64_t k) {
@@ -101,8 +102,8 @@ template <Rounding mode>
 CPD_FN float rounded_result(float sum, const SumPlan& plan, std::uint64_t stream, std::int64_t i) {
   return cast_scaled<mode>(sum, 0, element_draw<mode>(plan.result, stream, i), plan.result);
 }
-/// Ends a sum and returns it, rounded into the result's format. Uses the random integer of element
-/// i of `stream`.
+/// Ends the sum of element i and returns it, rounded into the result's format. Stochastic rounding
+/// uses the random integer of element i of `stream`.
 template <Rounding mode>
 CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, std::uint64_t stream,
                            std::int64_t i) {
@@ -131,8 +132,8 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                            call.cast);
 }
 
-/// Returns the code of a contribution in a message. If the message has the format of the cast, the
-/// contribution is rounded only once.
+/// Returns the code in a message of this rank's contribution: its value number `at`, cast by
+/// call.cast. If the codes have the format of the cast, casts and encodes with one rounding.
 template <Rounding mode>
 CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegment& segment,
                                        std::int64_t at) {
@@ -147,8 +148,8 @@ CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegme
                                    call.cast);
 }
 
-/// Returns the sum of a value over a group of ranks. The message of the group's first member is
-/// number `first` of the call.
+/// Returns the sum of value number `at` over a group of `members` ranks. The messages of these
+/// ranks are call.from[first], call.from[first + 1], ….
 template <Rounding mode>
 CPD_CALL float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                          std::int64_t unit, std::int64_t first, std::int64_t members) {
@@ -260,7 +261,8 @@ CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
   block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
 }
 
-/// Stores code(segment, at) for all values of this thread block's tiles.
+/// Stores the packed codes of this thread block's tiles in the message call.to. code(segment, at)
+/// must return the code of value number `at` of a segment.
 template <class Code>
 CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, ReduceTile& tile,
                            Code code) {
@@ -285,7 +287,8 @@ CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) 
   }
 }
 
-/// A thread's counts of the values that a cast loses.
+/// A thread's counts of values that are not finite, that a cast rounds to zero, and that are zero
+/// after the cast.
 struct LossCounts {
   std::uint32_t non_finite = 0, underflowed = 0, zeros = 0;
 
@@ -306,8 +309,8 @@ struct LossCounts {
 
 constexpr int kCrcPiece = 512;  ///< bytes that a thread handles at a time
 
-/// Powers for CRC: of_two[k] = x^(8 * 2^k). Appending 2^k zero bytes multiplies a remainder by this
-/// power.
+/// Powers for CRC: of_two[k] = x^(8 * 2^k). A remainder times this power is the remainder after 2^k
+/// more zero bytes.
 struct CrcPowers {
   std::uint32_t of_two[40];
 };

@@ -27,9 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Does the work of find_largest for contiguous values. The values are divided into `items` items.
-/// An item is `packs` Packs (four neighboring values each) of one block; `lanes` threads share an
-/// item.
+/// Does the work of find_largest for n contiguous values. `lanes` threads together handle `packs`
+/// Packs (four neighboring values each) of one block. There are `items` such ranges.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,
@@ -131,7 +130,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Computes the scales of blocks from `largest`, or takes the caller's.
+/// Stores the scales of blocks in `tables`: the caller's scales if the call has any, else the
+/// scales that follow from the blocks' largest magnitudes in `largest`.
 __global__ void __launch_bounds__(kThreads)
     form_blocks(const __grid_constant__ ScalesCall of, double share, const float* largest,
                 ScaleTables tables, std::int64_t count) {
@@ -144,7 +144,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Computes the error of each row of each block, with a candidate's scales.
+/// Computes, for each row of each block, the sum of the errors of its elements after a cast with
+/// the scales in `tables`.
 __global__ void __launch_bounds__(kThreads)
     find_errors(const __grid_constant__ ScalesCall of, ScaleTables tables, std::int64_t count,
                 double* errors) {

@@ -40,7 +40,7 @@ CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortFo
   return scale_by_rules(of, form.in_binary32, b, bits_as<float>(largest));
 }
 
-/// The scales of a lane's columns or rows, or of the values of a Pack (four neighboring values).
+/// The scales of kCount columns, rows or values that one lane casts.
 template <int kCount>
 struct LaneScales {
   ElementScale<float> of[kCount];
@@ -61,9 +61,9 @@ CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
   return max(left, right);
 }
 
-/// cast_one and the next functions call cast_element, code_element and cast_by out of line. They
-/// handle the few values that a kernel's route (method of division) does not support, and values
-/// that do not fill a Pack (four neighboring values).
+/// cast_one, code_one, cast_alone and cast_pack_alone cast or encode by any route (method of
+/// division), out of line. Kernels call them for the few values that their own route does not
+/// support, and for values that do not fill a Pack (four neighboring values).
 template <Rounding mode>
 CPD_CALL float cast_one(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
   return cast_element<mode>(call, i, random);
@@ -103,10 +103,9 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
 /// fewer blocks.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// The values of a tensor that one warp handles, in blocks of 2^shift neighboring values. Lane l
-/// holds Packs number l, 32 + l, 64 + l … of the part (a Pack has four neighboring values). The
-/// Packs number j of 2^(shift - 2) neighboring lanes form block j of these lanes. The scales of
-/// block j are computed by the lane with number j among these lanes.
+/// A range of 32 * kPacks Packs (four neighboring values each) that one warp casts, in blocks of
+/// 2^shift values. Lane l holds the range's Packs l, 32 + l, 64 + l …: values[0], values[1], …. A
+/// block is the values[j] of 2^(shift - 2) neighboring lanes; lane j of these computes its scales.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack
@@ -155,9 +154,9 @@ struct WarpBlocks {
   }
 };
 
-/// Calls visit(blocks) for each part of n values that belongs to a warp; n must be a multiple of 4.
-/// Starts with the last part, because the L2 cache still has the end of the data that the previous
-/// kernel has read.
+/// Calls visit(blocks) for each range of values (WarpBlocks) that this warp casts, of n values in
+/// all; n must be a multiple of 4. Starts with the last range, because the L2 cache still has the
+/// end of the data that the previous kernel has read.
 template <DType type, int kPacks, class Visit>
 CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit visit) {
   constexpr std::int64_t kPart = std::int64_t{kWarpSize} * kPacks;

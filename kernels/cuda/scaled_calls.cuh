@@ -58,9 +58,8 @@ inline bool forms_by_largest(const ScalesCall& of) {
   return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
 }
 
-/// The rounding that kernels support if they cast in one pass or encode four values at a time.
-/// These kernels multiply values by the inverse of a scale, and round to nearest-even by an
-/// addition.
+/// The only rounding rule of kernels that cast in one pass or encode four values at a time. These
+/// kernels multiply values by the inverse of a scale, and round to nearest-even by an addition.
 using NearestByAddition = Rule<Rounding::nearest_even, Form::addition>;
 inline bool is_nearest_by_addition(const ScaledCall& call) {
   const RoundPlan& element = call.plan.element;

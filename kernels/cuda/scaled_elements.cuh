@@ -63,7 +63,8 @@ CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute rout
   return at;
 }
 
-/// Casts contiguous values stochastically, with a division by scales (route) in binary32.
+/// Casts contiguous values with stochastic rounding, in blocks of 2^shift values. Divides by scales
+/// by the route (method of division) kRoute, in binary32, unless a scale needs another route.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {

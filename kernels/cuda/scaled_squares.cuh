@@ -48,8 +48,8 @@ CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
   }
 }
 
-/// The largest magnitudes of a square's columns or rows, as each of four warps has found them in
-/// its part.
+/// Shared memory for the largest magnitudes of a square's columns or rows. of[w][i] is the maximum
+/// over the w-th quarter of column or row i, which a warp has found in its patch.
 struct SquareMaxima {
   std::uint32_t of[4][4 * kPatchSide];
 };
@@ -61,8 +61,8 @@ struct SquareMaxima {
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {
   static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
-  /// kDown: the number of lanes of a warp that hold values of one block of a column. kAcross: the
-  /// same for a block of a row.
+  /// kDown: the number of lanes over which a block of a column extends within the patch. kAcross:
+  /// the number of lanes over which a block of a row extends.
   static constexpr int kDown = kLength < kPatchSide ? kLength / kLaneRows : 4;
   static constexpr int kAcross = kLength < kPatchSide ? kLength / 4 : 8;
   static constexpr int kOwnColumns = 4 / kDown, kOwnRows = kLaneRows / kAcross;
@@ -125,7 +125,8 @@ struct WarpPatch {
     if constexpr (kWarps > 1) most[0] = joined(most[0], across, down, *shared);
   }
 
-  /// Calls visit(o, block) for each column whose scales this lane computes; o counts these columns.
+  /// Calls visit(o, block) for each block of a column whose scales this lane computes. o is the
+  /// index of the block's maximum in `most` after find_columns.
   template <class Visit>
   CPD_DEVICE void for_own_columns(Visit visit) const {
     CPD_IN_REGISTERS for (int o = 0; o < kOwnColumns; ++o) {
@@ -177,9 +178,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// Returns, for each lane, the maximum of `most` over the four warps that share its block. The 16
-  /// warps of a square form four groups of such warps. This warp is number `along` in group number
-  /// `beside`. All threads of the thread block must call it.
+  /// Returns, for each lane, the maximum of `most` over the four warps whose patches contain parts
+  /// of the same blocks. This warp has number `along` among these four; `beside` is the number of
+  /// the four among the square's 16 warps. All threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;
@@ -239,8 +240,9 @@ CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneR
   }
 }
 
-/// Returns the scales of the columns of a patch (32 x 32 values). Passes the scales that this lane
-/// computes to visit(block, scales). All threads of the thread block must call it.
+/// Returns the scales of the lane's four columns of a patch (32 x 32 values). Also calls
+/// visit(block, scales) for each block whose scales this lane computes. All threads of the thread
+/// block must call it.
 template <ElementRoute kRoute, class Patch, class Visit>
 CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall& of,
                                            const ShortForm& form, SquareMaxima* shared,
@@ -271,7 +273,8 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// Describes the blocks of one column, if WarpPatch supports them.
+/// The blocks of a call whose blocks are ranges of one column. `rows` is 0 if WarpPatch does not
+/// support the call.
 struct ColumnBlocks {
   int rows = 0;         ///< of a block; 0: the call has others
   bool packed = false;  ///< the tensor's rows are aligned to Packs

@@ -13,9 +13,9 @@ namespace cpd::cuda {
 
 // --- largest magnitudes --------------------------------------------------------------------------
 
-/// The division of a layout's elements among the threads that search for the largest magnitudes. An
-/// item is `rows` x `columns` neighboring elements of one block; one thread handles it or, if
-/// `by_warp`, 32 threads.
+/// Divides the blocks of a tensor into items for the search for the largest magnitudes. An item is
+/// `rows` x `columns` neighboring elements of one block. One thread searches an item or, if
+/// `by_warp`, the 32 threads of a warp do.
 struct MaxItems {
   std::int64_t rows = 1, columns = 1;
   std::int64_t row_parts = 1, column_parts = 1;  ///< items in a block's height and width
@@ -47,8 +47,8 @@ CPD_FN std::uint32_t magnitude_bits(float x, bool with_nan) {
   return with_nan || bits <= 0x7F800000U ? bits : 0U;
 }
 
-/// Finds the largest magnitude among every `lanes`-th column of an item, from column `lane` on.
-/// Stores its bit pattern in `most` and returns the item's block.
+/// Finds the largest magnitude in a part of an item (MaxItems): in every `lanes`-th column, from
+/// column `lane` on. Stores its bit pattern in `most` and returns the number of the item's block.
 CPD_FN std::int64_t largest_of_item(const BlockLayout& layout, const MaxItems& items,
                                     const Strided& x, bool with_nan, std::int64_t item, int lane,
                                     int lanes, std::uint32_t* most) {
@@ -83,7 +83,8 @@ CPD_FN std::int64_t largest_of_item(const BlockLayout& layout, const MaxItems& i
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Sets the outer scale and the multiplier of cell c.
+/// Computes the outer scale and the multiplier of cell c (the values that share an outer scale)
+/// from the largest magnitude in the cell.
 CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::int64_t c) {
   const OuterScale<double> outer = outer_scale(static_cast<double>(tables.largest[c]), plan);
   tables.scale[c] = static_cast<float>(outer.scale);
@@ -178,8 +179,8 @@ CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at,
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-/// Divides x by its scales, in the precision that the element's route requires, and calls
-/// take(scaled, scales).
+/// Divides x by its block's scales and calls take(quotient, scales). route_at selects the route
+/// (method of division) by the scale; the route `wide` computes in binary64, others in binary32.
 template <class Take>
 CPD_FN auto by_route(const ScaledCall& call, const ScaledPlan& plan, float x,
                      ElementScale<float> at, Take take) {
@@ -244,8 +245,8 @@ CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_
 // --- the choice between two candidates of a scale
 // -------------------------------------------------
 
-/// Returns the sum of the errors of one row of block b, with elements rounded by the plan
-/// `nearest`.
+/// Returns the sum of the errors (or squared errors, if `squares`) that a cast with the scales in
+/// `tables` causes in one row of block b. Rounds elements by the plan `nearest`.
 CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bool squares,
                            const OuterTables& cells, const ScaleTables& tables, std::int64_t b,
                            std::int64_t row) {
@@ -276,9 +277,9 @@ CPD_FN std::int64_t rows_of(const BlockLayout& layout, std::int64_t b) {
   return rest < layout.rows ? rest : layout.rows;
 }
 
-/// Chooses between two candidates for block b's scales: takes the other candidate's scales if its
-/// errors have the smaller sum. The arrays have an error for each row of each block. Overwrites the
-/// errors.
+/// Replaces the scales of block b in `tables` by the scales in `other` if these cause a smaller sum
+/// of errors. `usual` and `others` hold the errors of all rows of all blocks with the two
+/// candidates, and are overwritten.
 CPD_FN void choose_scale(const ScaledCall& call, std::int64_t b, double* usual, double* others,
                          const ScaleTables& tables, const ScaleTables& other) {
   const std::int64_t rows = rows_of(call.layout, b);

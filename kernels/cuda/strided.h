@@ -40,9 +40,9 @@ CPD_FN V load_at(const Strided& t, std::int64_t at) {
   if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
   return value_at(t.data, t.dtype, at);
 }
-/// Reads kCount elements as V, each converted exactly: number j from index place(j), or 0 unless
-/// wanted(j). The type is tested once, so that a GPU issues all loads before it waits for the
-/// first.
+/// Sets to[j] for j < kCount to the element at index place(j), converted exactly to V, or to 0 if
+/// wanted(j) is false. The type is tested once, so that a GPU issues all loads before it waits for
+/// the first.
 template <class V, int kCount, class Wanted, class Place>
 CPD_FN void load_together(const Strided& t, Wanted wanted, Place place, V (&to)[kCount]) {
   const auto load = [&](auto element) {
@@ -106,9 +106,9 @@ CPD_FN Source source_of(const RoundPlan& plan, const DeviceKey& key, const Strid
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }
 
-/// Returns the number of random integers in a random word; 4 if rounding uses no random bits. 64 *
-/// draws_of consecutive elements share 16 Philox blocks; each of these blocks serves every 16th
-/// element.
+/// Returns the number of random integers in a random word, or 4 if rounding uses no random bits. 64
+/// * draws_of consecutive elements share 16 Philox blocks: block b of these has the integers of
+/// elements b, b + 16, b + 32, ….
 CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
   return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
 }
@@ -188,10 +188,10 @@ struct FourIntegers {
   std::uint32_t of[4];
 };
 
-/// Does the work of for_elements in Packs (four neighboring values), for contiguous values of one
-/// type and stochastic rounding with generated integers. Handles four Philox indices, from 4 * at
-/// on. Reads four Packs at a time, then calls visit(i, pack, integers) for elements i … i + 3.
-/// Calls rest(i, R) for the elements of the last, incomplete 16 Philox blocks.
+/// Does the work of for_elements for contiguous values of one type and stochastic rounding with
+/// generated integers, in Packs (four neighboring values). Handles the elements of the Philox
+/// indices 4 * at … 4 * at + 3. Calls visit(i, pack, integers) for elements i … i + 3. Near the end
+/// of the tensor, calls rest(i, R) for each element i.
 template <DType type, class Visit, class Rest>
 CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& plan,
                              const Source& source, const void* x, Visit visit, Rest rest) {

@@ -33,7 +33,7 @@ struct ThreadBlock {
     const unsigned together = __reduce_xor_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && together != 0) atomicXor(to, together);
   }
-  /// Adds `count` for this thread alone. `to` may be in shared or global memory.
+  /// Adds `count` to *to. Other threads need not call it. `to` may be in shared or global memory.
   template <class T>
   CPD_DEVICE void tally(T* to, T count) const {
     atomicAdd(to, count);

@@ -36,7 +36,8 @@ CPD_FN TopKSpan operator+(const TopKSpan& a, const TopKSpan& b) {
   return {a.above + b.above, a.equal + b.equal};
 }
 
-/// Replaces cells[0], the values of the block's threads, by inclusive prefix sums.
+/// Replaces cells[0], which has one value for each thread of the block, by its inclusive prefix
+/// sums. Uses cells[1] as temporary memory.
 template <class T>
 CPD_DEVICE void add_up(const ThreadBlock& block, T (&cells)[2][kThreads]) {
   static_assert(kThreads == 256, "an even number of steps, so that the sums end in cells[0]");
@@ -50,7 +51,7 @@ CPD_DEVICE void add_up(const ThreadBlock& block, T (&cells)[2][kThreads]) {
   }
 }
 
-/// Returns the number of spans of a tensor.
+/// Returns the number of spans (ranges of call.span tiles) of the layer.
 CPD_FN std::int64_t spans_of(const TopKCall& call) {
   return (tiles_of(call.n) + call.span - 1) / call.span;
 }
@@ -59,8 +60,8 @@ CPD_FN std::int64_t spans_of(const TopKCall& call) {
 
 // --- ranks ---------------------------------------------------------------------------------------
 
-/// Returns the number of selected values among the counted ones: all above the limit, and the first
-/// ones equal to the limit.
+/// Returns how many of the values counted in `counted` are selected: all values above the limit
+/// (the least selected magnitude), and up to limit.equals of the values equal to the limit.
 CPD_FN std::int64_t kept_of(const LargestLimit& limit, const TopKSpan& counted) {
   const auto equal = static_cast<std::int64_t>(counted.equal);
   return static_cast<std::int64_t>(counted.above) + (equal < limit.equals ? equal : limit.equals);
@@ -118,8 +119,8 @@ CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call,
   }
 }
 
-/// Ranks the selected values in the tiles of this thread block's spans, and calls `run` for each
-/// tile (for_ranked_tiles).
+/// Ranks the selected values of the spans that this thread block handles (ranges of call.span
+/// tiles). Calls `run` for each tile, as for_ranked_tiles does.
 template <class Run>
 CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call, TopKTile& memory,
                                  Run run) {
@@ -132,8 +133,8 @@ CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call,
 
 // --- terms ---------------------------------------------------------------------------------------
 
-/// Replaces selected values v by term_of(v, rank) and all other values by +0, and writes the next
-/// residual.
+/// Stores a term of each value in y: term_of(v, rank) for a selected value v, +0 for other values.
+/// With a residual, also stores the next residual: the error of the term.
 template <class TermOf>
 CPD_DEVICE void form_terms(const ThreadBlock& block, const TopKCall& call, float* y,
                            SegmentCounts* counts, TopKTile& memory, TermOf term_of) {
@@ -160,7 +161,8 @@ CPD_DEVICE void form_terms(const ThreadBlock& block, const TopKCall& call, float
 
 // --- kernels -----------------------------------------------------------------------------------
 
-/// Counts the values of each digit among the values that agree with the limit in all higher digits.
+/// One pass of the search for the limit (the least selected magnitude), whose higher digits are
+/// known. Takes the values that agree with it in these digits, and counts them by their next digit.
 __global__ void __launch_bounds__(kThreads)
     count_digits(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::uint32_t bins[kMostDigit + 1];
@@ -189,8 +191,9 @@ __global__ void __launch_bounds__(kThreads)
     }
   });
 }
-/// Sets one digit of the limit, in a single thread block. Each thread has some neighboring counts;
-/// the first thread has the counts of the highest digits.
+/// Determines one digit of the limit (the least selected magnitude) from the counts of
+/// count_digits, in a single thread block. Each thread adds the counts of some successive digits;
+/// the first thread has the highest digits.
 __global__ void __launch_bounds__(kThreads)
     find_digit(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::int64_t sums[2][kThreads];
@@ -219,7 +222,8 @@ __global__ void __launch_bounds__(kThreads)
     call.search->limit = digit + 1 == kPatternDigits ? with_non_finite(limit) : limit;
   });
 }
-/// Counts in each span the values above the limit and the values equal to the limit.
+/// Counts, in each span (a range of call.span tiles), the values above the limit and the values
+/// equal to the limit (the least selected magnitude).
 __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ TopKCall call) {
   const ThreadBlock block;
   const std::uint32_t limit = call.search->limit.pattern;
@@ -243,8 +247,8 @@ __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ 
     });
   }
 }
-/// Replaces the counts of spans by exclusive prefix sums, in a single thread block, and counts the
-/// selected values.
+/// Replaces the counts of each span by the sums of the counts of all earlier spans, in a single
+/// thread block. Also counts all selected values.
 __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ TopKCall call) {
   __shared__ TopKSpan sums[2][kThreads];
   const ThreadBlock block;
@@ -278,7 +282,8 @@ __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ To
     if (thread == 0) call.search->kept = kept_of(call.search->limit, call.spans[all - 1]);
   });
 }
-/// Rounds the selected values and stores them as terms. Random integers are numbered by rank.
+/// Stores each selected value in y, cast by call.cast, and +0 for other values. Stochastic rounding
+/// takes the random integer whose number is the value's rank.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     round_kept(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
@@ -289,7 +294,8 @@ __global__ void __launch_bounds__(kThreads)
                              call.cast);
   });
 }
-/// Stores terms that another codec has rounded.
+/// Stores the terms call.terms, which another codec has rounded, at the selected values' indices in
+/// y, and +0 elsewhere.
 __global__ void __launch_bounds__(kThreads)
     place_terms(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
   __shared__ TopKTile memory;
@@ -311,8 +317,8 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Counts, for each block of `block` values of the message, the selected values and the bits of the
-/// gap codes.
+/// Counts, for each block of call.block values, the selected values and the bits that encode their
+/// indices. An index is encoded as the gap to the previous selected index.
 __global__ void __launch_bounds__(kThreads)
     count_places(const __grid_constant__ TopKCall call, TopKPlaces* places) {
   __shared__ TopKTile memory;

@@ -11,8 +11,8 @@ namespace {
 
 // --- kernels -----------------------------------------------------------------------------------
 
-/// Computes the contributions of the call's first rank. Unless `counts` is null, counts the values
-/// that the cast loses.
+/// Casts the values of the call's first rank to terms (call.terms). Unless `counts` is null, counts
+/// the values that are not finite, become zero, or are zero afterwards (LossCounts).
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     cast_terms_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
-/// Adds the terms of the call's first rank to the running sums. call.x[0] must hold these terms.
+/// Adds one rank's terms, which must be in call.x[0], to the running sums of all values.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     take_terms_of(const __grid_constant__ VirtualCall call) {
@@ -71,8 +71,8 @@ int take_terms(const Launch& launch, const VirtualCall& call) {
   return status;
 }
 
-/// Returns a call that adds rank `rank` alone. The rank's contributions, already cast, are in
-/// call.terms.
+/// Returns a call that adds only the terms of rank number `rank` of `call`. cast_terms must have
+/// stored these terms in call.terms.
 VirtualCall cast_call(const VirtualCall& call, int rank) {
   VirtualCall one = call;
   one.ranks = 1;

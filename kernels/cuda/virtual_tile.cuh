@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Adds the term of a virtual rank on a GPU: reads a running sum, adds the term, and writes the sum.
+// Adds a virtual rank's value to a running sum in GPU memory: reads the sum, adds the value as the
+// sum's next term, and writes the sum.
 #pragma once
 
 #include "kernels/cuda/reduce_tile.cuh"
@@ -8,15 +9,15 @@
 
 namespace cpd::cuda {
 
-/// Returns a rank's value as it enters the reduction: divided by the call's divisor.
+/// Returns x / divisor, rounded to binary32: a rank's value before its cast.
 inline CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
 CPD_FN float entering(const VirtualCall& call, float x) {
   return call.divisor == 1 ? x : divided(x, call.divisor);
 }
 
-/// Returns the number of the first rank's term in the sum of value i. Returns -1 if the rank has no
-/// term in that sum during this visit, which happens only in order `ring`. A call in order `ring`
-/// has a single rank.
+/// Returns the number that the first rank's term has in the sum of value i. Returns -1 if this call
+/// adds no term to the sum. This happens only in order `ring`, in which a call has a single rank
+/// and adds its terms to some slices only.
 CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
   if (call.visit < 0) return call.k;
   if (call.rounds.order != Order::ring) return call.visit;
@@ -29,7 +30,8 @@ CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
   return scheme == Scheme::pairwise ? open_trees(k) : planes_of_sum(scheme, call.count);
 }
 
-/// Adds term k to the running sum of value i.
+/// Adds `term`, which is term number k, to the running sum of value i in memory. The last term also
+/// ends the sum, which is then rounded to the result.
 template <Rounding mode>
 CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k, float term) {
   auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);

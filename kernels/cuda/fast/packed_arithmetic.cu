@@ -18,9 +18,9 @@ CPD_CALL void operate_in_doubt(const ArithmeticTask& call, std::int64_t i, FourI
   CPD_ROLLED for (int j = 0; j < 4; ++j) operate_one<mode, false>(call, i + j, random.of[j]);
 }
 
-/// Computes elements i … i + 3 by the plan's rounding rule R. Computes in binary32 (short_exact.h),
-/// or in binary64 if the binary32 result may be wrong. The argument x has the first operand of the
-/// elements.
+/// Computes elements i … i + 3, rounded by rule R. Computes in binary32 (short_exact.h), or in
+/// binary64 if the binary32 result may be wrong. `x` holds these elements of the first operand,
+/// which the caller has read; other operands are read here.
 template <class R, DType type>
 CPD_FN void operate_pack(const ArithmeticTask& call, std::int64_t i, Pack<type> x,
                          FourIntegers random) {

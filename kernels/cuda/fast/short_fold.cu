@@ -81,14 +81,15 @@ CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// Four sums, and for each sum whether it equals the ordered sum.
+/// The sums of four neighboring values. is_good[j] is false if the fast path may have computed sum
+/// j wrongly.
 struct FourSums {
   float sum[kFoldSums];
   bool is_good[kFoldSums];
 };
 
-/// Returns the same as first_sum, in fewer operations. The term must be a number of the
-/// accumulator's format.
+/// Returns a sum after its first term, like first_sum but without a rounding. The term must be a
+/// number of the accumulator's format.
 CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
   return plan.terms.round.keeps_negative_zero ? term : term + 0.0F;
 }
@@ -139,14 +140,14 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
   return sums;
 }
 
-/// Returns the code of the result of value `at`, by the general path.
+/// Returns the code of the sum over ranks of value number `at`, computed by sum_of.
 template <Rounding mode>
 CPD_CALL std::uint32_t code_alone(const ReduceCall& call, const ReduceSegment& segment,
                                   std::int64_t at) {
   return code_of(sum_of<mode>(call, segment, at), call.codes[static_cast<int>(call.to_codes)]);
 }
-/// Computes the codes of four results: values `at` … `at` + 3. A value whose sum may be wrong takes
-/// the general path.
+/// Stores the codes of the sums over ranks of values `at` … `at` + 3 in `codes`. If is_good is
+/// false for one of `sums`, computes this sum again by sum_of.
 template <Rounding mode>
 CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                          FourSums sums, std::uint32_t* codes) {
@@ -164,7 +165,7 @@ CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, s
   });
 }
 
-/// Calls run.operator()<kBits>() with the width that words_at needs.
+/// Calls run.operator()<kBits>() with the template argument of words_at for codes of `bits` bits.
 template <class Run>
 CPD_FN void with_code_bits(int bits, Run run) {
   if (bits <= 8) return run.template operator()<8>();
@@ -204,9 +205,8 @@ __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant_
   });
 }
 
-/// Returns whether four neighboring codes can be read as words. Codes of 4 or 8 bits are decoded by
-/// a table of their values, codes of 16 or 32 bits by shifts, and fp16-like codes by a few
-/// operations.
+/// Returns whether this kernel supports a format's codes. Codes of 4 or 8 bits are decoded by a
+/// table of their values, other codes of 16 or 32 bits by a shift or a few operations.
 bool has_short_codes(const RoundPlan& plan) {
   if (plan.bits == 4 || plan.bits == 8) return true;
   const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Returns whether `columns` describes blocks of a column with the same number of values as `rows`
-/// has in blocks of a row, of the same tensor.
+/// Returns whether the two layouts differ only in the direction of their blocks: `rows` must have
+/// blocks of one row, `columns` must have blocks of as many values of one column.
 bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
   const bool is_merged = rows.planes * rows.height * rows.middle == 1;
   const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
 
-/// Reads value i of `count` ranks from rank `first` on. Casts the values if the call says so, and
-/// counts the values that the cast loses.
+/// Stores in `terms` what `count` ranks, from rank `first` on, add to the sum of value i. If
+/// call.casts, casts the ranks' values to these terms and counts in `lost` the values that become
+/// zero or are not finite.
 CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int count, float* terms,
                        LossCounts& lost) {
   float x[kRanksAtOnce];
@@ -39,7 +40,8 @@ CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int c
   }
 }
 
-/// Adds the ranks' terms to the sum of value i by the general steps. The first term has number k.
+/// Adds the terms of the call's ranks to the sum of value i, by the steps of the general path. The
+/// first rank's term is term number k of the sum.
 CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k) {
   CPD_ROLLED for (int rank = 0; rank < call.ranks; ++rank) {
     float term = call.x[rank][i];
@@ -50,8 +52,8 @@ CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k
   }
 }
 
-/// Adds the ranks' terms to the sum of value i in registers. If a fast step may give a wrong sum,
-/// computes the sum again from the planes (running values) in memory.
+/// Adds the terms of the call's ranks to the sum of value i in registers. If this may have given a
+/// wrong sum, starts again from the sum in memory and adds the terms by fold_terms.
 template <class Path, Scheme scheme>
 CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost) {
   constexpr bool kKahan = scheme == Scheme::kahan;
@@ -86,8 +88,9 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
   if (kKahan && !ends) call.planes[call.size + i] = compensation;
 }
 
-/// Adds the values of the call's ranks to the running sums, cast if the call says so. Unless
-/// `counts` is null, counts the values that casts lose.
+/// Adds the terms of the call's ranks to the running sums of all values. If call.casts, casts the
+/// ranks' values to terms first and, unless `counts` is null, counts the values that become zero or
+/// are not finite.
 template <class Path>
 __global__ void __launch_bounds__(kThreads)
     fold_short_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
@@ -108,7 +111,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Returns true if all roundings are to nearest-even and the plan's sums allow fast steps.
+/// Returns whether this kernel supports the call: all roundings must be to nearest-even, casts must
+/// be possible in binary32, and the plan must have a fast path for sequential or Kahan sums.
 bool applies(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
   const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
