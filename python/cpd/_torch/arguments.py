@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts roundings, seeds and streams to arguments of the operators torch.ops.cpd.*."""
 
-# Many functions of torch have no type annotations.
+# Relaxes mypy's checks: many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations

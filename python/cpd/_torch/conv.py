@@ -5,7 +5,7 @@ Images have any number of dimensions. On the CPU, products read images in place.
 are first unfolded into matrices of windows (im2col). The operators are in `cpd._torch.convolution`.
 """
 
-# Many functions of torch's tensors have no type annotations.
+# Relaxes mypy's checks: many methods of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ by torch's own kernels. `cpd.functional` documents the arithmetic, and `cpd._tor
 arguments for a recipe.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ product c // 3. `most` and `margin` have three numbers, one for each operand: th
 value, and the power of two by which the scale is divided.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,arg-type"
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ This package calls operators by `run`, which bypasses torch's dispatcher if the 
 needed. Each operator has a row in a table (`cpd._torch.table`), which contains its derivatives.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,attr-defined"
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ library in the call is called with tensors of the device `meta`. Because the thr
 the operator checks its arguments, records its plan and computes nothing.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations

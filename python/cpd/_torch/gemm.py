@@ -6,7 +6,7 @@ The operators matmul and convolution (`cpd._torch.convolution`) take the text of
 and `cpd.Recipe` document the arithmetic.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

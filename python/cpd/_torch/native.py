@@ -9,7 +9,7 @@ The operator torch.ops.cpd.native_product is opaque to compilers, because its fa
 values.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ operator, because errors of operators would lose their type. The C++ library che
 unknown while torch compiles.
 """
 
-# Many functions of torch have no type annotations.
+# Relaxes mypy's checks: many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

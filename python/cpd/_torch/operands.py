@@ -4,7 +4,7 @@
 The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.convolution`).
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations

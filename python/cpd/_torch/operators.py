@@ -5,7 +5,7 @@ The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.o
 table (`cpd._torch.table`).
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ other names have no public replacement: torch.autograd.Function refuses torch.fu
 within an operator, and torch.library.register_autograd drops tangents.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The arguments are a text and tensors. The text has the sums of the three GEMMs a
 their operands. The tensors have values that may change from call to call, such as seeds.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ blocks of scaled formats run. Its argument `numbers` has the seeds and streams o
 tangent passes unchanged.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

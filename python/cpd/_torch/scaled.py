@@ -8,7 +8,7 @@ the text of the scaled format. `how` is the text of the cast of the elements (`c
 Scales are computed from x in the dtype of x.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Hardware computes products in this way, and `Recipe.scales_at` selects this arit
 documents the arithmetic for encoded operands.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A `Sum` is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batching rules of torch.ops.cpd.* for torch.vmap. `cpd.ops` documents their random bits."""
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd.autocast`: a context in which torch's functions compute as a recipe says."""
 
-# torch has no type annotations for dispatch modes and graphs.
+# Relaxes mypy's checks: torch's dispatch modes and graphs have no type annotations.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts which products of a training step ran emulated: `Census`. The result is a `Coverage`."""
 
-# torch has no type annotations for dispatch modes and graphs.
+# Relaxes mypy's checks: torch's dispatch modes and graphs have no type annotations.
 # mypy: disable-error-code="no-untyped-call,no-any-return,untyped-decorator"
 
 from __future__ import annotations

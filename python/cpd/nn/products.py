@@ -4,7 +4,7 @@
 Matrix products, convolutions, attention and recurrent layers are counted.
 """
 
-# torch's registries have no type annotations.
+# Relaxes mypy's checks: torch's registries have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ backward pass itself is differentiated, the loop is computed again, and its auto
 gradients. A second backward pass runs this node again, so each pass casts its gradients separately.
 """
 
-# Some of torch's functions have no type annotations.
+# Relaxes mypy's checks: some of torch's functions have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
