@@ -144,7 +144,7 @@ class _Still:
         return y
 
     def stream(self) -> Tensor:
-        """Returns 0 for the stream, whose number does not change the explanation."""
+        """Returns the stream 0, because an explanation does not depend on the stream."""
         return torch.zeros((), dtype=torch.int64)
 
 
@@ -168,7 +168,7 @@ class _Recorder(TorchDispatchMode):
     def fakes(self, values: Any) -> Any:
         """Replaces tensors in nested values by fake tensors.
 
-        They are on the CPU for `meta` tensors.
+        The fake tensor of a `meta` tensor is on the CPU.
         """
         return tree_map(self._fake_of, values)
 

@@ -118,7 +118,7 @@ _ELEMENTS, _SUM = Batching(widen_elements), Batching(widen_sum, sum_draws)
 
 
 def _rounded(name: str, setup: Any, backward: Any, tangent: Any, fake: Any = _contiguous) -> None:
-    """Adds the row of an elementwise operator, whose results are rounded once."""
+    """Adds an elementwise operator, whose results are rounded once, to the operator table."""
     operator(name, fake, Derivative(setup, backward, tangent), _ELEMENTS, has_out=True)
 
 

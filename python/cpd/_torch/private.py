@@ -50,7 +50,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""Maps names of functions below to replacements that use only torch's public names."""
+"""Maps names of this module's functions to replacements that use only torch's public API."""
 
 
 def _keys(*names: str) -> int:

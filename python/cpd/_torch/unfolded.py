@@ -81,7 +81,7 @@ class Windows(NamedTuple):
 
 
 def last(*ranges: slice) -> tuple[Any, ...]:
-    """Returns an index that applies `ranges` to the last dimensions of a tensor."""
+    """Returns an index that slices the last dimensions of a tensor by `ranges`."""
     return (..., *ranges)
 
 

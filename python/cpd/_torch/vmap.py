@@ -99,7 +99,11 @@ def text_draws(text: str) -> bool:
 
 
 def never(of: Any) -> bool:
-    """Returns False for every call: a possible value of the fields `draws` and `alone`."""
+    """Returns False for every call.
+
+    As `draws`: the operator never rounds stochastically. As `alone`: no call needs a call per
+    example.
+    """
     return False
 
 
@@ -107,13 +111,13 @@ class Batching(NamedTuple):
     """The rule by which torch.vmap calls an operator."""
 
     widen: Widen | None
-    """Changes the arguments for one call with the whole batch. None: each example needs its own
-    call."""
+    """Changes the arguments for one call with the whole batch. None: each of torch.vmap's examples
+    needs its own call."""
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns whether each example of this call needs its own call, although `widen` is not
-    None."""
+    """Returns True for a call that needs one call per example, although `widen` supports other
+    calls of the operator."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:
@@ -181,7 +185,7 @@ def widen_hadamard(call: BatchedCall) -> None:
 
 
 def widen_product(call: BatchedCall) -> None:
-    """Makes ranks of the operands of c + a b equal, and puts the batch before all dimensions."""
+    """Gives the operands of c + a b equally many dimensions, with the batch as the first."""
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)
