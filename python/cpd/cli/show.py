@@ -146,7 +146,7 @@ def _check(options: Options) -> None:
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
-    """Returns the names to show if the command line has no name."""
+    """Returns the names that `cpd show` prints by default."""
     return _names().get(kind, COMMON) if kind else COMMON
 
 
@@ -159,7 +159,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit. This class distinguishes the name from the text of a codec."""
+    """The name of a matrix unit. A codec's text has another class, `_Codec`."""
 
 
 class _Codec(str):

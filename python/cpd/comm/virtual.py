@@ -220,7 +220,7 @@ def _simulate(
     states: States | None,
     report: bool,
 ) -> tuple[list[Any], list[TensorReport]]:
-    """Returns the sums and, if `report`, the reports (else an empty list)."""
+    """Returns the reduced tensors and, if `report`, a report for each tensor, else no reports."""
     source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
