@@ -285,10 +285,10 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """Returns the recipe of an attention.
+    """Returns the recipe of one call of attention.
 
-    A `Recipe` is used itself. A recipe's name or text, a format, or `sums` alone defines a recipe
-    of the attention's two products; the result has that recipe as its `attention`.
+    A `Recipe` is returned unchanged. All other arguments (a recipe's name or text, a format, or
+    `sums` alone) define the recipe of attention's two products, `Recipe.attention`.
     """
     call_recipe = recipe_of(recipe, sums)
     return (

@@ -73,9 +73,9 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Returns the result of an operation by the recipe.
+        """Computes one of torch's operations as the recipe defines it.
 
-        Returns NotImplemented if torch must compute the function.
+        Returns NotImplemented if torch itself must compute the operation.
         """
         if operation.form is None:
             return NotImplemented

@@ -484,7 +484,7 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
 
 
 def _tiled(spec: Cast | None) -> Cast | None:
-    """Returns `spec` if its blocks have two dimensions, else None."""
+    """Returns the cast `spec` if its scales have two-dimensional blocks (R x C), else None."""
     return spec if spec is not None and has_tiles(spec.text) else None
 
 

@@ -350,8 +350,8 @@ class _Rounding(NamedTuple):
     ) -> Tensor:
         """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
-        `compute` then gets float32 tensors. Its further results are copied into the first `others`
-        (the running statistics).
+        With `norm`, `compute` gets float32 tensors. Its further results are new running statistics,
+        which are copied into the first tensors of `others`.
         """
         recipe = self.recipe
         if recipe.norm is None:

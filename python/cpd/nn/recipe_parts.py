@@ -93,7 +93,7 @@ def put_kept(parts: dict[str, Any]) -> None:
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
-    """Raises ValueError if a cast for one GEMM has a history and differs from the tensor's cast."""
+    """Raises ValueError if one GEMM's cast has a `history` but differs from the tensor's cast."""
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, Cast) and cast.history and cast != parts[tensor]:

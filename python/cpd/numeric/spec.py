@@ -118,7 +118,7 @@ class Spec:
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """Returns the spec that holds a C++ object."""
+        """Returns a new spec with the fields of the C++ object `held`, which the spec stores."""
         spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)

@@ -229,7 +229,10 @@ class _Workers(abc.ABC):
         )
 
     def _set_gradients(self, numbers: list[int]) -> None:
-        """Sets root mean squares of gradients, from which codecs compute their number of bits."""
+        """Passes the root mean squares of gradients to the codec's states.
+
+        The codec `uniform bits=gradient` computes its number of bits from the root mean square.
+        """
         with nullcontext() if self.comm is None else self.comm._telling():
             for worker in range(len(self.models)):
                 rank = worker if self.comm is None else None

@@ -180,7 +180,7 @@ def _choices(
 ) -> Sequence[Choice]:
     """Returns a `Choice` for each group size, with its round-off and modeled cost.
 
-    Also sets the advice of the series, unless the series is a baseline.
+    Also stores the recommended choice in `series.advice`, unless the series is a baseline.
     """
     if not series.baseline:
         best = choose(measured, series.spec, machine, contributions)
