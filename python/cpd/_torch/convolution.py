@@ -175,7 +175,7 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """Returns an operand of which torch's convolution_backward reads only size and layout.
+    """Returns an operand for torch's convolution_backward, which reads only its size and layout.
 
     The operand is `like` if its dtype is g's, else a new tensor with the memory format of g.
     """

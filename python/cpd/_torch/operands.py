@@ -62,7 +62,7 @@ class Parts(NamedTuple):
     covers_a_tensor: bool
     """True if one scale covers a whole tensor."""
     splits: str
-    """Whether `split_operand` returns one scale for the "tensor" or one for each "row". "":
+    """The scales that `split_operand` returns: one for the "tensor", or one for each "row". "":
     `split_operand` does not support the cast."""
 
     @property
