@@ -121,7 +121,7 @@ def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:
 
 
 class CommandHelp(SphinxDirective):
-    """A section for each command, with its help in 80 columns."""
+    """The directive `command-help`: a section for each command, with its --help in 80 columns."""
 
     def run(self) -> list[nodes.Node]:
         os.environ["COLUMNS"], os.environ["NO_COLOR"] = "80", "1"

@@ -108,8 +108,8 @@ def _of_products(
 ) -> Explanation:
     """Returns the explanation of a product and of the gradients of its operands.
 
-    `run` gets a pair of bools: whether each operand requires a gradient. It computes the product
-    and returns the result and the operands. `required` has the bools of the call itself.
+    `run` gets a pair of bools: whether each operand requires a gradient. `run` computes the product
+    and returns the result and the operands. `required` is the pair for the explained call.
     """
 
     def steps_of(needs: tuple[bool, bool]) -> tuple[list[Explanation], list[Explanation]]:
@@ -151,7 +151,7 @@ class _Still:
 class _Recorder(TorchDispatchMode):
     """A mode of torch that records the plans of operators in `steps`.
 
-    Tensors made in it are fake.
+    Tensors that are created within the mode are fake.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 @constant
 def parts(text: str) -> Parts:
-    """Returns the properties of the cast of a text. An empty text means no cast."""
+    """Parses the text of a cast and returns the cast's properties. An empty text means no cast."""
     if not text:
         return UNCAST
     spec = as_cast(text)

@@ -152,7 +152,7 @@ def transform_level() -> Any:
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """Returns the tensor inside the wrappers of torch.func and vmap. It has the whole batch."""
+    """Returns the tensor inside all wrappers of torch.func and vmap, with the whole batch."""
     if transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)

@@ -52,9 +52,10 @@ class Resolved(NamedTuple):
     """True for each operand whose product is summed by torch's own kernel, indexed by the `Purpose`
     of the operand's cast."""
     scales_at: str
-    """The step at which scales are applied: `operand`, `block` or `epilogue`."""
+    """What scales multiply: operands ("operand"), sums of blocks ("block") or whole sums
+    ("epilogue")."""
     drawing: frozenset[Purpose]
-    """The purposes of the sums and casts that round stochastically."""
+    """The sums and casts that round stochastically, each as a `Purpose`."""
     left_out: float
     """The factor of the activation's cast times the factor of the weight's cast, by which the
     forward product is divided."""
@@ -62,7 +63,7 @@ class Resolved(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def resolved(text: str) -> Resolved:
-    """Returns the properties of the recipe of a text."""
+    """Parses the text of a recipe and returns the recipe's properties."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
     casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
@@ -94,7 +95,7 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """The step at which scales are applied: `operand`, `block` or `epilogue`."""
+        """What scales multiply: "operand", "block" (sums of blocks) or "epilogue" (whole sums)."""
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
@@ -157,7 +158,7 @@ class RecipeCall(NamedTuple):
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """Returns the dtype to which a gradient is rounded before it gets the dtype `like`."""
+        """Returns the dtype to which a gradient is rounded before it is converted to `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -196,7 +197,7 @@ class RecipeCall(NamedTuple):
         return self.factor(operand, x, *arguments) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
-        """Returns whether the forward product must be divided by its operands' factors."""
+        """Returns whether the forward product must be divided by the factors of two casts."""
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:

@@ -33,7 +33,7 @@ Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
-    """Returns the stream of a purpose: the call's stream with the purpose's tag."""
+    """Returns the stream of random bits for one `Purpose`: the call's stream XOR its tag."""
     return stream ^ stream_tag(purpose)
 
 

@@ -51,8 +51,7 @@ class BatchedCall:
     def widen(self, name: str, rank: int | None = None) -> None:
         """Makes the batch the first dimension of an operand, before `rank` dimensions.
 
-        Dimensions of size 1 are added after the batch if needed. Default: the operand's own
-        dimensions.
+        Dimensions of size 1 are added after the batch if needed. If `rank` is None, none are added.
         """
         x = self.arguments[name]
         if name not in self.along:
@@ -94,7 +93,7 @@ def sum_draws(arguments: dict[str, Any]) -> bool:
 
 
 def text_draws(text: str) -> bool:
-    """Returns whether the accumulator of a text rounds stochastically."""
+    """Returns whether the accumulator with the text `text` rounds stochastically."""
     return parsed(text).rounding == "stochastic"
 
 

@@ -207,7 +207,10 @@ def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
 
 
 def _spec(text: str, options: Options) -> Reduce:
-    """Returns the all-reduce of a text. With --recommend, its order is `ring`."""
+    """Parses the text of an all-reduce. With --recommend, sets the order of the sum to `ring`.
+
+    Raises UsageError if the text has another order.
+    """
     spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):

@@ -167,7 +167,7 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """Returns the object of a name: of the kind `kind`, or of any kind if it is None."""
+    """Returns the format, unit, codec or recipe `name`. If `kind` is None, tries all kinds."""
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:

@@ -310,7 +310,7 @@ def _written(vectors: Vectors, options: Options) -> Path:
 
 
 def _check_bench(options: Options) -> None:
-    """Raises an error for missing sources, and for options that need another option."""
+    """Raises UsageError for missing files of --rtl, and for options that need another option."""
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
     files, clock = options.files, options.clock

@@ -333,7 +333,7 @@ def _weighted(
 
 
 def _are_cast(recipe: Recipe) -> bool:
-    """Returns True if the attention weights are cast before they enter a product."""
+    """Returns True if the recipe casts attention weights before they are multiplied."""
     of = recipe.attention
     if of is None:
         return False

@@ -208,7 +208,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Stores the recipe of the operator call that follows."""
+        """Remembers the recipe of the next operator call, to count its products by this recipe."""
         self._calls = recipe
 
     def end(self) -> Coverage:

@@ -400,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Maps the texts of named recipes to their names."""
+    """Maps the text of each ready-made recipe to its name."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name
@@ -437,7 +437,7 @@ def _plain(value: Any) -> Any:
 
 @constant
 def _of_text(text: str, *others: tuple[str, Any]) -> Recipe:
-    """Returns the recipe of a text or a name, with other arguments, which are texts too."""
+    """Returns a recipe from its text or name, and from its other arguments as texts."""
     if text.lower() in READY and not others:
         return _named(text.lower())
     return _new(_parts(text, dict(others)))

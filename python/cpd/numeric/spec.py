@@ -196,7 +196,7 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
-    """Returns the constructor of a class of specs. The signature is from the class's source."""
+    """Returns the constructor of the class `spec`, with the signature in the class's source."""
     parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
     names = [p.name for p in parameters]
     by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

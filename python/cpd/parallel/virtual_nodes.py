@@ -253,7 +253,7 @@ class VirtualNodes:
     def _accumulate(
         self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
     ) -> torch.Tensor:
-        """Makes a step in `no_sync`: stores the nodes' gradients and returns their losses."""
+        """Computes a step in `no_sync`: stores each node's gradients, and returns all losses."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
         keep = "disk" if self._keep == "disk" else "memory"
         check_room(keep, needed, self._folder)

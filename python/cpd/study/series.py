@@ -217,7 +217,7 @@ class Advice:
         ]
 
     def _tied(self, choices: Sequence[Choice]) -> str:
-        """Returns the text of a tie between choices; empty if there is none."""
+        """Returns the words with which the advice names tied choices; "" for a single choice."""
         if len(choices) == 1:
             return ""
         ways = dict.fromkeys(f"{self._group(choice)} ({choice.exchange})" for choice in choices)

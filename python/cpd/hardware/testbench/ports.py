@@ -104,7 +104,7 @@ class Ports:
         self._check_needs()
 
     def _check_needs(self) -> None:
-        """Raises ValueError if an argument is given without the port that it needs."""
+        """Raises ValueError if an argument needs a module's port whose name is not given."""
         arguments = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
         for name in CLOCKED:
             if name in arguments and self.clock is None:

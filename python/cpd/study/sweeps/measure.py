@@ -310,10 +310,10 @@ class _Cast:
 
 
 class _Limits:
-    """Computes the largest magnitude that does not overflow in each block of a scaled matrix.
+    """The largest magnitude that does not overflow, for each block of a scaled matrix.
 
-    A block with a scale of 0 has no limit, because its values become 0, which does not count as
-    overflow.
+    The limit of a block with a scale of 0 is infinite: the block's values become 0, which does not
+    count as overflow.
     """
 
     def __init__(self, x: Values, q: Scaled, cast: Cast, seed: int) -> None:
