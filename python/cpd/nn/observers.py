@@ -260,7 +260,7 @@ class Watch:
     ) -> None:
         """Measures the errors of a recipe's casts of a tensor.
 
-        If the tensor's two GEMMs have the same cast of the whole tensor, measures it once.
+        Two GEMMs share one measurement if their casts are equal and do not depend on the axis.
         """
         multiplier = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()

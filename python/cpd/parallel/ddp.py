@@ -294,7 +294,7 @@ class HookState:
             self._comm.close()
 
     def _number_by_buckets(self) -> None:
-        """Numbers the parameters from the last bucket of the first backward pass to the first."""
+        """Numbers the parameters bucket by bucket, in the reverse order of the buckets of DDP."""
         ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
         if self.names is not None and len(self.names) != len(ordered):
             raise ValueError(

@@ -81,7 +81,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 def _can_be_invalid(rule: ElementRule) -> bool:
     """Returns whether any operands raise the flag NV (invalid).
 
-    NV is raised by a signaling NaN operand, or by a NaN result without a NaN operand.
+    NV is raised by a NaN operand that signals, or by a NaN result without a NaN operand.
     """
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
