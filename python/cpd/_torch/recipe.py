@@ -83,8 +83,8 @@ class RecipeCall(NamedTuple):
 
     recipe: Resolved
     numbers: Tensor | None = None
-    """The seeds and streams: int64, one row for each purpose, indexed by its number. None: no
-    rounding is stochastic."""
+    """The seeds and streams: int64, one row for each `Purpose`, in the order of the enumeration.
+    None: no rounding is stochastic."""
     multipliers: Tensor | None = None
     """With delayed scaling, the three scales by which activation, weight and gradient are
     multiplied; else None."""

@@ -398,7 +398,7 @@ class Source:
         return layer_list(f"rank {rank}", layers() if callable(layers) else layers)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
-        """Raises unless the rank has as many layers as rank 0, all of supported types."""
+        """Raises unless the rank has as many tensors as rank 0, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
                 f"rank {rank} has {len(layers)} tensors, rank 0 has {len(self.numbers)}"

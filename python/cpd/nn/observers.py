@@ -317,7 +317,7 @@ class _Step:
 
 
 def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
-    """Returns a sort key: the order in which layers were called, then the order of roles."""
+    """Returns a sort key: the order of the layers' calls, then the role (activation, weight, …)."""
     layers = {layer: place for place, (layer, _) in reversed(list(enumerate(tensors)))}
     roles = list(GEMMS)
     return lambda tensor: (layers[tensor[0]], roles.index(tensor[1]))

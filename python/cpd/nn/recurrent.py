@@ -444,7 +444,7 @@ class _How(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """The weights and the arithmetic of one direction of one layer; computes its products."""
+    """The weights of one direction of one layer. Computes products with these weights."""
 
     weights: tuple[Tensor | None, ...]
     """w_ih, w_hh, b_ih, b_hh and w_hr."""

@@ -61,7 +61,7 @@ class Spec:
     its name."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
-        """Makes the constructor from the table of keys.
+        """Sets a subclass's constructor and the types of its keys, from the C++ class `native`.
 
         Access to a removed member of version 0.7 raises an error.
         """

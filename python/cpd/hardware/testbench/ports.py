@@ -204,7 +204,10 @@ def _ports_of(text: str, module: str) -> dict[str, str] | None:
 
 
 def _top_level(header: str) -> list[list[str]]:
-    """Returns the lists in parentheses of a header, each split at its top-level commas."""
+    """Splits each parenthesized list of a module's header (parameters, ports) at its commas.
+
+    Commas within inner brackets do not split.
+    """
     lists: list[list[str]] = []
     depth = 0
     for character in header:
