@@ -52,7 +52,7 @@ class Resolved(NamedTuple):
     """True for each operand whose product is summed by torch's own kernel, indexed by the `Purpose`
     of the operand's cast."""
     scales_at: str
-    """What scales multiply: operands ("operand"), sums of blocks ("block") or whole sums
+    """The values that scales multiply: operands ("operand"), sums of blocks ("block") or whole sums
     ("epilogue")."""
     drawing: frozenset[Purpose]
     """The sums and casts that round stochastically, each as a `Purpose`."""
@@ -95,7 +95,7 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """What scales multiply: "operand", "block" (sums of blocks) or "epilogue" (whole sums)."""
+        """The values that scales multiply, as `Resolved.scales_at` documents."""
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
