@@ -114,10 +114,10 @@ GONE: dict[str, dict[str, str]] = {
 """Maps a module to a dict from its removed names to their replacements ("": no replacement)."""
 
 IN_TEXT = "a key of the format"
-"""The text by which errors replace a keyword that is now a key in the text of the format."""
+"""Marks a removed keyword in `KEYWORDS` whose value now stands in the text of the format."""
 TO_CALL = "the call, "
-"""The first words of the replacement of some numbers, such as a seed. In version 0.7 such a number
-was a keyword of a spec (a format, an accumulator, …). The number is now an argument of calls."""
+"""The prefix that marks a removed keyword in `KEYWORDS` whose value is now an argument of a call.
+In version 0.7 the keyword (such as `seed`) belonged to a format, an accumulator or another spec."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
 
 
@@ -186,7 +186,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "write_testbench": {"directory": "folder"},
 }
 """Maps a function, class or method (`Class.method`) to its removed keywords, and a keyword to its
-replacement: a new keyword, or a phrase with a space (`IN_TEXT`, `TO_CALL`)."""
+replacement. The replacement is a new keyword, or, if it has a space, a phrase for the error."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -259,7 +259,7 @@ MOVED = {
 
 
 class _Moved:
-    """The last finder of modules. It raises an error for an import of a package in MOVED."""
+    """An import finder at the end of sys.meta_path: refuses to import a package in MOVED."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:

@@ -27,8 +27,8 @@ import surface
 
 
 def as_rst(lines: list[str]) -> list[str]:
-    """The lines with a `::` before code, which is set in further than the text before it, and with
-    characters escaped that mean something to reStructuredText alone."""
+    """Converts a docstring's lines to reStructuredText: adds `::` before code, and escapes special
+    characters. Code is indented further than the text before it."""
     made: list[str] = []
     in_doctest = False
     code: int | None = None  # how far the code is set in that the line may be part of
@@ -79,7 +79,8 @@ def _process(app: Sphinx, what: str, name: str, it: Any, how: Any, lines: list[s
 
 
 def of_arguments(cls: type, doc: str) -> list[str]:
-    """A section for the attributes that no text describes: arguments of the constructor."""
+    """Returns lines of a section `Attributes` for the constructor's arguments that no text
+    describes as attributes."""
     if issubclass(cls, tuple):  # whose fields are members
         return []
     described: set[str] = {
@@ -99,7 +100,7 @@ OF_ARGUMENT = "the constructor's argument of this name, or what it stands for by
 
 
 def is_documented_field(it: object) -> bool:
-    """Returns whether `it` is a named tuple's field that its class's `Attributes:` document."""
+    """Returns whether `it` is a field of a named tuple, described in the section `Attributes`."""
     return any(
         "Attributes:" in (each.__doc__ or "") and any(value is it for value in vars(each).values())
         for each in tuple.__subclasses__()
@@ -107,7 +108,7 @@ def is_documented_field(it: object) -> bool:
 
 
 def _skip(_app: Sphinx, _what: str, _name: str, it: Any, skip: bool, _how: Any) -> bool | None:
-    """Leaves out fields that would be described twice, and members that are gone."""
+    """Skips fields that the class's docstring already describes, and removed members (`_Gone`)."""
     return True if is_documented_field(it) or type(it).__name__ == "_Gone" else None
 
 
@@ -120,7 +121,7 @@ def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:
 
 
 class CommandHelp(SphinxDirective):
-    """A section for each command, with its help in 80 columns."""
+    """The directive `command-help`: a section for each command, with its --help in 80 columns."""
 
     def run(self) -> list[nodes.Node]:
         os.environ["COLUMNS"], os.environ["NO_COLOR"] = "80", "1"
@@ -160,7 +161,7 @@ def recipe_schema() -> str:
 
 
 def _write_schema(app: Sphinx, error: Exception | None) -> None:
-    """A file of the schema, next to the page that links to it."""
+    """Writes the JSON schema of recipes to a file, next to the page that links to it."""
     if error is None:
         Path(app.outdir, "python/docs/api/recipe.schema.json").write_text(recipe_schema())
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a site (`./dev docs`): this folder's pages, and the repository's other
-Markdown and notebooks where they are, so that each text has one place.
+"""Sphinx's configuration for the documentation site (`./dev docs`). The site has this folder's
+pages, and the repository's other Markdown files and notebooks, which are not copied.
 
-The folder of sources is the repository's root: links between files are those that a reader of the
-repository follows, and one that leads nowhere is an error. Pages open from the disk: fonts are the
-system's, and nothing is fetched.
+Sphinx's source folder is the repository's root, so links between files work in the site and in the
+repository. A broken link is an error. Pages can be opened from the disk, because they use the
+system's fonts and fetch nothing.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ VariableCommentPicker.add_overload_entry = lambda self, func: None  # one signat
 
 
 def _spread(_app: Sphinx, _env: Any, names: list[str]) -> None:
-    """Puts the pages into an order in which the reference's, which take longest to read, are not
-    one after the other: each process gets some of them."""
+    """Shuffles the pages, so that each process reads some pages of the API reference, which take
+    longest."""
     names.sort(key=lambda name: zlib.crc32(name.encode()))
 
 

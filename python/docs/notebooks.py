@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 
 class NotebookParser(MystParser):
-    """Parses the Markdown that a notebook amounts to."""
+    """Parses a notebook, after `markdown` has converted the notebook to Markdown."""
 
     supported = ("notebook",)
 

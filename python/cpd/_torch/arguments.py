@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts roundings, seeds and streams to arguments of the operators torch.ops.cpd.*."""
 
-# Many functions of torch have no type annotations.
+# Relaxes mypy's checks: many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def stacked_numbers(
 def _on(place: torch.device, number: Tensor) -> Tensor:
     """Returns the 0-d tensor `number` on the device `place`.
 
-    If `number` is on the CPU and `place` is a GPU, a kernel writes the number to the GPU. A CUDA
-    graph can capture this kernel, and the host does not wait for it. Neither is true of a copy.
+    If `number` is on the CPU and `place` is a GPU, a kernel writes the number to the GPU. A copy
+    would make the host wait, and a CUDA graph could not capture it.
     """
     if number.device == place or torch.compiler.is_compiling() or has_no_memory(number):
         return number.to(place)

@@ -5,7 +5,7 @@ Images have any number of dimensions. On the CPU, products read images in place.
 are first unfolded into matrices of windows (im2col). The operators are in `cpd._torch.convolution`.
 """
 
-# Many functions of torch's tensors have no type annotations.
+# Relaxes mypy's checks: many methods of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def reads_images(*operands: Tensor) -> bool:
-    """Returns whether products can read images of these operands without unfolding them."""
+    """Returns whether matrix products can read images in place, without unfolding (im2col)."""
     return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
 
 
@@ -36,7 +36,7 @@ def _convolve(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Multiplies weights w by the windows of the images x; reverses the kernel if `turned`.
+    """Multiplies the weights w by each window of the images x. Reverses the kernel if `turned`.
 
     `places` is the number of windows along each dimension. `along` has four numbers for each
     dimension: the step between windows, the dilation of the kernel, the padding before the image,
@@ -60,7 +60,7 @@ def slide(
     """Computes a convolution: the product of the kernel and each window of the padded image.
 
     In each sum, k runs over (channel, index in the kernel). c is the bias or None. The bias has the
-    shape groups x outputs of a group x 1.
+    shape (groups, output channels per group, 1).
     """
     outputs, inputs, *kernel = w.shape
     summation, w = (

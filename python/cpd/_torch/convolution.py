@@ -7,7 +7,7 @@ by torch's own kernels. `cpd.functional` documents the arithmetic, and `cpd._tor
 arguments for a recipe.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """Returns an operand for torch's backward function: `like`, or a new tensor if `like` is None.
+    """Returns an operand for torch's convolution_backward, which reads only its size and layout.
 
-    torch reads only the operand's size and layout. A new tensor has the memory format of g.
+    The operand is `like` if its dtype is g's, else a new tensor with the memory format of g.
     """
     if like is not None and like.dtype == g.dtype:
         return like
@@ -229,8 +229,8 @@ def _factor(
 ) -> Factor:
     """Returns an operand of a product after its cast.
 
-    `arrange` gets a function that casts, and returns the cast operand. If the scale is returned
-    apart from the values, the values are float32, because torch's kernels multiply them in float32.
+    `arrange(cast)` reshapes the operand, casts it by `cast(x, axis)` and returns the result. Values
+    with a separate scale are float32, because torch's kernels multiply them in float32.
     """
     factor = Factor(torch.empty(()))
 
@@ -350,7 +350,7 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """Returns a recipe's seeds and streams, but gives the forward sum's stream `purpose`'s tag."""
+    """Returns a recipe's seeds and streams, with the tag of `purpose` in the forward stream."""
     if numbers is None:
         return None
     changed = numbers.clone()
@@ -415,11 +415,11 @@ def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
 
 
 def _second_gradients(name: str) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """Returns the function for the gradients of convolution_input or convolution_weight.
+    """Returns the function for the gradients of the operator convolution_input or _weight.
 
-    The operator's first operand is the gradient g of a convolution's result. The derivatives of a
-    convolution, of its input's gradient and of its weight's gradient are again these three
-    operators. With emulated sums, the function raises RuntimeError.
+    The operator's first operand is the gradient g of a convolution's result. Each gradient of the
+    operator is itself a convolution, convolution_input or convolution_weight. With emulated sums,
+    the function raises RuntimeError.
     """
 
     def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
@@ -460,7 +460,7 @@ _Parted = Callable[[Tensor], Tensor]
 
 
 def _in_images(call: BatchedCall, *names: str) -> _Parted:
-    """Makes examples of these operands further images of the call.
+    """Merges the dimension of torch.vmap's examples with the image dimension of the operands.
 
     Returns a function that restores the dimension of the examples in the result.
     """
@@ -471,7 +471,7 @@ def _in_images(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_channels(call: BatchedCall, *names: str) -> _Parted:
-    """Makes examples of these operands separate groups of channels.
+    """Makes each of torch.vmap's examples a separate group of channels in the operands.
 
     Returns a function that restores the dimension of the examples in the result.
     """
@@ -483,7 +483,7 @@ def _in_channels(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_outputs(call: BatchedCall, *names: str) -> None:
-    """Makes examples of these weights and biases further output channels."""
+    """Merges the dimension of torch.vmap's examples with the output channels of weight and bias."""
     for name in names:
         if call.arguments[name] is not None:
             call.widen(name)

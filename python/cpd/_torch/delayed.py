@@ -8,7 +8,7 @@ product c // 3. `most` and `margin` have three numbers, one for each operand: th
 value, and the power of two by which the scale is divided.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,arg-type"
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tensor | None) -> Tensor:
-    """Casts `x` with a delayed scale. `how` is the text of the cast of the elements."""
+    """Casts `x` with a delayed scale. The text `how` describes the cast of the scaled elements."""
     return cast_delayed(x, how, scale, (seed, stream))
 
 
@@ -39,8 +39,8 @@ def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
     The entry becomes the larger of itself and max |x|, or NaN if x has a NaN.
 
     For a layer in training mode, `clock` is -1. For a layer in eval mode, `clock` is the number of
-    the model's clock in `CLOCKS`. In eval mode, the function does nothing unless a backward pass
-    reached layers in eval mode in the step before the present step.
+    the model's clock in `CLOCKS`. In eval mode, the function records only if the backward pass of
+    the previous step reached layers in eval mode.
     """
     if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return
@@ -72,7 +72,7 @@ def _update(
 
 @functools.lru_cache(64)
 def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) -> Tensor:
-    """Returns a float32 tensor of `columns` numbers that repeats `numbers`.
+    """Returns a float32 tensor of length `columns` that repeats the tuple `numbers`.
 
     The tensor is cached.
     """

@@ -7,7 +7,7 @@ This package calls operators by `run`, which bypasses torch's dispatcher if the 
 needed. Each operator has a row in a table (`cpd._torch.table`), which contains its derivatives.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,attr-defined"
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cpd._torch.private import is_plain, may_differentiate
 library = torch.library.Library("cpd", "IMPL")
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
-"""The gradients of an operator's operands, which are the first of its arguments."""
+"""The gradients of an operator's operands (its first arguments), or None for a missing gradient."""
 Tangents: TypeAlias = tuple[Any, ...]
 """The tangents of an operator's arguments: a tensor, or None for an argument without a tangent."""
 Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
@@ -170,10 +170,10 @@ def _function(
 ) -> Any:
     """Returns the autograd function of an operator.
 
-    The function serves one level of torch.func's transforms; outer levels dispatch the operator
-    again. If the dispatcher called the operator, the last argument is a `_CallModes`, and `below`
-    computes the result. If `run` called the function directly, the last argument is None, and
-    `computes` computes the result.
+    The function differentiates for one level of torch.func's transforms. Each outer level
+    dispatches the operator again. If the dispatcher called the operator, the last argument is a
+    `_CallModes`, and `below` computes the result. If `run` called the function directly, the last
+    argument is None, and `computes` computes the result.
     """
 
     def forward(*args: Any) -> Tensor:
@@ -215,9 +215,9 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """Returns the tensors that the forward pass saved, without tangents of the innermost transform.
+    """Returns the tensors that the forward pass saved, without their forward-mode tangents.
 
-    Tangents of outer transforms of torch.func remain.
+    Only tangents of the innermost transform of torch.func are removed.
     """
     return [None if x is None else private.dual(x)[0] for x in ctx.saved_tensors]
 

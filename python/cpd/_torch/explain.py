@@ -6,7 +6,7 @@ library in the call is called with tensors of the device `meta`. Because the thr
 the operator checks its arguments, records its plan and computes nothing.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _of_products(
 ) -> Explanation:
     """Returns the explanation of a product and of the gradients of its operands.
 
-    `run` gets a pair of bools: whether each operand requires a gradient. It computes the product
-    and returns the result and the operands. `required` has the bools of the call itself.
+    `run` gets a pair of bools: whether each operand requires a gradient. `run` computes the product
+    and returns the result and the operands. `required` is the pair for the explained call.
     """
 
     def steps_of(needs: tuple[bool, bool]) -> tuple[list[Explanation], list[Explanation]]:
@@ -144,14 +144,14 @@ class _Still:
         return y
 
     def stream(self) -> Tensor:
-        """Returns 0 for the stream, whose number does not change the explanation."""
+        """Returns the stream 0, because an explanation does not depend on the stream."""
         return torch.zeros((), dtype=torch.int64)
 
 
 class _Recorder(TorchDispatchMode):
     """A mode of torch that records the plans of operators in `steps`.
 
-    Tensors made in it are fake.
+    Tensors that are created within the mode are fake.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Recorder(TorchDispatchMode):
     def fakes(self, values: Any) -> Any:
         """Replaces tensors in nested values by fake tensors.
 
-        They are on the CPU for `meta` tensors.
+        The fake tensor of a `meta` tensor is on the CPU.
         """
         return tree_map(self._fake_of, values)
 

@@ -6,7 +6,7 @@ The operators matmul and convolution (`cpd._torch.convolution`) take the text of
 and `cpd.Recipe` document the arithmetic.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def contract(
     left_out: float = 1,
     rounded: torch.dtype | None = None,
 ) -> Tensor:
-    """Computes x times y, also summed over the batch dimensions along which `like` was broadcast.
+    """Computes the gradient of the operand `like`: x times y, summed where `like` was broadcast.
 
-    `batch` has the sizes of all batch dimensions. The summed index k runs over these broadcast
-    dimensions and the columns of x's matrices, in row-major order. The sums are divided by
-    `left_out`, the product of the factors of the operands' casts. The result is rounded to the
-    dtype `rounded`, if it is not None, then to the dtype of `like`.
+    `batch` has the sizes of all batch dimensions. The summed index k runs over the batch dimensions
+    along which `like` was broadcast, then over x's columns, in row-major order. The sums are
+    divided by `left_out`, the product of the factors of the operands' casts. The result is rounded
+    to the dtype `rounded`, if it is not None, then to the dtype of `like`.
     """
     missing = len(batch) - (len(like.shape) - 2)
     folded = [
@@ -124,7 +124,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """Returns the sums for the gradients of input, weight and bias of a recipe's call."""
+        """Returns the recipe's three backward sums, with the seed and streams of a call."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )
@@ -178,7 +178,7 @@ def _scaled_gradients(
     call: RecipeCall,
     is_turned: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of a and b for `scales_at` "block" or "epilogue"."""
+    """Returns the gradients of a and b for a recipe that applies scales to sums, not operands."""
     like_a, like_b, _ = ctx.like
     at = call.scales_at
     of_a = of_b = None
@@ -208,8 +208,8 @@ def _weight_gradient(
 ) -> Tensor:
     """Returns aᵀ g, or its transpose gᵀ a if `turned`.
 
-    Both products have the same sums, but gᵀ a has the layout of a layer's weight. Random bits
-    depend on the index in aᵀ g, also if `turned`.
+    Both products have the same values, but gᵀ a is stored as a layer's weight is. If sums round
+    stochastically, the random bits depend on the index in aᵀ g, also if `turned`.
     """
     if not turned:
         return contract(a.mT, g, batch, like, summation, blas, left_out, rounded)

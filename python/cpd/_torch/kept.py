@@ -7,7 +7,7 @@ kernels. The backward pass computes the function again, to get its gradients. In
 under torch.func's transforms, the function itself is called.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations

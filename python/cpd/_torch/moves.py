@@ -31,7 +31,7 @@ class Moves(NamedTuple):
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 
     def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
-        """Returns the shape of the convolution's result for these shapes of its operands."""
+        """Returns the shape of the convolution's result. x and w are the shapes of its operands."""
         images, _, *image = x
         kernel = w[2:]
         if not self.transposed:

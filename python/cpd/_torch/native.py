@@ -9,7 +9,7 @@ The operator torch.ops.cpd.native_product is opaque to compilers, because its fa
 values.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
 
 
 def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
-    """Returns a b in float32. `brief`: bfloat16 represents all values of a and b."""
+    """Returns a b in float32. `brief` is True if bfloat16 represents all values of a and b."""
     if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
         if brief:
             a, b = a.bfloat16(), b.bfloat16()

@@ -6,7 +6,7 @@ operator, because errors of operators would lose their type. The C++ library che
 unknown while torch compiles.
 """
 
-# Many functions of torch have no type annotations.
+# Relaxes mypy's checks: many functions of torch have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def encode_scaled(
 def _scaled(
     x: Tensor, q: Scaled, options: Drawing, axis: int, levels: Levels, integers: Tensor | None
 ) -> tuple[Any, ...]:
-    """Returns the arguments of the operators cast_scaled and encode_scaled."""
+    """Converts a cast to a scaled format to the arguments of cast_scaled and encode_scaled."""
     element_cast, seed, stream = cast_arguments(options, x)
     return x, q.text, axis, element_cast, *levels, seed, stream, integers
 

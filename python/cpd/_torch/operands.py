@@ -4,7 +4,7 @@
 The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.convolution`).
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Parts(NamedTuple):
     scaled: str
     """The text of the scaled format, or "" for a format without scales."""
     how: str
-    """The text of the cast of the elements."""
+    """The text of the elements' cast: the text of the operand's cast without scales."""
     transform: int
     """The size of the Hadamard transform, or 0 without a transform."""
     factor: float
@@ -53,8 +53,8 @@ class Parts(NamedTuple):
     draws: bool
     """True if the cast rounds stochastically."""
     is_short: bool
-    """True if results have at most eight significant bits, as bfloat16 has. Scales must be powers
-    of two."""
+    """True if all scales are powers of two, and results have at most eight significant bits, as in
+    bfloat16."""
     is_scaled: bool
     """True if the cast is to a scaled format and has no factor, transform or history."""
     fits_bfloat16: bool
@@ -62,8 +62,8 @@ class Parts(NamedTuple):
     covers_a_tensor: bool
     """True if one scale covers a whole tensor."""
     splits: str
-    """The block of the scale, "tensor" or "row", that `split_operand` can return apart from the
-    values. "": `split_operand` does not support the cast."""
+    """The scales that `split_operand` returns: one for the "tensor", or one for each "row". "":
+    `split_operand` does not support the cast."""
 
     @property
     def narrows(self) -> bool:
@@ -80,7 +80,7 @@ UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 @constant
 def parts(text: str) -> Parts:
-    """Returns the properties of the cast of a text. An empty text means no cast."""
+    """Parses the text of a cast and returns the cast's properties. An empty text means no cast."""
     if not text:
         return UNCAST
     spec = as_cast(text)
@@ -101,11 +101,11 @@ def parts(text: str) -> Parts:
 
 
 def _splits(spec: Cast, q: Scaled) -> str:
-    """Returns the block of the scale that `split_operand` can return apart from the values.
+    """Returns whether `split_operand` can separate scales from the values: "tensor", "row" or "".
 
-    The block is "tensor" (one scale for the tensor) or "row" (one scale for each row). bfloat16
-    must represent the values without this scale. In all other cases the result is "". With outer
-    scales, the separate scale is the outer scale.
+    "tensor" means one scale for the tensor, "row" one for each row. With outer scales, the outer
+    scale is separated. "" means that `split_operand` does not support the cast, for example because
+    bfloat16 does not represent the values without the scale.
     """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:
@@ -157,8 +157,8 @@ def is_plain(x: Tensor) -> bool:
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
     """Returns the same values as `cast_operand`, in bfloat16 if bfloat16 represents all of them.
 
-    The result is float32 if a value is too small for bfloat16. `is_plain(x)` and
-    `parts(text).narrows` must be True.
+    The result is float32 if a value is too small for bfloat16. The caller must have checked
+    `is_plain(x)` and `parts(text).narrows`.
     """
     cast = parts(text)
     return ops.cast_scaled_narrow(x, cast.scaled, axis, cast.how, *numbers)
@@ -174,8 +174,8 @@ def split_operand(
 ) -> Factor:
     """Returns the cast of `x` as values and a separate scale.
 
-    The values have at most eight significant bits. They are float32, or bfloat16 on the CPU if
-    `narrow`. The cast must satisfy `Parts.splits_at`.
+    The values have at most eight significant bits. The values are float32, or bfloat16 on the CPU
+    if `narrow`. The caller must have checked that `Parts.splits_at` is True.
     """
     _, scaled, element_cast, size, _, history, *_ = parts(text)
     if x.numel() == 0:
@@ -212,11 +212,11 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """Returns `x` cast as `text` says, with blocks along `axis`, or `x` itself for an empty text.
+    """Returns `x` after the cast `text`, with blocks along `axis`, or `x` itself for an empty text.
 
-    The result is float32 if x's dtype does not represent it. If the size of a Hadamard transform
-    does not divide the extent, zeros are appended first. `multiplier` is the scale of delayed
-    scaling.
+    The result has x's dtype if that dtype represents all results, else float32. If the size of a
+    Hadamard transform does not divide the extent, zeros are appended first. `multiplier` is the
+    scale of delayed scaling.
     """
     if not text:
         return x

@@ -5,7 +5,7 @@ The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.o
 table (`cpd._torch.table`).
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _ELEMENTS, _SUM = Batching(widen_elements), Batching(widen_sum, sum_draws)
 
 
 def _rounded(name: str, setup: Any, backward: Any, tangent: Any, fake: Any = _contiguous) -> None:
-    """Adds the row of an elementwise operator, whose results are rounded once."""
+    """Adds an elementwise operator, whose results are rounded once, to the operator table."""
     operator(name, fake, Derivative(setup, backward, tangent), _ELEMENTS, has_out=True)
 
 

@@ -10,7 +10,7 @@ other names have no public replacement: torch.autograd.Function refuses torch.fu
 within an operator, and torch.library.register_autograd drops tangents.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""Maps names of functions below to replacements that use only torch's public names."""
+"""Maps names of this module's functions to replacements that use only torch's public API."""
 
 
 def _keys(*names: str) -> int:
@@ -152,7 +152,7 @@ def transform_level() -> Any:
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """Returns the tensor inside the wrappers of torch.func and vmap. It has the whole batch."""
+    """Returns the tensor inside all wrappers of torch.func and vmap, with the whole batch."""
     if transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)

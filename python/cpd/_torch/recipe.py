@@ -5,7 +5,7 @@ The arguments are a text and tensors. The text has the sums of the three GEMMs a
 their operands. The tensors have values that may change from call to call, such as seeds.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cpd.numeric.cast import is_whole
 from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
-"""The part of an operator's schema for the arguments of a recipe and the result's dtype."""
+"""The arguments, in an operator's schema, that pass a recipe and the result's dtype."""
 
 
 class Resolved(NamedTuple):
@@ -45,24 +45,25 @@ class Resolved(NamedTuple):
 
     text: str
     roundings: tuple[str, ...]
-    """The text of the sum or cast for each `Purpose`, at the purpose's number. "": the operand is
-    not cast."""
+    """The text of each sum or cast, indexed by its `Purpose`. "": the operand is not cast."""
     casts: tuple[Parts, ...]
-    """The properties of each operand's cast, at the number of the operand's `Purpose`."""
+    """The properties of each operand's cast, indexed by the `Purpose` of the cast."""
     in_native: tuple[bool, ...]
-    """A bool for each operand, at the number of the operand's `Purpose`: True if torch's own kernel
-    sums the operand's product."""
+    """True for each operand whose product is summed by torch's own kernel, indexed by the `Purpose`
+    of the operand's cast."""
     scales_at: str
-    """The step at which scales are applied: `operand`, `block` or `epilogue`."""
+    """The values that scales multiply: operands ("operand"), sums of blocks ("block") or whole sums
+    ("epilogue")."""
     drawing: frozenset[Purpose]
-    """The purposes of the sums and casts that round stochastically."""
+    """The sums and casts that round stochastically, each as a `Purpose`."""
     left_out: float
-    """The product of the factors of the forward product's operands."""
+    """The factor of the activation's cast times the factor of the weight's cast, by which the
+    forward product is divided."""
 
 
 @functools.lru_cache(maxsize=1024)
 def resolved(text: str) -> Resolved:
-    """Returns the properties of the recipe of a text."""
+    """Parses the text of a recipe and returns the recipe's properties."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
     casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
@@ -78,14 +79,15 @@ def resolved(text: str) -> Resolved:
 
 
 class RecipeCall(NamedTuple):
-    """A recipe, and the tensors of one call of an operator."""
+    """A recipe for one call of an operator, with the call's seeds, streams and delayed scales."""
 
     recipe: Resolved
     numbers: Tensor | None = None
-    """The seeds and streams: int64, one row for each purpose, indexed by its number. None: no
-    rounding is stochastic."""
+    """The seeds and streams: int64, one row for each `Purpose`, in the order of the enumeration.
+    None: no rounding is stochastic."""
     multipliers: Tensor | None = None
-    """The scales of activation, weight and gradient for delayed scaling, else None."""
+    """With delayed scaling, the three scales by which activation, weight and gradient are
+    multiplied; else None."""
     narrow: torch.dtype | None = None
     """The dtype of torch.autocast; None: no autocast. Operands of native products that the recipe
     does not cast are converted to this dtype. Their gradients are rounded to it before they are
@@ -93,11 +95,11 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """The step at which scales are applied: `operand`, `block` or `epilogue`."""
+        """The values that scales multiply, as `Resolved.scales_at` documents."""
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """Returns the rule of the sum with this purpose, with the call's seed and stream."""
+        """Returns the accumulator of a GEMM (`purpose`), with the call's seed and stream."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
@@ -111,7 +113,7 @@ class RecipeCall(NamedTuple):
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Returns the seed and the stream of a sum or cast: two None if it uses no random bits."""
+        """Returns the seed and the stream of a sum or cast, or two None without random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
@@ -129,9 +131,9 @@ class RecipeCall(NamedTuple):
     ) -> Factor:
         """Returns an operand `x` after its cast, for a product with a result of `dtype`.
 
-        If `dtype` is a 16-bit type and the sum is native, the values may be returned apart from
-        their scale, as values that bfloat16 represents. With `narrow`, such values may be bfloat16
-        on the CPU. In differentiated code, values are not separated from their scale.
+        If `dtype` is a 16-bit type and torch's own kernel sums, the scale may be returned
+        separately. bfloat16 then represents the unscaled values, and with `narrow` they may be
+        bfloat16 on the CPU. Code that is itself differentiated gets no separate scale.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]
@@ -156,7 +158,7 @@ class RecipeCall(NamedTuple):
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """Returns the dtype to which a gradient is rounded before it gets the dtype `like`."""
+        """Returns the dtype to which a gradient is rounded before it is converted to `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -173,7 +175,7 @@ class RecipeCall(NamedTuple):
 
         `needs` has a bool for each GEMM; the operand of a GEMM that is not needed is not cast. If
         one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results.
-        `factor` documents `narrow`.
+        With `narrow`, results may be bfloat16 on the CPU, as in `factor`.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
@@ -195,7 +197,7 @@ class RecipeCall(NamedTuple):
         return self.factor(operand, x, *arguments) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
-        """Returns whether the forward product must be divided by its operands' factors."""
+        """Returns whether the forward product must be divided by the factors of two casts."""
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
@@ -203,7 +205,7 @@ class RecipeCall(NamedTuple):
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
-        """Returns the call with a recipe for an activation and a weight that are already cast."""
+        """Returns this call for an activation and a weight that the caller has already cast."""
         return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
@@ -219,14 +221,13 @@ _SUM_OF = {
     Purpose.recast_activation: Purpose.grad_weight,
     Purpose.recast_gradient: Purpose.grad_weight,
 }
-"""Maps the purpose of an operand's cast to the purpose of the sum of the operand's product."""
+"""Maps each cast of an operand to the GEMM that reads the operand, both as a `Purpose`."""
 
 
 def _differentiates() -> bool:
-    """Returns whether the present computation is itself differentiated.
+    """Returns whether autograd or a transform of torch.func may differentiate this computation.
 
-    Operands must then be differentiable functions of their sources. The scales and codes of
-    `split_operand` have no derivatives.
+    Then `split_operand` must not be used, because its scales and codes have no derivatives.
     """
     return torch.is_grad_enabled() or transforms_active()
 
@@ -240,7 +241,7 @@ def _of_cast(text: str) -> Resolved:
 
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
-    """Returns the recipe's call for an operator's arguments, which are given by name."""
+    """Returns the `RecipeCall` of an operator call, from the operator's arguments by name."""
     text, *rest = (arguments[name] for name in RecipeCall._fields)
     return RecipeCall(resolved(text), *rest)
 
@@ -248,8 +249,8 @@ def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
 def recipe_draws(arguments: dict[str, Any]) -> bool:
     """Returns whether an operator with a recipe rounds stochastically, forward or backward.
 
-    The backward pass counts, because a gradient over the whole batch uses the seeds and streams of
-    the forward call.
+    Stochastic gradients count even in the forward pass, because a gradient over the whole batch
+    uses the seeds and streams of the forward call.
     """
     return recipe_call(arguments).draws()
 

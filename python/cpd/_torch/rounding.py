@@ -7,7 +7,7 @@ blocks of scaled formats run. Its argument `numbers` has the seeds and streams o
 tangent passes unchanged.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _draws(arguments: dict[str, Any]) -> bool:
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Returns whether a scale covers a whole tensor. Each example then needs its own call."""
+    """Returns whether a scale covers a whole tensor: torch.vmap then needs a call per example."""
     return any(parts(call.arguments[way]).covers_a_tensor for way in ("forward", "backward"))
 
 

@@ -8,7 +8,7 @@ the text of the scaled format. `how` is the text of the cast of the elements (`c
 Scales are computed from x in the dtype of x.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cpd.numeric.scaled import named_scaled
 from cpd.ops.arguments import product_shape
 
 _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
-"""The names of the operators' arguments for the three arrays of `cpd.ops.arguments.LEVELS`."""
+"""The operators' arguments for block scales, outer scales and largest magnitudes, in this order."""
 
 
 # ---- fake kernels ------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
 
 
 def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """Stores the dtypes of x and of the result. x's gradient has the dtype of x."""
+    """Saves the dtypes of x and of the result for the derivatives. x's gradient has x's dtype."""
     ctx.dtype = inputs[0].dtype
     ctx.to = inputs[-1] or ctx.dtype
 

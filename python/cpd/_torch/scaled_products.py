@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes products of a layer in which scales multiply the sums of blocks, or the whole sums.
+"""Computes matrix products that apply block scales after summing, as hardware does.
 
-Hardware computes products in this way, and `Recipe.scales_at` selects this arithmetic. `cpd.gemm`
+Scales multiply the sum of each block or the whole sum, as `Recipe.scales_at` selects. `cpd.gemm`
 documents the arithmetic for encoded operands.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _decoded(codes: Tensor, f: Format, shape: Any) -> Tensor:
 def scaled_product(
     a: Operand, b: Operand, c: Tensor | None, summation: Any, at: str, dtype: torch.dtype
 ) -> Tensor:
-    """Returns c + a b. The scales of a and b are applied at "block" or "epilogue", as `at` says."""
+    """Returns c + a b. The scales multiply each block's sum (`at` is "block") or the whole sum."""
     epilogue = at == "epilogue"
     y = ops.gemm_scaled(*a, *b, c, summation.text, epilogue, summation.seed, summation.stream, None)
     return y.to(dtype)

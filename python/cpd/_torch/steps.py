@@ -7,7 +7,7 @@ neither guard on it nor are compiled again when it changes. Programs name a cloc
 `CLOCKS`.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator,arg-type"
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A `Sum` is an accumulator with the seed and stream of one call, or the sum of torch's own kernel.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from cpd.ops.arguments import holds
 from cpd.ops.slow import warn_if_slow
 
 NATIVE = "native"
-"""The text of a sum that torch's own kernel computes."""
+"""Stands for torch's own summation where other sums name an accumulator."""
 
 Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
-    """Returns the stream of a purpose: the call's stream with the purpose's tag."""
+    """Returns the stream of random bits for one `Purpose`: the call's stream XOR its tag."""
     return stream ^ stream_tag(purpose)
 
 
@@ -68,7 +68,10 @@ class Sum(NamedTuple):
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
-        """Returns the same sum for terms that are not products. Only additions are rounded."""
+        """Returns the accumulator for a sum of plain terms instead of products.
+
+        Only additions are rounded.
+        """
         return self if self.is_native() else self._replace(text=_of_terms(self.text))
 
 
@@ -93,7 +96,7 @@ def product(
     """Computes c + a b by the operator gemm, or by torch's own kernels (`cpd._torch.native`).
 
     If `dtype` does not represent all values of the accumulator, gemm's float32 result is rounded
-    once more, to nearest-even. Factors with a scale are only for torch's own kernels.
+    once more, to nearest-even. Only torch's own kernels support operands with a separate scale.
     """
     if summation.is_native():
         return product_of_factors(as_factor(a), as_factor(b), c, dtype)
@@ -116,21 +119,21 @@ def product(
 
 
 class Part(NamedTuple):
-    """The position of a product in a larger product.
+    """The position of a tile in a larger matrix product.
 
-    The product's random bits depend on the position.
+    The tile's random bits depend on the position.
     """
 
     element: int = 0
-    """The index of the first element, in row-major order of the larger product."""
+    """The index of the tile's first element, in row-major order of the larger product."""
     product: int = 0
-    """The index k of the first product of each sum, if the sum continues from the partial sum c."""
+    """The index k at which the tile's sums begin, if they continue from the partial sum c."""
 
 
 def product_part(
     a: Tensor, b: Tensor, c: Tensor | None, summation: Sum, dtype: torch.dtype, part: Part
 ) -> Tensor:
-    """Computes the part of a larger matrix product that starts at `part`.
+    """Computes a tile of a larger matrix product; `part` is the tile's position.
 
     The results have the bits that they have in the larger product, also with stochastic rounding.
     """

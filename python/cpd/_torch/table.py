@@ -9,7 +9,7 @@ A row gives both operators a fake kernel and a batching rule, and the first oper
 derivatives. The row of an operator that Python defines also has the operator's schema and function.
 """
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes convolutions on a GPU, for `cpd._torch.conv`: multiplies unfolded images (im2col)."""
 
-# Many functions of torch's tensors have no type annotations.
+# Relaxes mypy's checks: many methods of torch's tensors have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Windows(NamedTuple):
 
 
 def last(*ranges: slice) -> tuple[Any, ...]:
-    """Returns an index that applies `ranges` to the last dimensions of a tensor."""
+    """Returns an index that slices the last dimensions of a tensor by `ranges`."""
     return (..., *ranges)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batching rules of torch.ops.cpd.* for torch.vmap. `cpd.ops` documents their random bits."""
 
-# torch's functions that register operators have no type annotations.
+# Relaxes mypy's checks: torch's functions that register operators have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class BatchedCall:
     def widen(self, name: str, rank: int | None = None) -> None:
         """Makes the batch the first dimension of an operand, before `rank` dimensions.
 
-        Dimensions of size 1 are added after the batch if needed. Default: the operand's own
-        dimensions.
+        Dimensions of size 1 are added after the batch if needed. If `rank` is None, none are added.
         """
         x = self.arguments[name]
         if name not in self.along:
@@ -94,12 +93,16 @@ def sum_draws(arguments: dict[str, Any]) -> bool:
 
 
 def text_draws(text: str) -> bool:
-    """Returns whether the accumulator of a text rounds stochastically."""
+    """Returns whether the accumulator with the text `text` rounds stochastically."""
     return parsed(text).rounding == "stochastic"
 
 
 def never(of: Any) -> bool:
-    """Returns False for every call: a possible value of the fields `draws` and `alone`."""
+    """Returns False for every call.
+
+    As `draws`: the operator never rounds stochastically. As `alone`: no call needs a call per
+    example.
+    """
     return False
 
 
@@ -107,13 +110,13 @@ class Batching(NamedTuple):
     """The rule by which torch.vmap calls an operator."""
 
     widen: Widen | None
-    """Changes the arguments for one call with the whole batch. None: each example needs its own
-    call."""
+    """Changes the arguments for one call with the whole batch. None: each of torch.vmap's examples
+    needs its own call."""
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns whether each example of this call needs its own call, although `widen` is not
-    None."""
+    """Returns True for a call that needs one call per example, although `widen` supports other
+    calls of the operator."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:
@@ -181,7 +184,7 @@ def widen_hadamard(call: BatchedCall) -> None:
 
 
 def widen_product(call: BatchedCall) -> None:
-    """Makes ranks of the operands of c + a b equal, and puts the batch before all dimensions."""
+    """Gives the operands of c + a b equally many dimensions, with the batch as the first."""
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)

@@ -110,9 +110,9 @@ def _register(commands: Commands, parser: Parser, *names: str) -> None:
 
 
 def _register_added(commands: Commands, name: str) -> None:
-    """Adds a command of another package.
+    """Adds a command of another package, such as cpd-lab, to the commands of `cpd`.
 
-    If the package cpd-lab is not installed, the help of the command says so.
+    If the package cpd-lab is not installed, the help of its commands says so.
     """
     entry = added_commands().get(name)
     if entry is None:

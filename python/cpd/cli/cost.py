@@ -190,10 +190,10 @@ def _codec_gbps(text: str | None) -> Any:
 def _gradients(
     options: Options, texts: list[str]
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """Returns the network, and three facts from a file of gradients.
+    """Returns the network, and what a file of gradients determines.
 
-    The facts are the largest magnitude of each tensor, the round-off of each all-reduce, and the
-    number of ranks in the file. Without a file, they are None, None and 0. With `--model`, the
+    From the file: the largest magnitude of each tensor, the round-off of each all-reduce, and the
+    number of ranks. Without a file, the three values are None, None and 0. With `--model`, the
     largest magnitudes are None.
     """
     from cpd.study.networks import Network
@@ -274,15 +274,15 @@ _TIMES = (
 
 
 def _milliseconds(value: float) -> str:
-    """Returns a number with four significant digits, or with all digits before the point."""
+    """Returns seconds as milliseconds, with four significant digits, or as a whole number."""
     shown = value * 1e3
     return f"{shown:.4g}" if shown < 1e4 else f"{shown:,.0f}"
 
 
 def _megabytes(number: float) -> str:
-    """Returns a number of MB with two decimals.
+    """Returns bytes as MB with two decimals.
 
-    Below 1 MB, the number has three significant digits.
+    Below 1 MB, the text has three significant digits.
     """
     shown = number / 1e6
     return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"

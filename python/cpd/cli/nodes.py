@@ -52,9 +52,9 @@ def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
 
 @contextmanager
 def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
-    """Enters the context `opened` without showing its RuntimeWarning.
+    """Enters the context that opens a communicator, `opened`, and hides its RuntimeWarning.
 
-    The warning says that the launcher announced more ranks than there are. `_check_not_alone`
+    The warning says that the launcher announced more ranks than MPI started. `_check_not_alone`
     raises an error in this case, so the warning is not needed.
     """
     with ExitStack() as stack:

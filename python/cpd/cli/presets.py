@@ -54,7 +54,7 @@ def _unit(preset: str) -> Unit:
 
 
 def _outputs(preset: str) -> list[str]:
-    """Returns the formats of results, fp32 or fp16, in which CPD can compute sums of the unit."""
+    """Returns the result formats (fp32, fp16) that CPD supports for the matrix unit `preset`."""
     known = []
     for name in ("fp32", "fp16"):
         try:
@@ -93,7 +93,7 @@ def _table(presets: list[str]) -> Table:
 
 
 def _sources(presets: list[str]) -> list[str]:
-    """Returns lines with each source and its units, and with facts that the table lacks."""
+    """Returns the lines below the table: the units' sources, and properties without a column."""
     lines = []
     sources = {preset: told["source"] for preset, told in Accumulator.named().items()}
     for source in dict.fromkeys(sources[preset] for preset in presets):

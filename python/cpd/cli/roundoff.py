@@ -87,7 +87,7 @@ class Source(opt.GradientsFile):
 
 
 def _of_models(what: str, name: str) -> Any:
-    """Returns an option of the model, whose default depends on the model."""
+    """Returns a command-line option whose default depends on the model of --model."""
     others = OTHER_DEFAULTS.get(name, "their own")
     both = f"{MODEL_DEFAULTS[name]}, for other models {others}"
     return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
@@ -201,13 +201,16 @@ def _check(options: Options) -> None:
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
-    """Returns the network for --recommend, and the all-reduces by their texts in --reduce."""
+    """Returns the network for --recommend, and a dict from each text of --reduce to its spec."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
 
 def _spec(text: str, options: Options) -> Reduce:
-    """Returns the all-reduce of a text. With --recommend, its order is `ring`."""
+    """Parses the text of an all-reduce. With --recommend, sets the order of the sum to `ring`.
+
+    Raises UsageError if the text has another order.
+    """
     spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):

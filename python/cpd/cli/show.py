@@ -146,7 +146,7 @@ def _check(options: Options) -> None:
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
-    """Returns the names to show if the command line has no name."""
+    """Returns the names that `cpd show` prints by default."""
     return _names().get(kind, COMMON) if kind else COMMON
 
 
@@ -159,7 +159,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit. This class distinguishes the name from the text of a codec."""
+    """The name of a matrix unit. A codec's text has another class, `_Codec`."""
 
 
 class _Codec(str):
@@ -167,7 +167,7 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """Returns the object of a name: of the kind `kind`, or of any kind if it is None."""
+    """Returns the format, unit, codec or recipe `name`. If `kind` is None, tries all kinds."""
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:

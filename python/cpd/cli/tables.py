@@ -60,7 +60,7 @@ class WholeTable(Table):
         return least
 
     def _break_words(self, width: int) -> None:
-        """Breaks words of more than `width` characters, in all columns of words."""
+        """Breaks words of more than `width` characters in all columns that may wrap."""
         for column in self.columns:
             if not column.no_wrap:
                 column._cells = [

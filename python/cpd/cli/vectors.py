@@ -310,7 +310,7 @@ def _written(vectors: Vectors, options: Options) -> Path:
 
 
 def _check_bench(options: Options) -> None:
-    """Raises an error for missing sources, and for options that need another option."""
+    """Raises UsageError for missing files of --rtl, and for options that need another option."""
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
     files, clock = options.files, options.clock
@@ -333,10 +333,10 @@ def _check_bench(options: Options) -> None:
 
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
-    """Raises UsageError if options are given that need an option that is missing.
+    """Raises UsageError if an option is given without the option that it needs.
 
     `flags` maps each given option to its flag. `users` are the options that need the option
-    `needed`. `value` is the value of `needed`, or None if it is missing.
+    `needed`. `value` is the value of `needed`, or None if the user has not given `needed`.
     """
     named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
@@ -369,9 +369,9 @@ def _disagreement_told() -> Iterator[None]:
 def _cases(
     rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
 ) -> str:
-    """Returns a text with a line for each kind of case: its name and its number of test vectors.
+    """Returns a text with a line for each special case: its name and its number of test vectors.
 
-    In place of the number 0, the text is `cannot happen` if no input is such a case, else `not
+    In place of the number 0, the line has `cannot happen` if no input produces the case, else `not
     reached`.
     """
     from cpd.hardware.vectors.coverage import cannot_happen
@@ -411,9 +411,9 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """Returns the accumulator's text, with the operands' formats from the command line.
+    """Adds the operands' formats of the command line to the text of a `block_fma` accumulator.
 
-    A format is only added to a text with the word `block_fma`, and only if its key is missing.
+    Adds only the keys `a` and `b` that the text lacks. Returns other texts unchanged.
     """
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:

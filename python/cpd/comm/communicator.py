@@ -541,7 +541,7 @@ class Communicator:
         self.close()
 
     def _give_up(self) -> None:
-        """Reports to the other ranks that this rank has given up, unless `broken` is set."""
+        """Reports to the other ranks that this rank gives up, unless the communicator is broken."""
         if not self.broken:
             self._native.give_up()
 
@@ -561,7 +561,7 @@ class Communicator:
 
     @contextmanager
     def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
-        """Yields the C++ object of `states` for a call; reports an error to the other ranks."""
+        """Yields the C++ object of a codec's `states`. On an error, other ranks get the error."""
         with ExitStack() as stack:
             with self._telling():
                 owner = Owner(self._size, self._rank)

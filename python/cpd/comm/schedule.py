@@ -148,8 +148,8 @@ class Schedule:
         """Returns each distinct spec of one step with the indices of its tensors.
 
         Specs are in the order of their first tensors; indices ascend. `sizes` are the tensors'
-        numbers of values. Raises ValueError if a pattern of `exempt` matches no name, or if
-        `min_size` needs sizes.
+        numbers of values. Raises ValueError if a pattern of `exempt` matches no name, or if the
+        schedule has a `min_size` and `sizes` is None.
         """
         self._check_names(names)
         if sizes is not None:

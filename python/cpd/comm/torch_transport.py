@@ -295,7 +295,7 @@ class _Alarms:
         _asking.add(self)
 
     def set(self) -> None:
-        """Writes this rank's alarm to the store; waits up to `_FRESH` seconds for the store."""
+        """Writes to torch's store that this rank has given up. Waits up to `_FRESH` seconds."""
         self._raised[self._rank] = True
         _bounded(self._tell, self._FRESH)
 

@@ -220,7 +220,7 @@ def _simulate(
     states: States | None,
     report: bool,
 ) -> tuple[list[Any], list[TensorReport]]:
-    """Returns the sums and, if `report`, the reports (else an empty list)."""
+    """Returns the reduced tensors and, if `report`, a report for each tensor, else no reports."""
     source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
@@ -398,7 +398,7 @@ class Source:
         return layer_list(f"rank {rank}", layers() if callable(layers) else layers)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
-        """Raises unless the rank has as many layers as rank 0, all of supported types."""
+        """Raises unless the rank has as many tensors as rank 0, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
                 f"rank {rank} has {len(layers)} tensors, rank 0 has {len(self.numbers)}"

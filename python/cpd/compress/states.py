@@ -227,9 +227,9 @@ class States:
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Yields the C++ object for one call. If `owner` is not None, it then owns the states.
+        """Yields the C++ object for one call. From then on the states belong to `owner`, if given.
 
-        Raises ValueError if another owner's nonzero states are stored, and RuntimeError while
+        Raises ValueError if nonzero states of another owner are stored, and RuntimeError while
         another call uses the object.
         """
         if not self._one_call.acquire(blocking=False):

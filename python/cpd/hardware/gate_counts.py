@@ -156,7 +156,7 @@ def gates(
 
 
 def _precision(f: Format) -> int:
-    """Returns the bits of the significand; in two's complement, including the sign."""
+    """Returns the width of the significand in bits. An integer's width includes the sign."""
     return f.man + (2 if f.encoding in ("int", "int_full") else 1)
 
 
@@ -169,7 +169,7 @@ def _stages(width: int) -> int:
     return math.ceil(math.log2(width + 1))
 
 
-# The functions below return the bits of the aligner, adder, normalizer and exponent.
+# The functions below return four numbers of bits: of aligner, adder, normalizer and exponent logic.
 
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
@@ -208,7 +208,7 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
-    """Returns the bits of each part of a matrix unit, divided by the number of its products.
+    """Returns the number of bits of each part of a matrix unit, per product of the unit.
 
     A unit that forms short dot products before the alignment aligns each dot product once.
     """
@@ -228,8 +228,9 @@ def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:
-    """Returns the bits for the block scales of both operands, divided by the smaller block.
+    """Returns the number of bits that apply both operands' block scales, per product of the sum.
 
+    The scales are applied once in each block of the operand with the smaller blocks.
     The scale of a tensor or of a row is applied once at the end of a sum, so it is not counted.
     """
     blocks = [q for q in (a, b) if isinstance(q, Scaled) and q.block not in ("tensor", "row")]

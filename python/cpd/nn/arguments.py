@@ -309,7 +309,10 @@ _PURPOSES = tuple(Purpose)
 
 
 def _numbers(recipe: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
-    """Returns a row (seed, stream) for each purpose; None if no rounding is stochastic."""
+    """Returns the seed and stream of each `Purpose` as an int64 tensor with two columns.
+
+    Returns None if no rounding is stochastic.
+    """
     if not recipe._kept.drawing:
         return None
     parts = zip(recipe._kept.drawing, _PURPOSES, strict=True)

@@ -285,10 +285,10 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """Returns the recipe of an attention.
+    """Returns the recipe of one call of attention.
 
-    A `Recipe` is used itself. A recipe's name or text, a format, or `sums` alone defines a recipe
-    of the attention's two products; the result has that recipe as its `attention`.
+    A `Recipe` is returned unchanged. All other arguments (a recipe's name or text, a format, or
+    `sums` alone) define the recipe of attention's two products, `Recipe.attention`.
     """
     call_recipe = recipe_of(recipe, sums)
     return (
@@ -333,7 +333,7 @@ def _weighted(
 
 
 def _are_cast(recipe: Recipe) -> bool:
-    """Returns True if the attention weights are cast before they enter a product."""
+    """Returns True if the recipe casts attention weights before they are multiplied."""
     of = recipe.attention
     if of is None:
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd.autocast`: a context in which torch's functions compute as a recipe says."""
 
-# torch has no type annotations for dispatch modes and graphs.
+# Relaxes mypy's checks: torch's dispatch modes and graphs have no type annotations.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Returns the result of an operation by the recipe.
+        """Computes one of torch's operations as the recipe defines it.
 
-        Returns NotImplemented if torch must compute the function.
+        Returns NotImplemented if torch itself must compute the operation.
         """
         if operation.form is None:
             return NotImplemented

@@ -298,7 +298,11 @@ class Clock:
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
-        """Returns True in recomputation, transforms and tracing: calls there begin no step."""
+        """Returns True if calls must not begin a step now.
+
+        That is in recomputation by a checkpoint, in transforms of torch.func, and if the step's
+        buffer is a fake tensor (in tracing).
+        """
         if torch.compiler.is_compiling():
             return False
         return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)
@@ -328,7 +332,7 @@ class Clock:
             layer.seen = self.begun
 
     def _follow(self, step: Tensor) -> None:
-        """Sets the recipes of layers with schedules to the present step's. The first step is 0."""
+        """Selects the recipes of layers with schedules for the clock's step, counted from 0."""
         if self._scheduled and not step.is_meta and not isinstance(step, FakeTensor):
             number = int(step)
             for state in self._scheduled:

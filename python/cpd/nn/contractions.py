@@ -156,14 +156,14 @@ def in_place(form: Form) -> Form:
 
 
 def _expands(input: Tensor, shape: Sequence[int]) -> bool:
-    """Returns True if `input` broadcasts to this shape."""
+    """Returns True if `input` broadcasts to `shape`."""
     sizes = tuple(input.shape)
     last = shape[len(shape) - len(sizes) :]
     return len(sizes) <= len(shape) and all(n in (1, m) for n, m in zip(sizes, last, strict=True))
 
 
 def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
-    """Returns True if `out_dtype` is a's type or float32."""
+    """Returns True if `out_dtype` is None, a's dtype or float32."""
     return out_dtype in (None, a.dtype, torch.float32)
 
 

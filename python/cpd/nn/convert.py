@@ -149,7 +149,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """Returns the share of emulated products below which the first training step warns.
+    """Returns the least share of emulated products for which the first training step does not warn.
 
     Returns None if products are not counted.
     """
@@ -346,7 +346,7 @@ class _Plan:
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:
-        """Plans the module's conversion; yields its row of the report, if the module computes."""
+        """Plans a module's conversion. Yields its row of the report unless it rounds nothing."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
@@ -399,8 +399,8 @@ class _Plan:
     ) -> Report:
         """Emulates the layers and returns the report.
 
-        `old` and `step` are the model's previous clock and its buffer, or None. `group` names the
-        ranks that exchange magnitudes, as `ranks.named` returns it.
+        `old` and `step` are the clock of a previous conversion and its buffer, or None. `group`
+        names the ranks that exchange magnitudes, as `ranks.named` returns it.
         """
         delayed: list[Delayed] = []
         for layer in self.layers:

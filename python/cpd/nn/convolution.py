@@ -466,7 +466,7 @@ def _convolve(
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Returns input and weight after the casts that come before the operator.
 
-    Blocks of two dimensions are the same as in operands that the operator itself casts.
+    Two-dimensional blocks cover the same elements as in operands that the operator itself casts.
     """
     of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
     if of_x is None and of_w is None:
@@ -484,7 +484,7 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
 
 
 def _tiled(spec: Cast | None) -> Cast | None:
-    """Returns `spec` if its blocks have two dimensions, else None."""
+    """Returns the cast `spec` if its scales have two-dimensional blocks (R x C), else None."""
     return spec if spec is not None and has_tiles(spec.text) else None
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts which products of a training step ran emulated: `Census`. The result is a `Coverage`."""
 
-# torch has no type annotations for dispatch modes and graphs.
+# Relaxes mypy's checks: torch's dispatch modes and graphs have no type annotations.
 # mypy: disable-error-code="no-untyped-call,no-any-return,untyped-decorator"
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Stores the recipe of the operator call that follows."""
+        """Remembers the recipe of the next operator call, to count its products by this recipe."""
         self._calls = recipe
 
     def end(self) -> Coverage:
@@ -294,9 +294,9 @@ def uncounted() -> Iterator[None]:
 
 
 def _text_of_node() -> str | None:
-    """Returns the text of the recipe or accumulator of the node that autograd computes now.
+    """Returns the text of the recipe or accumulator of the autograd node that runs now.
 
-    Returns None unless the node is the derivative of one of CPD's operators.
+    Returns None unless the node computes the derivative of one of CPD's operators.
     """
     node = autograd_node()
     if not type(node).__name__.startswith("Derivative_of_"):
@@ -395,7 +395,7 @@ class Census:
 
     @torch._dynamo.disable
     def _look_before_compiled(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts a step by tracing, if torch.compile compiles the forward but not this hook."""
+        """Counts a step by tracing. Called eagerly before a forward that torch.compile compiles."""
         if self.result is None and model.training and torch.is_grad_enabled():
             self._note_traced(model, args, kwargs)
 
@@ -535,7 +535,7 @@ def _look_at_compiled(context: Any) -> None:
 
 
 def _traced(variable: Any) -> Any:
-    """Returns the value of a variable of torch.compile's tracer; tensors are fake tensors."""
+    """Returns the value that a tracer object of torch.compile represents, with fake tensors."""
     variable = variable.realize()
     if isinstance(variable, TensorVariable):
         return variable.as_proxy().node.meta["example_value"]

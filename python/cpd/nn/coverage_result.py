@@ -107,7 +107,7 @@ class Coverage:
     def __str__(self) -> str:
         """Returns the emulated share in the first line, then the products that torch computed.
 
-        These products have a line for each operation of similar modules.
+        Products of one operation share a line if their modules' names differ only in numbers.
         """
         if not self.by_recipe:
             return self._first_line()

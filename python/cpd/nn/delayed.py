@@ -83,9 +83,9 @@ class _Casts:
 
     @property
     def attending(self) -> Product | None:
-        """The product of the layer's attention that has the same number as this product.
+        """The product with this product's number among the products of the layer's attention.
 
-        The value is None if attention has no delayed scaling.
+        None if attention has no delayed scaling.
         """
         attention = self.state.attention
         return None if attention is None else Product(attention, self.number)

@@ -108,7 +108,7 @@ def grouped_mm(
 
 
 def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """Returns the parts of both operands that one group multiplies."""
+    """Returns the submatrices of a and b whose product is the result of one group."""
     if a.dim() == 2 and b.dim() == 2:
         return a[:, begin:end], b[begin:end]
     if a.dim() == 2:

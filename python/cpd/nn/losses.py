@@ -178,9 +178,9 @@ def _cast(
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
     """Casts `x`. Returns the result, the values before the cast, their factor, and the scales.
 
-    Cast and values are float32; the values are transformed if the spec has a transform. The factor
-    multiplies the values before they are cast. Each element has a scale, by which it is multiplied
-    to decode it; None for formats without scales.
+    Result and values are float32. The values are transformed if the spec has a transform. The cast
+    rounds the values times the factor. The scales are a tensor with the scale of each element's
+    block, or None for formats without scales.
     """
     values = x.float()
     q = spec.format
@@ -203,7 +203,7 @@ def _cast(
 
 
 def _rounded(x: Tensor, cast: Cast, to: Format | Scaled, **where: Any) -> Tensor:
-    """Returns `x` rounded to the format `to`, with the rounding mode of `cast`."""
+    """Returns `x` rounded to the format `to`, with the rounding options of the cast `cast`."""
     y: Tensor = ops.cast(x, Cast(to, **rounding_of(cast)), **where)
     return y
 

@@ -324,7 +324,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Returns the result, and also new running statistics if the input's statistics are used."""
+    """Returns the result. Also returns new running statistics if `compute` updates statistics."""
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]
@@ -350,8 +350,8 @@ class _Rounding(NamedTuple):
     ) -> Tensor:
         """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
-        `compute` then gets float32 tensors. Its further results are copied into the first `others`
-        (the running statistics).
+        With `norm`, `compute` gets float32 tensors. Its further results are new running statistics,
+        which are copied into the first tensors of `others`.
         """
         recipe = self.recipe
         if recipe.norm is None:

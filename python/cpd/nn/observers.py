@@ -258,7 +258,10 @@ class Watch:
         recipe: Recipe,
         x: Tensor,
     ) -> None:
-        """Measures a recipe's losses of a tensor, for each GEMM with a separate cast."""
+        """Measures the errors of a recipe's casts of a tensor.
+
+        Two GEMMs share one measurement if their casts are equal and do not depend on the axis.
+        """
         multiplier = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
@@ -298,7 +301,7 @@ class _Step:
         self.parts.setdefault(key, []).append(numbers)
 
     def rows(self) -> list[WatchRow]:
-        """Returns a row for each recipe of each tensor; one row for a tensor without recipes."""
+        """Returns, for each tensor, a row for each measured cast, or one row without casts."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
         watch_rows: list[WatchRow] = []
@@ -314,7 +317,7 @@ class _Step:
 
 
 def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
-    """Returns a sort key: the order in which layers were called, then the order of roles."""
+    """Returns a sort key: the order of the layers' calls, then the role (activation, weight, …)."""
     layers = {layer: place for place, (layer, _) in reversed(list(enumerate(tensors)))}
     roles = list(GEMMS)
     return lambda tensor: (layers[tensor[0]], roles.index(tensor[1]))

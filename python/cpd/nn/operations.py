@@ -98,9 +98,9 @@ def _functions(row: Operation) -> Iterator[Any]:
 
 
 def _by(function: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """Makes a row's `form` from a function of `cpd.functional` with torch's arguments.
+    """Returns a `form` of `Operation` that calls `function` with torch's arguments and a recipe.
 
-    `products` is the number of products in a call.
+    `function` is a function of `cpd.functional`. `products` is its number of products in a call.
     """
 
     def compute(mode: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,9 +134,9 @@ def _add_in_place(mode: Any, input: Tensor, other: Any, *, alpha: Any = 1) -> Te
 
 
 def _over_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a function of `cpd.nn.recurrent` the arguments of torch's function.
+    """Wraps a function of `cpd.nn.recurrent` so that it takes the arguments of torch's function.
 
-    torch passes the sizes of a packed sequence as the second argument.
+    For a packed sequence, torch passes the batch sizes as the second argument.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@
 Matrix products, convolutions, attention and recurrent layers are counted.
 """
 
-# torch's registries have no type annotations.
+# Relaxes mypy's checks: torch's registries have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _batch_summed(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: An
 
 
 def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """Counts grouped matrix products; the groups may divide the summed dimension."""
+    """Counts grouped matrix products. For two matrices, groups are ranges of the summed axis."""
     if left.dim() == right.dim() == 2:
         return left.shape[0] * left.shape[1] * right.shape[1]
     return _terms(result, left)

@@ -49,7 +49,7 @@ Rules: TypeAlias = (
 
 
 def _by_keywords(declared: OfT) -> OfT:
-    """Returns a constructor of `Recipe`, with the signature and docstring of `declared`."""
+    """Returns a constructor of `Recipe`. Signature and docstring are copied from `declared`."""
 
     @functools.wraps(declared)
     def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
@@ -341,7 +341,7 @@ class Recipe:
     # ---- for layers ------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Cast | None:
-        """Returns the cast of the operand `name`; "same" is replaced by its tensor's cast."""
+        """Returns the cast of the operand `name`. "same" stands for the cast of its tensor."""
         value = getattr(self, name)
         cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return cast
@@ -400,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Maps the texts of named recipes to their names."""
+    """Maps the text of each ready-made recipe to its name."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name
@@ -408,7 +408,7 @@ def _names() -> dict[str, str]:
 
 
 def _are_texts(*values: Any) -> bool:
-    """Returns True for texts and tuples of texts that name no file; a file may change later."""
+    """Returns True if a recipe of these values can be cached: all are texts that name no file."""
     return all(
         _are_texts(*value)
         if isinstance(value, tuple)
@@ -437,7 +437,7 @@ def _plain(value: Any) -> Any:
 
 @constant
 def _of_text(text: str, *others: tuple[str, Any]) -> Recipe:
-    """Returns the recipe of a text or a name, with other arguments, which are texts too."""
+    """Returns a recipe from its text or name, and from its other arguments as texts."""
     if text.lower() in READY and not others:
         return _named(text.lower())
     return _new(_parts(text, dict(others)))
@@ -450,7 +450,7 @@ def _new(parts: dict[str, Any]) -> Recipe:
 
 
 def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
-    """Returns the recipe with arguments replaced. `sums` also replaces sums in inner recipes."""
+    """Returns the recipe with arguments replaced, `sums` also in attention, rules and schedule."""
     sums = others.get("sums")
     if sums is None or _is_unit(sums):
         return recipe.replace(**others)
@@ -476,7 +476,7 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
 
 
 def _read_parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe whose first argument is a format."""
+    """Returns a recipe's fields, from the operands' `format` and the other arguments."""
     cast = read.operands(format)
     keys = _USUAL | others
     sums = _sums_of(keys.pop("sums"))

@@ -152,7 +152,7 @@ def sum_(name: str, value: Any) -> Sum:
 
 
 def _refuse_table(value: Any) -> None:
-    """Raises ValueError for a table with text, seed and stream, as in files of version 0.7."""
+    """Raises ValueError if a sum is a table (text, seed, stream), as in files of version 0.7."""
     if isinstance(value, dict):
         raise ValueError(
             f"must be a text, got a table, {shown(value)}: give its seed to the call, "

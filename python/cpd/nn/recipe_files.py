@@ -147,7 +147,7 @@ def renewed(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(text: str) -> str:
-    """Puts formats with options in quotes, in an optimizer's text of version 0.7."""
+    """Converts a recipe's text `optimizer` of version 0.7: quotes formats that have options."""
     parts: list[str] = []
     for word in text.split():
         is_key = word.partition("=")[0] in OPTIMIZER

@@ -93,7 +93,10 @@ def put_kept(parts: dict[str, Any]) -> None:
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
-    """Raises ValueError if a cast for one GEMM has a history and differs from the tensor's cast."""
+    """Raises ValueError if a cast for only one GEMM has delayed scaling (the key `history`).
+
+    A cast may have a `history` if it equals the tensor's own cast, which is for both GEMMs.
+    """
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, Cast) and cast.history and cast != parts[tensor]:

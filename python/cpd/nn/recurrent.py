@@ -444,7 +444,7 @@ class _How(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """The weights and the arithmetic of one direction of one layer; computes its products."""
+    """The weights of one direction of one layer. Computes products with these weights."""
 
     weights: tuple[Tensor | None, ...]
     """w_ih, w_hh, b_ih, b_hh and w_hr."""
@@ -550,7 +550,10 @@ def _over_time(
 def _step_by_step(
     kind: Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Returns outputs and the last state of each example, from the input's products `x`."""
+    """Returns outputs and the last state of each example.
+
+    `x` has the products of the input with the weight, for all time steps.
+    """
     products = x.split_with_sizes(sizes)
     times = range(len(sizes))[:: -1 if reverse else 1]
     outputs: list[Tensor] = [x] * len(sizes)

@@ -11,7 +11,7 @@ backward pass itself is differentiated, the loop is computed again, and its auto
 gradients. A second backward pass runs this node again, so each pass casts its gradients separately.
 """
 
-# Some of torch's functions have no type annotations.
+# Relaxes mypy's checks: some of torch's functions have no type annotations.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Product:
         self.bias = bias
 
     def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the product, and the operand that the backward pass needs."""
+        """Multiplies the state `h` by the weight. Returns the product, and the `h` to save."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
         if self.bias is None:
@@ -109,7 +109,10 @@ class _ProductGradients:
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
     def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
-        """Returns the gradient of the product's operand, from the result's gradient `g`."""
+        """Adds one step's gradients of weight and bias, from the product's gradient `g`.
+
+        Returns the gradient of the state if `for_input`, else None.
+        """
         if self.for_bias:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
@@ -405,7 +408,7 @@ class _StateGradients:
         self.came_in: list[list[Tensor]] = [[] for _ in of_last]
 
     def before(self, count: int) -> list[list[Tensor | None]]:
-        """Returns the gradients of the state after a time step, which has `count` examples."""
+        """Returns the gradients of the state after a time step with `count` examples."""
         have, self.count = self.count, count
         if self.terms is None:
             return [[None if g is None else g[:count]] for g in self.of_last]

@@ -106,7 +106,7 @@ class Choice:
 
 
 def _decided(recipe: Any, name: str) -> Recipe:
-    """Converts the result of a function of rules for the module `name` to a recipe."""
+    """Converts to a recipe what the user's function of rules returned for the module `name`."""
     try:
         return as_recipe(recipe)
     except TypeError:
@@ -155,7 +155,7 @@ def _fits(name: str, pattern: str) -> bool:
 def _within(name: str) -> list[str]:
     """Returns a module's name and the names of all modules that contain the module.
 
-    The model's own name, "", is left out unless it is `name`.
+    The model itself, whose name is "", is only included if `name` is "".
     """
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -342,7 +342,7 @@ class Accumulator(Spec, native=_core.Accumulator):
 if TYPE_CHECKING:
 
     class Unit(Accumulator):
-        """An `Accumulator` of form `unit`. To the type checker, its keys are not None."""
+        """For mypy: an `Accumulator` of form `unit`, whose keys are never None."""
 
         a: Format
         b: Format
@@ -361,7 +361,7 @@ if TYPE_CHECKING:
         take: int
 
     class Integer(Accumulator):
-        """An `Accumulator` of form `integer`. To the type checker, its keys are not None."""
+        """For mypy: an `Accumulator` of form `integer`, whose keys are never None."""
 
         width: int
         fraction: int

@@ -255,5 +255,5 @@ class Options(_Options):
     """The rounding options of version 0.7. Unpickling them drops their seed and stream."""
 
     def __new__(cls, *fields: Any) -> Options:
-        """Makes options from a pickle's fields; drops the third and fourth: seed and stream."""
+        """Makes options from a pickle's fields, without the third and fourth (seed and stream)."""
         return super().__new__(cls, *fields[:2], *fields[-2:])

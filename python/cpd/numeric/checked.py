@@ -113,8 +113,8 @@ def _checked_function(
     def prepare() -> None:
         nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
-        # Looks for a `**` parameter in the code, because `refuses_old` hides `**_renamed` from the
-        # signature. A function with this parameter refuses unknown keywords itself.
+        # A function with a `**` parameter refuses unknown keywords itself. The function's code
+        # shows the parameter. The signature does not, if the decorator `refuses_old` hides it.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -301,9 +301,9 @@ def _is_torch(value: Any, name: str) -> bool:
 
 
 def _is_named(name: str, package: str) -> Test:
-    """Returns a predicate. It is true if the value's class, or a base class, is a package's `name`.
+    """Returns a predicate: is the value an instance of the class `name` of the package `package`?
 
-    The package is not imported.
+    The predicate compares names, so the package is not imported.
     """
 
     @functools.lru_cache(maxsize=256)
@@ -360,7 +360,7 @@ _OURS = (
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
-    """Returns the predicate and the noun of a class in `_OURS`, or None for another name."""
+    """Returns the type check for a class in `_OURS` and its noun for errors, else None."""
     if name not in _OURS:
         return None
     homes = {

@@ -61,7 +61,7 @@ class Spec:
     its name."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
-        """Makes the constructor from the table of keys.
+        """Sets a subclass's constructor and the types of its keys, from the C++ class `native`.
 
         Access to a removed member of version 0.7 raises an error.
         """
@@ -118,7 +118,7 @@ class Spec:
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """Returns the spec that holds a C++ object."""
+        """Returns a new spec with the fields of the C++ object `held`, which the spec stores."""
         spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)
@@ -196,7 +196,7 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
-    """Returns the constructor of a class of specs. The signature is from the class's source."""
+    """Returns the constructor of the class `spec`, with the signature in the class's source."""
     parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
     names = [p.name for p in parameters]
     by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

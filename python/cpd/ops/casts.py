@@ -365,7 +365,7 @@ def decode(
 def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     """Applies a scaled format's transform to x.
 
-    Returns the result, and the format without the transform.
+    Returns the transformed x, and the format without its transform, to which x can be cast.
     """
     if q.transform is None:
         return x, q

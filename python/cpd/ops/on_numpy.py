@@ -75,9 +75,9 @@ def array(
 
 
 def _of_other_type(name: str, x: object, like: str) -> Array:
-    """Returns a NumPy scalar, or an array of a subclass without a mask, as an array.
+    """Returns a NumPy scalar as an array, and an array of a subclass unchanged.
 
-    Raises TypeError for other objects.
+    Raises TypeError for masked arrays and all other objects.
     """
     if isinstance(x, np.generic):
         return np.asarray(x)

@@ -103,9 +103,10 @@ def encoded_operand(
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """Returns the size of a block along the summed axis k, and along the rows (of b: columns).
+    """Returns the size of a block of values that share a scale.
 
-    One scale is for one block. The size 0 stands for the whole axis.
+    The first number is the size along the summed axis k. The second is the size along the rows of
+    a or the columns of b. The number 0 stands for the whole axis.
     """
     if q.block == "tensor":
         return 0, 0

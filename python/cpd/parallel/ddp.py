@@ -294,7 +294,7 @@ class HookState:
             self._comm.close()
 
     def _number_by_buckets(self) -> None:
-        """Numbers the parameters in the reverse order of the buckets of the first backward pass."""
+        """Numbers the parameters bucket by bucket, in the reverse order of the buckets of DDP."""
         ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
         if self.names is not None and len(self.names) != len(ordered):
             raise ValueError(
@@ -401,7 +401,7 @@ class _Worker:
         self._queue.put(work)
 
     def interrupt(self) -> None:
-        """Ends the thread's call of CPD, and each later call, with KeyboardInterrupt."""
+        """Makes the thread's current call of CPD, and all later ones, raise KeyboardInterrupt."""
         self._stop.set()
 
     def end(self) -> None:
@@ -447,7 +447,7 @@ class _Bucket(NamedTuple):
         ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
         done: Future[torch.Tensor] = Future(devices=[buffer.device] if cuda else None)
         # DDP does not see an exception that is set on a future. It sees an exception that a
-        # callback of the future raises, so `result` passes the value on by a callback.
+        # callback of the future raises, so `result` is the future of a callback on `done`.
         result = done.then(lambda finished: finished.value())
         return cls(buffer, parameters, gradients, ready, done, result, threading.Event())
 

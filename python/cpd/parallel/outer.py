@@ -198,7 +198,7 @@ class _Workers(abc.ABC):
     def _averages(
         self, numbers: list[int], step: int
     ) -> Iterator[tuple[int, tuple[torch.Tensor, TensorReport]]]:
-        """Yields the number, the average and the report of each layer."""
+        """Averages the tensors `numbers` over workers. Yields each number, average and report."""
         for spec, part in self.schedule._parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
@@ -229,7 +229,10 @@ class _Workers(abc.ABC):
         )
 
     def _set_gradients(self, numbers: list[int]) -> None:
-        """Sets root mean squares of gradients, from which codecs compute their number of bits."""
+        """Passes the root mean squares of gradients to the codec's states.
+
+        The codec `uniform bits=gradient` computes its number of bits from the root mean square.
+        """
         with nullcontext() if self.comm is None else self.comm._telling():
             for worker in range(len(self.models)):
                 rank = worker if self.comm is None else None
@@ -478,7 +481,10 @@ class WeightAverage(_Workers):
 
 
 def _models(model: Any, comm: Any) -> list[nn.Module]:
-    """Returns the models of this process's workers. Raises an error unless they fit `comm`."""
+    """Returns the models of this process's workers: one model, or a list if `comm` is None.
+
+    Raises TypeError or ValueError for an invalid `model` or `comm`.
+    """
     if comm is None:
         if isinstance(model, nn.Module) or not isinstance(model, Sequence):
             raise TypeError(

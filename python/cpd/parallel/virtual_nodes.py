@@ -253,7 +253,7 @@ class VirtualNodes:
     def _accumulate(
         self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
     ) -> torch.Tensor:
-        """Makes a step in `no_sync`: stores the nodes' gradients and returns their losses."""
+        """Computes a step in `no_sync`: stores each node's gradients, and returns all losses."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
         keep = "disk" if self._keep == "disk" else "memory"
         check_room(keep, needed, self._folder)
@@ -354,7 +354,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Returns the traffic; computes the bytes once for first steps and once for later ones."""
+        """Returns the step's traffic. The number of bytes changes only at step `first_steps`."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
@@ -373,7 +373,7 @@ class VirtualNodes:
         return parameters
 
     def _both_folds(self) -> list[Folds]:
-        """Returns plans of the sums (`Folds`) of the schedule's first steps and of later steps."""
+        """Returns plans (`Folds`) of the sums of steps before `first_steps`, and of later steps."""
         layers = named_parameters(self.model)
         return [self._folds(layers, step) for step in (0, self.schedule.first_steps)]
 
@@ -383,7 +383,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """Returns the `Folds` of a step; without `states`, a plan that has no memory for values."""
+        """Returns the sums (`Folds`) of a step. Without `states`, it is a plan that cannot sum."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         places = {layer.device for layer in layers.values()}
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step; without `folds` (in `no_sync`), gradients are stored in `gathered`."""
+        """Prepares a step. In `no_sync`, `folds` is None, and `gathered` stores the gradients."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -482,7 +482,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Passes gradients to sums that need a further pass over the nodes; returns the results."""
+        """Makes the second and later passes over the nodes that sums need; returns the sums."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -528,7 +528,7 @@ class _Step:
         self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
-        """Yields the nodes whose gradients the sums need again, in order."""
+        """Yields, pass by pass after the first, each node whose gradients the sums need again."""
         for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
                 if folds.awaits(node):
@@ -552,7 +552,7 @@ class _Step:
         return computed(self._loss, micro_batch, self._parameters, before)
 
     def _read_buffers(self, node: int) -> None:
-        """Stores the buffers as the node's computation left them."""
+        """Stores the model's buffers, such as running statistics, after the node's computation."""
         if node == 0:
             self._end = self._buffers.read()
         else:

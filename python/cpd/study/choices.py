@@ -247,7 +247,7 @@ def _tied(
 ) -> list[Choice]:
     """Returns the choices that may have the least product of error and `weight`, fastest first.
 
-    Several choices are a tie: resampling does not decide between these choices.
+    Several choices are a tie: none of them is the best in enough resamples of the measurement.
     """
     fewest = min(choice.non_finite for choice in front)
     sound = [choice for choice in front if choice.non_finite == fewest]

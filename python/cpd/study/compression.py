@@ -131,7 +131,7 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
 
 def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
-    """Returns, in binary64, the elements of q at the positions where x is finite."""
+    """Returns, in binary64, the values of the array q at the indices at which x is finite."""
     return np.asarray(q[np.isfinite(x)], np.float64)
 
 

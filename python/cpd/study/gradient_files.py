@@ -90,7 +90,10 @@ def not_floats(what: str, dtype: np.dtype[Any]) -> str:
 
 @contextmanager
 def _told(path: Path, kind: str) -> Iterator[None]:
-    """Converts an exception in its block, which reads a file, to a one-line ValueError."""
+    """A context for reading a file: turns exceptions into a one-line ValueError with its name.
+
+    ModuleNotFoundError passes unchanged.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

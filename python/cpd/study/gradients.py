@@ -163,8 +163,8 @@ def _as_float32(path: Path, name: str, array: Array, round: bool) -> Values:
     if array.dtype != np.float64:
         what = f"'{name}'"
         raise ValueError(f"{path}: {not_floats(what, array.dtype)}")
-    # CPD's cast, and a comparison of bits: other conversions flush subnormals if the program has
-    # set the processor to do so.
+    # Converts by CPD's cast and compares bits, because NumPy flushes subnormals to zero if the
+    # program has set the processor to do so.
     wide = np.asarray(array, order="C")
     narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
     _core.cast(wide, _FP32, _NEAREST, narrow)

@@ -115,10 +115,11 @@ _DISTRIBUTOR = "ExecutorManagerThread"
 
 
 def _end(parts: Generator[Any, None, None]) -> None:
-    """Ends the processes if parts are not finished, without joblib's warning about lost tasks.
+    """Closes joblib's generator of results and ends its processes, even if tasks are unfinished.
 
-    While `close` runs, loky's distributor thread may end with a KeyError, because it looks for a
-    part that was already dropped. This error is harmless, so it is not reported.
+    Hides joblib's warning about lost tasks. During `parts.close()`, loky's distributor thread may
+    end with a KeyError, because it looks for a task that was already dropped. This error is
+    harmless, so it is not reported.
     """
     before = threading.excepthook
 

@@ -335,9 +335,9 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a machine's values by their present keys.
+    """Converts the content of a machine file or pickle to a dict with the keys of this version.
 
-    `data` is the content of a machine file or of a pickle, also of version 0.7, which used tables.
+    In files of version 0.7, some values are within tables (nested dicts).
     """
     values: dict[str, Any] = {}
     for key, value in data.items():

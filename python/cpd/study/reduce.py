@@ -310,9 +310,9 @@ class Contributions:
         return self._comm.all_reduce(shaped, seeded(spec, self._seed), step=step, states=states)
 
     def _sums(self, spec: Reduce) -> list[Any]:
-        """Returns the reduced layers.
+        """Returns the reduced tensors.
 
-        For a codec with error feedback, returns the mean of `STEPS` steps with the same layers:
+        For a codec with error feedback, returns the mean of `STEPS` steps with the same tensors:
         later steps send the errors of earlier steps.
         """
         states = States()

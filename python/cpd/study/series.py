@@ -180,7 +180,7 @@ def _choices(
 ) -> Sequence[Choice]:
     """Returns a `Choice` for each group size, with its round-off and modeled cost.
 
-    Also sets the advice of the series, unless the series is a baseline.
+    Also stores the recommended choice in `series.advice`, unless the series is a baseline.
     """
     if not series.baseline:
         best = choose(measured, series.spec, machine, contributions)
@@ -217,7 +217,7 @@ class Advice:
         ]
 
     def _tied(self, choices: Sequence[Choice]) -> str:
-        """Returns the text of a tie between choices; empty if there is none."""
+        """Returns the words with which the advice names tied choices; "" for a single choice."""
         if len(choices) == 1:
             return ""
         ways = dict.fromkeys(f"{self._group(choice)} ({choice.exchange})" for choice in choices)

@@ -160,7 +160,10 @@ def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rat
 
 
 def _given(codec_gbps: Any) -> Rate:
-    """Returns the two rates of an argument `codec_gbps`. Raises ValueError or TypeError."""
+    """Returns the rates to encode and to decode, in GB/s, of an argument `codec_gbps`.
+
+    Raises ValueError or TypeError for an invalid argument.
+    """
     both = codec_gbps if isinstance(codec_gbps, (tuple, list)) else (codec_gbps, codec_gbps)
     if len(both) != 2 or not all(isinstance(rate, (int, float)) for rate in both):
         error = ValueError if isinstance(codec_gbps, (str, tuple, list)) else TypeError

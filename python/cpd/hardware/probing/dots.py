@@ -258,8 +258,8 @@ class Inputs:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Chooses the nonzero products of n sums at random.
 
-        Returns a mask of the nonzero products, the index of one nonzero product in each row, and a
-        mask of the row's window: all products that could be nonzero.
+        Each of the n rows uses one of `windows` (lists of indices of products). Returns a mask of
+        the nonzero products, the index of one nonzero product per row, and a mask of each window.
         """
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):

@@ -257,9 +257,10 @@ class _Probe:
         return tree, mask, text(tree, inputs.k)
 
     def _first_block(self, tree: Tree | None) -> list[int]:
-        """Returns the products of the block that is added first.
+        """Returns the indices of the products that the probed function adds first, in one block.
 
-        Returns the first four products if there is no tree, or if this block has only one product.
+        Returns the first four products if the tree of sums is unknown, or if the first block has
+        only one product.
         """
         k = self.inputs.k
         if isinstance(tree, Node):
@@ -327,7 +328,10 @@ class _Probe:
         return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
-        """Returns texts that name the special cases in which the function differs from the rule."""
+        """Returns a text for each kind of special input for which the rule's results are wrong.
+
+        Results are wrong if they differ from the results of the probed function.
+        """
         kinds = {
             "sums near and beyond the range": self.regimes.huge(self.rng, 256),
             "sums of Inf and NaN": self.inputs.specials(),

@@ -64,7 +64,8 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Precisions in bits. Some dot products have sums near the ties of these precisions."""
+        """Precisions in bits: some of the dot products below have sums near ties of rounding to
+        these precisions."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products in which all nonzero products are in the first block."""
@@ -267,12 +268,12 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 
 
 def _integers(figures: Figures) -> Iterator[Rule]:
-    """Yields the rules of sums in integers.
+    """Yields candidate rules that sum in an integer accumulator.
 
-    The integer counts multiples of the least power of two that the function returns unchanged. The
-    width follows from the greatest such power. If an integer saturates, its greatest value rounds
-    to the next power of two, which the function then seems to return unchanged. So the width is
-    also tried with one bit less.
+    The integer counts multiples of the least power of two that the probed function returns
+    unchanged. The width follows from the greatest such power. If an integer saturates, its greatest
+    value rounds to the next power of two, which then seems to be returned unchanged. So the width
+    is also tried with one bit less.
     """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
@@ -285,7 +286,7 @@ def _integers(figures: Figures) -> Iterator[Rule]:
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
-    """Yields combinations of the formats of the sum, the result and the products."""
+    """Yields candidates for three formats: of a wide sum, of the result and of the products."""
     products = (None, "exact", *figures.of_all)
     return itertools.product(figures.hidden, figures.of_all, products)
 
@@ -308,10 +309,10 @@ def _rounded(product: Format | str | None, f: Format) -> Format | None:
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
-    """Returns two lists of formats to which products may be rounded.
+    """Returns two lists of candidates for the format to which products are rounded.
 
-    The first list has None (the sum's format) and "exact". The second list has formats that cannot
-    represent all products.
+    The first list has None (products are rounded to the sum's format) and "exact". The second list
+    has formats that cannot represent all products.
     """
     exact_bits = inputs.a.man + inputs.b.man + 1
     some = [as_format(name) for name in STANDARD] + [Format((8, man)) for man in range(22, 0, -1)]
@@ -326,7 +327,10 @@ def _units(
     results: list[Format],
     narrower: bool = False,
 ) -> Iterator[Rule]:
-    """Yields the rules of matrix units. With `narrower`, sums are rounded again, to `results`."""
+    """Yields candidate rules of matrix units.
+
+    With `narrower`, a unit rounds its sum once more, to each format of `results`.
+    """
     wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
     for total, rounding, fraction in itertools.product(

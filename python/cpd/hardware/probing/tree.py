@@ -121,7 +121,8 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """The powers of two that the function returns unchanged: as a product, as the addend."""
+        """The range of powers of two that the function returns unchanged if all other terms are 0:
+        as a product and, if there is an addend, as the addend."""
         self.low = max(powers.low for powers in self.passing)
         self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()
@@ -159,7 +160,7 @@ class Mask:
         return 1 << (most.bit_length() - 1) if most > 0 else 1
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Returns for each pair of leaves the number of leaves below the node where they meet."""
+        """Returns for each pair of leaves the size (leaves) of the smallest node that has both."""
         n = self.inputs.leaves
         pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
         left = np.full(len(pairs), -1)
@@ -178,9 +179,10 @@ class Mask:
         return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """Returns how many small terms u the sum preserves, for each pair of leaves.
+        """Counts the small terms u that survive in the sum if a pair of leaves is M and -M.
 
-        -1 means that the sum is not a possible number of terms u.
+        Returns a count for each pair, or -1 if the sum is not a whole number of terms u, or too
+        large.
         """
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
@@ -237,9 +239,9 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Returns the leaves in groups.
+    """Splits the leaves into subtrees.
 
-    Two leaves of a group meet in a node of fewer than `value` leaves.
+    The smallest node that contains two leaves of a subtree has fewer than `value` leaves.
     """
     left, parts = list(leaves), []
     while left:
@@ -250,7 +252,7 @@ def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[
 
 
 def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
-    """Returns for each pair of a tree's leaves the number of leaves of the node where they meet."""
+    """Returns for each pair of leaves the size (leaves) of the smallest node that has both."""
     sizes = np.ones((n, n), np.int64)
 
     def walk(subtree: Tree) -> list[int]:

@@ -249,12 +249,12 @@ def _is_integer(field: Field) -> bool:
 
 
 def _form(field: Field, numbers: set[str]) -> str:
-    """Returns the $display format of a field: its code and, if it has a format, its number."""
+    """Returns the format string with which $display prints a field's code and number, if any."""
     return "%h (%g)" if field.name in numbers else "%h (%0d)" if _is_integer(field) else "%h"
 
 
 def _values(field: Field, code: str, numbers: set[str]) -> str:
-    """Returns the arguments of $display that the format of a field (`_form`) needs."""
+    """Returns the arguments of $display that match the format string of `_form` for a field."""
     if field.name in numbers:
         return f"{code}, number_{field.name}({code})"
     if _is_integer(field):

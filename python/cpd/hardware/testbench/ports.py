@@ -104,7 +104,7 @@ class Ports:
         self._check_needs()
 
     def _check_needs(self) -> None:
-        """Raises ValueError if an argument is given without the port that it needs."""
+        """Raises ValueError if an argument needs a module's port whose name is not given."""
         arguments = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
         for name in CLOCKED:
             if name in arguments and self.clock is None:
@@ -204,7 +204,10 @@ def _ports_of(text: str, module: str) -> dict[str, str] | None:
 
 
 def _top_level(header: str) -> list[list[str]]:
-    """Returns the lists in parentheses of a header, each split at its top-level commas."""
+    """Splits each parenthesized list of a module's header (parameters, ports) at its commas.
+
+    Commas within inner brackets do not split.
+    """
     lists: list[list[str]] = []
     depth = 0
     for character in header:

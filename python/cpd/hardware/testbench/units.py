@@ -83,7 +83,7 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
 
 
 def _check_ports(ports: Ports, used: Sequence[str]) -> None:
-    """Raises ValueError if `names` has an unknown field, or if two ports have one name."""
+    """Raises ValueError if `ports` names an unknown field, or if two ports have the same name."""
     for name in ports.names:
         if name not in used:
             raise ValueError(f"no field {shown(name)} to map: the fields are {', '.join(used)}")
@@ -189,7 +189,10 @@ def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
 
 
 def _block(head: Head, widths: Mapping[str, int]) -> Parts:
-    """Returns the parameters and constant inputs for one block of a matrix unit."""
+    """Returns the module parameters and the constant input ports for a matrix unit's dot product.
+
+    The dot product has one block: as many products as the unit adds at a time.
+    """
     accumulator = Accumulator(head["accumulator"])
     unit = as_unit(accumulator)
     aligned = unit is not None and unit.adder == "aligned" and unit.addend == "aligned"

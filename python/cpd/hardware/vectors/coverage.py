@@ -56,7 +56,7 @@ def cannot_happen(
 
 
 def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
-    """Returns the cases that the formats or the operation exclude."""
+    """Returns the special cases that cannot happen with these formats and this operation."""
     possible = set(CORNERS[: CORNERS.index("cancellation")])
     if isinstance(rule, SumRule) or rule.operation in ("add", "fma"):
         possible.add("cancellation")
@@ -79,7 +79,10 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether the flag NV is possible: by a NaN operand, or by a NaN result without one."""
+    """Returns whether any operands raise the flag NV (invalid).
+
+    NV is raised by a NaN operand that signals, or by a NaN result without a NaN operand.
+    """
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):
@@ -88,7 +91,10 @@ def _can_be_invalid(rule: ElementRule) -> bool:
 
 
 def _kinds(f: Format, side: str) -> set[str]:
-    """Returns the cases that a format's codes can have as operands (`in`) or results (`out`)."""
+    """Returns the special cases (such as infinity) that a format's codes include.
+
+    `side` is "in" for operands and "out" for results.
+    """
     top = np.array([largest_code(f)], np.uint32)
     short = f.bits <= 16
     codes = np.arange(1 << f.bits, dtype=np.uint32) if short else np.append(corner_codes(f), top)

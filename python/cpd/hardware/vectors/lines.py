@@ -74,7 +74,7 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
 
 
 def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
-    """Returns the texts of a line that precede each field's digits, and the text at its end."""
+    """Returns the constant text before each field's digits, then the text that ends the line."""
     names = [field.name.encode() for field in fields]
     if kind == "jsonl":
         first, *rest = (b'"' + name + b'":"' for name in names)

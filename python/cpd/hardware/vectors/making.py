@@ -264,7 +264,7 @@ def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[s
 
 
 def _refuse_old_integers(head: dict[str, Any]) -> None:
-    """Raises ValueError for a file with integers that a CPD version up to 0.6 has written."""
+    """Raises ValueError for a file of CPD 0.6 or older that has integer formats or sums."""
     version = re.match(r"(\d+)\.(\d+)", str(head.get("cpd", "")))
     if version is None or tuple(map(int, version.groups())) >= (0, 7):
         return

@@ -252,12 +252,12 @@ def _near_powers(
 ) -> tuple[npt.NDArray[np.int64], Codes, Codes]:
     """Returns pairs a, b with products very near powers of two.
 
-    For each power, one pair is 1 + 2^-h and the number 1 - 2^-h + 2^-2h next to its reciprocal:
-    their product is 1 + 2^-3h. The other pairs are random numbers and the numbers nearest to their
-    reciprocals. Each pair is repeated with the two neighbors of b.
+    For each power, one pair is a = 1 + 2^-h and b = 1 - 2^-h + 2^-2h, up to powers of two: the
+    product is 1 + 2^-3h. In the other pairs a is random, and b is nearest to 2^at / a. Each pair is
+    repeated with the two neighbors of b.
 
-    Returns for each pair: the index of its power 2^at, and the codes of a and b. Powers that the
-    formats cannot reach have no pairs.
+    Returns for each pair: the index in `at` of its power 2^at, and the codes of a and b. Powers
+    that the formats cannot reach have no pairs.
     """
     of_a, of_b = rule.formats[:2]
     which = np.repeat(np.arange(len(at)), _RECIPROCALS)

@@ -395,7 +395,7 @@ class SumLines:
             yield self._together(side, lane, code)
 
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
-        """Returns random terms, in which one operand has the given code in the term `lane`."""
+        """Returns random terms. In each row, the operand `side` of term number `lane` is `code`."""
         n, k = len(lane), self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self.terms_at(at)
@@ -403,9 +403,9 @@ class SumLines:
         return terms
 
     def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
-        """Returns test vectors with a special code in one term, multiplied by 1, -1 and 0.
+        """Returns test vectors with the given code in one term, multiplied by 1, -1 and 0.
 
-        c is 0 unless it is given.
+        The addend c is 0 by default.
         """
         if len(self.formats) == 1:
             return self.line(self._with_special(side, lane, code))
@@ -420,9 +420,9 @@ class SumLines:
         return self.line(terms, c)
 
     def _together(self, side: int, lane: I64, code: Codes) -> Lines:
-        """Returns test vectors with a special code in one term and a special c.
+        """Returns test vectors with the given code in one term and a special addend c.
 
-        In some lines the code is multiplied by 0; in some lines another term has its opposite.
+        In some lines the code is multiplied by 0; in some lines another term has the negated code.
         """
         n, k = len(lane), self.length
         rows = np.arange(n)
@@ -466,7 +466,7 @@ class SumLines:
     def _tops(self, n: int, distances: I64) -> I64:
         """Returns random exponents for the greatest term of each test vector.
 
-        If possible, the exponents are at least `distances` above the least exponent of a term.
+        If possible, each exponent exceeds the least exponent of a term by at least `distances`.
         """
         least, greatest = self._reach()
         low = np.minimum(least + distances, greatest)

@@ -265,7 +265,8 @@ class SumRule:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
         if self.fixed is not None and self.has_integer_result:
-            # NaN: a term is not finite. The integer sum lacks this term and is not compared.
+            # The kernel's sum is NaN if a term is not finite. The integer sum ignores such terms,
+            # so the two sums are not compared.
             missing = np.isnan(kernel)
             expected, inexact = as_binary32(self.fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)

@@ -160,7 +160,7 @@ def _below(cls: _Class) -> _Class | None:
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
     """Applies `change` to the class from which FSDP2 and parametrize derived `cls`.
 
-    Then derives their classes again from the result.
+    Then derives the classes of FSDP2 and parametrize again, from the result of `change`.
     """
     below = _below(cls)
     if below is None:

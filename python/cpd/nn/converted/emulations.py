@@ -225,9 +225,10 @@ def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 def _switch(name: str, off: Any) -> property:
-    """Returns a property of an encoder that is `off` if one of the encoder's layers is emulated.
+    """Returns a property that replaces an encoder's attribute `name`.
 
-    Otherwise it is the attribute `name`. The encoder's `cpd_states` has the states of its layers.
+    The property has the value `off` if a layer of the encoder is emulated, else the attribute's
+    value. The encoder's `cpd_states` has the states of its layers.
     """
 
     def get(module: Any) -> Any:

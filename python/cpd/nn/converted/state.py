@@ -129,5 +129,5 @@ class State:
 
 
 def _followed(recipe: Recipe) -> Recipe:
-    """Returns the recipe without its rules and schedule, for a layer that they were applied to."""
+    """Returns a layer's recipe without rules and schedule, which `convert` has already applied."""
     return replace(recipe, rules=(), schedule=())

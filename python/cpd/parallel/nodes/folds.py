@@ -131,9 +131,9 @@ class Folds:
     ) -> None:
         """Prepares the sums of one step.
 
-        `layers` maps names to shapes. `seed` is the seed of the random bits. With `planned`, no
-        memory is allocated: only `sweeps` and `kept` may be used. `device` is where layers are
-        summed; None means the CPU.
+        `layers` maps names to shapes. `seed` is the seed of the random bits. With `planned`, the
+        object has no memory for sums, and only its attributes `sweeps` and `kept` may be used.
+        `device` is where layers are summed; None means the CPU.
         """
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule._parts(list(layers), step, [math.prod(s) for s in self._shapes])

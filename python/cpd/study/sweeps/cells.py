@@ -238,7 +238,10 @@ _LISTED = 16
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
-    """Yields the canonical texts of a format with each of the scales."""
+    """Yields the canonical text of the format `name`, once with each kind of scale in `scales`.
+
+    If `name` is itself a scaled format, yields only its text.
+    """
     operand = _named(name)
     if isinstance(operand, Scaled):
         yield operand.text
@@ -261,7 +264,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 
 
 def _sum(text: str) -> str:
-    """Returns the canonical text of an accumulator; a matrix unit keeps its name."""
+    """Returns the canonical text of an accumulator. Returns the name of a matrix unit unchanged."""
     accumulator = as_accumulator(text)
     return text if accumulator.form == "unit" else accumulator.text
 

@@ -73,9 +73,9 @@ def _one_thread() -> Iterator[None]:
 
 
 class Plan:
-    """The plan of a matrix's measurement: its tiles (pieces) and their dot products.
+    """The plan of a matrix's measurement: its tiles (`pieces`) and their dot products.
 
-    A piece has whole rows or, if a row is very long, a part of one row. Each row of a piece is cut
+    A tile has whole rows or, if a row is very long, a part of one row. Each row of a tile is cut
     into vectors, and vectors form groups. All vectors of a group are multiplied with one other
     vector: the first vector of the next group, or a row of the partner matrix. Values at the end of
     a row that do not fill a vector are in no dot product.
@@ -100,7 +100,7 @@ class Plan:
         ]
 
     def products(self, number: int, piece: Any, probes: Any) -> list[tuple[Any, Any]]:
-        """Returns the factors of a piece's dot products, as pairs of arrays.
+        """Returns the factors of a tile's dot products, as pairs of arrays.
 
         The shapes of a pair are (…, 1, K) and (…, N, K): one vector of K values and the N vectors
         of a group. `probes` are the rows of the partner, or None.
@@ -122,7 +122,7 @@ class Plan:
 
     @cached_property
     def references(self) -> list[Wide]:
-        """The dot products of values before the cast, in binary64: one array for each piece."""
+        """The dot products of values before the cast, in binary64: one array for each tile."""
         probes = None if self.partner is None else self.partner.x.astype(np.float64)
         return [
             _flat(
@@ -140,7 +140,10 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """Measures one tensor. Returns the losses for each of `cells`, which must have equal casts."""
+    """Measures the errors on one tensor. Returns a `Losses` for each of `cells`.
+
+    All cells must have the same cast, and differ only in the accumulator.
+    """
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
@@ -234,10 +237,10 @@ def _finite(error: float) -> float:
 
 
 class _Cast:
-    """Casts pieces of a matrix, with the bits that a cast of the whole matrix gives.
+    """Casts a matrix tile by tile, with the bits that a cast of the whole matrix gives.
 
-    If pieces can be cast separately, each piece overwrites the previous piece. Otherwise the whole
-    matrix is cast at once. A piece has up to `width` columns and `size` values.
+    If tiles can be cast separately, the result of a tile is overwritten by the next tile. Otherwise
+    the whole matrix is cast at once. A tile has up to `width` columns and `size` values.
     """
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
@@ -249,8 +252,8 @@ class _Cast:
                 self.x = ops.hadamard(x, self._f.transform)
                 self._f = untransformed(self._f.text)
             run = int(self._f.block) if self._f.block.isdigit() else 0
-        # A piece can be cast alone unless rounding is stochastic (random bits depend on the index
-        # in the whole matrix) or a scale depends on values outside of the piece.
+        # A tile can be cast alone unless rounding is stochastic (random bits depend on the index
+        # in the whole matrix) or a scale depends on values outside of the tile.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
         self._how = Cast(self._f, **rounding_of(cast))
@@ -271,14 +274,14 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the factor that converts the values of `elements(y, bare)` to values of the cast.
+        """Returns the scale by which `elements(y, bare)` has divided the values of the cast.
 
-        The factor is the tensor's scale if `bare`, else 1.
+        The scale is the tensor's scale if `bare`, else 1.
         """
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """Returns `y`, values of the cast; if `bare`, divides `y` by the tensor's scale.
+        """Returns the cast values `y`, divided by the tensor's scale if `bare`.
 
         The quotients are elements of the scaled format. If the scale is 0, returns `y`.
         """
@@ -292,7 +295,7 @@ class _Cast:
     def limit(self, piece: Piece) -> Any:
         """Returns the largest magnitude that does not overflow.
 
-        For a scaled format, returns an array that broadcasts to the shape of the piece.
+        For a scaled format, returns an array that broadcasts to the shape of the tile.
         """
         if isinstance(self._f, Format):
             return self._f.max
@@ -307,10 +310,10 @@ class _Cast:
 
 
 class _Limits:
-    """Computes the largest magnitude that does not overflow in each block of a scaled matrix.
+    """The largest magnitude that does not overflow, for each block of a scaled matrix.
 
-    A block with a scale of 0 has no limit, because its values become 0, which does not count as
-    overflow.
+    The limit of a block with a scale of 0 is infinite: the block's values become 0, which does not
+    count as overflow.
     """
 
     def __init__(self, x: Values, q: Scaled, cast: Cast, seed: int) -> None:
@@ -337,7 +340,10 @@ class _Limits:
         return self.of((slice(0, self._shape[0]), slice(0, self._shape[1])))
 
     def of(self, piece: Piece) -> Any:
-        """Returns the limit for each value of a piece, as an array that broadcasts to its shape."""
+        """Returns the largest magnitude that does not overflow for each value of a tile.
+
+        The array broadcasts to the shape of the tile.
+        """
         limits = self._grid
         for axis, (part, length) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
             if limits.shape[axis] == 1:

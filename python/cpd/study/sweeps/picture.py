@@ -89,7 +89,7 @@ def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> Non
 
 
 def _scale(row: SweepRow) -> str:
-    """Returns the name of a cell's scales, which the legend has."""
+    """Returns the legend's text for the scales of a row's format."""
     q = row._cell.format
     if not isinstance(q, Scaled):
         return "no scales"

@@ -265,7 +265,7 @@ def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
 
 
 def _lesser(error: str) -> Callable[[SweepRow], float]:
-    """Returns a function of a row that is smaller for a better row: the error, or -accuracy."""
+    """Returns a sort key for rows, best first: the error, or the negated accuracy."""
     checked_name("error", error, ERRORS)
     if error == "accuracy":
         return lambda row: -row.value(error)

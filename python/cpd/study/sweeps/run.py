@@ -234,7 +234,7 @@ def _memory(size: int) -> Path | None:
 
 
 def _part(values: Path, settings: _How, groups: Sequence[Group]) -> Iterator[Measured]:
-    """Measures groups of cells on tensors that `Workload.save` has written to a folder."""
+    """Measures groups of cells (combinations of options) on tensors of a `Workload.save` folder."""
     return _measure(_bench(values, settings.dots), settings, groups)
 
 
