@@ -50,7 +50,7 @@ def top_exponent(wire: Format) -> int:
 
 
 def weight_layers(run: Run) -> list[Layer]:
-    """Returns the layers of a run that are weights; biases are left out."""
+    """Returns the run's counts (`Layer`) of weight tensors, without the counts of biases."""
     return [layer for layer in run.layers if layer.name.endswith(".weight")]
 
 
