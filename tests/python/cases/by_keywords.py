@@ -30,6 +30,6 @@ def with_cast(
 
 
 def by_keywords(operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Calls an operation of cpd, after moving its rounding keywords into a `cpd.Cast`."""
+    """Calls an operation of cpd. Moves rounding options given as keywords into a `cpd.Cast`."""
     args, options = with_cast(operation, args, options)
     return operation(*args, **options)

@@ -173,8 +173,8 @@ COMMANDS = (
 
 
 def cli_cases() -> Cases:
-    """Yields the exit status, output and errors of some commands, and the options of all
-    commands."""
+    """Yields the exit status, output and errors of some commands, then the flags, defaults and help
+    texts of all commands."""
     from cpd.cli import build_parser
 
     yield from _commands(COMMANDS)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-# Many sums here have more terms than their format can count: further terms no longer change the
-# sum. This would give a warning.
+# CPD warns of sums with so many terms that further terms no longer change the sum. Many sums in
+# this file are such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------

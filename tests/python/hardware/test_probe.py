@@ -23,8 +23,8 @@ from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
-"""The length of dot products that reveals promotion to a wider sum after N products: 2 N
-products."""
+"""The number N of products after which some units promote the sum to a wider format. Dot products
+of length 2 N reveal this."""
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
@@ -379,8 +379,8 @@ except BrokenPipeError:
 
 
 def test_a_command_that_reads_nothing_ends_no_process() -> None:
-    """A command that does not read its input raises an error. The command must not end the process
-    by SIGPIPE, whose default handler is set here."""
+    """If a probed command does not read its input, the probe raises an error. The signal SIGPIPE
+    must not end the process, even if SIGPIPE has its default handler."""
     done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "told\n")
 
