@@ -47,8 +47,8 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """`cannot_happen` names exactly the cases that no line has in a file of all inputs. It must
-    give the same answer without these counts, from zeros."""
+    """`cannot_happen` names exactly the cases that no line has in a file of all inputs. The answer
+    is the same if all counts that it gets are zero."""
     every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}

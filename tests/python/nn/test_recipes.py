@@ -201,7 +201,7 @@ def test_what_the_operators_take():
 
 
 def drawn(recipe):
-    """Returns the purposes (names of random streams) of all stochastic roundings in the GEMMs."""
+    """Returns the name of the random stream (the purpose) of each stochastic rounding in GEMMs."""
     kept = recipe._kept.drawing
     return [one.name for one, part in zip(Purpose, kept, strict=True) if part is not None]
 
