@@ -174,7 +174,7 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
 
 
 def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str:
-    """Draws the held-out accuracy of (4,3) by constant loss scale, next to (4,3) with APS."""
+    """Draws the accuracy of trainings in (4,3), by constant loss scale, next to (4,3) with APS."""
     with picture("Held-out accuracy of (4,3) by constant loss scale", 9.6, 3.2) as drawn:
         axes = drawn.figure.subplots()
         tried = [without, *search]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests tensors on the second of two GPUs while the first GPU is current.
+"""Tests tensors on the second of two GPUs while the first GPU is torch's current device.
 
 Results have the CPU's bits and lie on the second GPU. Operands on different GPUs are refused before
 anything is written. Different threads or models may use different GPUs. With one GPU the tests are

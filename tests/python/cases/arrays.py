@@ -133,9 +133,9 @@ def truncated_bits(value: Fraction) -> int:
 
 
 def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
-    """Returns binary32 patterns that test rounding to a format. Special values come first. For some
-    neighboring values of the format follow the lower value, the midpoint and a random number
-    between them, each with its binary32 neighbors and in both signs. Random patterns come last."""
+    """Returns binary32 patterns that test rounding to a format. Special values come first. Then
+    come, for some pairs of neighboring values, the lower value, the midpoint and a random number
+    between. Each is in both signs and with its binary32 neighbors. Random patterns come last."""
     generator = random.Random(seed)
     top = spec.max_code + 3
     chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}

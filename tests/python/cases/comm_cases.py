@@ -68,8 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns the spec and the step of test `index`. The tests take each order and exchange in
-    turn; all other fields are random."""
+    """Returns test `index`'s spec and step. Order and exchange rotate; other fields are random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -120,8 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """Compares all-reduces with virtual ranks. Returns a message for each difference, and last a
-    hash of all results."""
+    """Returns a message for each difference from virtual ranks, then a hash of all results."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -167,8 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Tests messages of any size in all orders and exchanges. Returns the pairs whose result
-    differs from virtual ranks, or the error that a call raised."""
+    """Tests messages of any size in all orders and exchanges. Returns failures or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -191,8 +188,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Tests scaled formats in every order and exchange. Returns the cases that differ from virtual
-    ranks."""
+    """Tests scaled formats in every order and exchange. Returns differences from virtual ranks."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
@@ -238,9 +234,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states. Each codec is tested with every `of`-th pair
-    of an order and an exchange; different codecs start at different pairs. Returns the cases that
-    differ from virtual ranks."""
+    """Tests every codec for three steps with states, in every `of`-th pair of order and exchange.
+    The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -392,9 +387,8 @@ SAID = {
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:
-    """Makes calls in which the last rank passes something else than the other ranks, such as
-    another spec. Returns the text of each Mismatch error. The entry 'after' is '' if the
-    communicator still works afterwards."""
+    """Lets the last rank pass another argument, such as another spec, than the other ranks. Returns
+    each Mismatch error's text. The entry 'after' is '' if the communicator works afterwards."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(5, np.float32), np.ones(3, np.float32)]
     texts = {}
@@ -501,8 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs the functions compare, others, mismatches and refusals. Returns their results by
-    name."""
+    """Runs the functions compare, others, mismatches and refusals. Returns their results."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -587,8 +580,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record: dict[str, Any] = {}
         try:
             total = comm.all_reduce(mine, spec, step=0)
-            # If the failing rank had sent all its data before, the call ends without an error. Then
-            # this rank notices the failure in the barrier.
+            # If the failing rank had sent all its data, only the barrier notices the failure.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
             comm.barrier()

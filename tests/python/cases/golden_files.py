@@ -303,7 +303,7 @@ def described() -> dict[str, Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns the writer of each file, by its path in the folder of golden files."""
+    """Maps each file's path in the folder of golden files to the function that writes the file."""
     STORED.mkdir(exist_ok=True)
     made: dict[str, Callable[[], None]] = {}
     for name in RECIPES:

@@ -342,5 +342,5 @@ def whole_result(model: Any) -> list[Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns the writer of each file, by its path in the folder of golden files."""
+    """Maps each file's path in the folder of golden files to the function that writes the file."""
     return {"stored/training.pt": write_states, "stored/model.pt": write_model}

@@ -112,8 +112,8 @@ def sections(paper: str) -> list[tuple[int, str]]:
 
 def table_of(paper: str, position: int) -> set[str]:
     """Returns the tables to which the text at a position in the paper may belong. 'Table 5' means
-    the nearest caption is that of Table 5. 'Table 5 caption' means that this caption begins up to
-    600 characters before the position."""
+    that Table 5 has the nearest caption. 'Table 5 caption' means that this caption begins up to 600
+    characters before the position."""
     captions = [
         (match.start(), match[1])
         for match in re.finditer(r"(Table \d+)[.:] [A-Z]", paper_text(paper))

@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "scaling"
 REASON = f"no vectors of scaled formats at {DATA} (CPD_DATA names the data folder)"
 
-# The element formats, by their names in the arguments of these tests.
+# Maps the names of formats in this file's cases to the oracle's formats.
 FORMATS = {
     "e4m3fn": Format(4, 3, None, "fn"),
     "e5m2": Format(5, 2),

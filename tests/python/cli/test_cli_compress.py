@@ -210,8 +210,8 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
 
 
 def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
-    """A file with a single array is one tensor, of which top_k 0.25 sends the largest of four
-    values. An archive with two ranks' arrays has two tensors: top_k sends the larger value of
+    """A file with a single array is one tensor: top_k 0.25 sends the largest of its four values. An
+    archive with an array for each of two ranks has two tensors: top_k sends the larger value of
     each."""
     ranks = np.float32([[4, 3], [2, 1]])
     np.save(tmp_path / "rows.npy", ranks)

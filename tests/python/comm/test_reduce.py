@@ -16,8 +16,8 @@ from oracle import MODES, Options
 from rationals import Fraction
 from reduce_cases import gradients
 
-# CPD warns of sums with so many terms that further terms no longer change the sum. Many sums in
-# this file are such sums.
+# Many sums in this file are too long for their format: their last terms do not change the sum. CPD
+# warns of such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)

@@ -14,8 +14,8 @@ import pytest
 import cpd
 from reduce_cases import gradients
 
-# CPD warns of sums with so many terms that further terms no longer change the sum. Many sums in
-# this file are such sums.
+# Many sums in this file are too long for their format: their last terms do not change the sum. CPD
+# warns of such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 QSGD = "qsgd bits=4 bucket=512"

@@ -34,8 +34,9 @@ def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int 
 
 
 def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
-    """Counts the sums that the probe's result computes wrongly, among random sums that the probe
-    has not seen. Sums whose true result is not finite do not count."""
+    """Computes random sums, which the probe has not seen, by the accumulator that the probe found
+    and by the true one. Returns how many results differ. Results that are not finite do not
+    count."""
     assert found.accumulator is not None
     inputs = Inputs(found.a, found.b, found.c, found.k)
     regimes = Regimes(Known(acc), inputs, None, list(range(found.k)))

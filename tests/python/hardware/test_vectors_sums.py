@@ -341,8 +341,8 @@ def test_promotion_adds_the_units_sum() -> None:
 
 
 def test_a_unit_by_its_rule() -> None:
-    """A matrix unit that no preset has (other format, block length and number of fraction bits)
-    computes by its rule, with c aligned with the products or added separately."""
+    """A user-defined matrix unit computes by its rule. It differs from all presets in the operand
+    format, block length and fraction bits. c is aligned with the products or added separately."""
     for separate in (False, True):
         unit = cpd.Accumulator(
             a="e5m2",

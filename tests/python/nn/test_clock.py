@@ -257,8 +257,8 @@ def test_random_bits_move_between_steps_and_repeat_within_one():
 
 
 def test_layers_that_a_step_leaves_out_catch_up():
-    """If some steps do not call a layer, its delayed scales are later the same as in a model in
-    which every step calls the layer."""
+    """Some steps do not call a layer. Its delayed scales are later the same as in a model that
+    calls the layer in every step."""
     recipe = cpd.Recipe("native", weight="e4m3fn tensor scale=fp32 arithmetic=te history=3")
     models = [net(recipe), net(recipe)]
 

@@ -55,7 +55,7 @@ RECIPES = {
 }
 NOISE = 4e-4
 """The largest fraction of results that may differ, because an inexact float32 sum lies on the other
-side of a rounding point. The observed fraction is about 1e-4 in bfloat16 at K = 512."""
+side of a midpoint between two values. It is about 1e-4 in bfloat16 at K = 512."""
 
 
 def values(*shape, seed=0, scale=1.0):

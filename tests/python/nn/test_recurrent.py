@@ -325,8 +325,8 @@ def test_a_frozen_weight_has_no_gradient_and_others_keep_theirs(at_once):
 
 
 def test_weights_change_between_calls_and_a_layer_is_called_twice(at_once):
-    """Cast weights are cached for one call only. If a layer is called twice in a step, the backward
-    pass completes the weights' gradients of one call, then adds the gradients of the other."""
+    """Cast weights are cached for one call only. If a step calls a layer twice, the backward pass
+    completes the weights' gradients of one call before it adds the other call's gradients."""
     layer = wide_layer("gru")
     cpd.convert(layer, FORMATS[0], coverage=False)
     x = normal(5, 2, 24)

@@ -249,8 +249,9 @@ CLAIMS = {
         [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
     ),
 }
-"""Claims to judge. Each entry has the study, the row of papers.toml, the claim, two rows' labels in
-the study's table, and pairs of figures for these rows with the verdict that must follow."""
+"""Claims to judge. An entry has the study, the row of papers.toml, the claim, and the labels of two
+rows of the study's table. Pairs of figures for these rows follow, each with the verdict that they
+must give."""
 
 
 @pytest.mark.parametrize(("study", "row", "claim", "labels", "cases"), CLAIMS.values(), ids=CLAIMS)

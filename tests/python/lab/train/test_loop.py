@@ -116,8 +116,8 @@ def test_without_a_division_gradients_are_sums(digits):
 
 
 def test_a_sum_of_losses_and_the_divided_rate_are_the_mean(digits):
-    """A loss times 16, with the learning rate divided by 16, gives the same weights as the mean
-    loss, because powers of two change only exponents."""
+    """A loss times 16 gives the weights of the mean loss, if the learning rate is divided by 16:
+    powers of two change only exponents."""
     assert train(replace(QUICK, loss_sum=16.0), data=digits).weights == averaged(digits, "before")
     other = replace(QUICK, loss_sum=16.0, weight_decay=0.5)
     assert train(other, data=digits).weights != averaged(digits, "before", weight_decay=0.5)
