@@ -139,8 +139,7 @@ def test_narrow_sums_are_those_written_by_hand(case):
 
 def casts_by_hand(recipe, case, x, w, g, layer):
     """Returns three pairs of operands, for the forward product, the input's gradient and the
-    weight's gradient. Each operand is a pair of its values and the factor by which they were
-    multiplied."""
+    weight's gradient. Each operand comes with the factor by which the cast multiplied it."""
     how, groups = {"layer": layer}, case.groups
     inner, outer = (0, 1) if case.transposed else (1, 0)
     image = functools.partial(oracle.images_cast, recipe, groups=groups, **how)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled
+"""Golden files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled
 objects.
 
 `make.py` writes a missing file. The tests read the files and compare their contents with objects

@@ -105,8 +105,8 @@ def _value(expression: str, more: dict[str, Any]) -> Any:
 
 
 def objects(torch: Any = None) -> dict[str, Any]:
-    """Returns the objects of `TEXTS` by their expressions. If torch is passed, the objects of
-    `TORCH_TEXTS` are included."""
+    """Evaluates the Python expressions in `TEXTS` and, if torch is passed, in `TORCH_TEXTS`.
+    Returns the objects by expression."""
     lines = _lines(TEXTS) + (_lines(TORCH_TEXTS) if torch else [])
     return {expression: _value(expression, {"torch": torch}) for expression in lines}
 

@@ -144,7 +144,7 @@ def test_values_are_lost_below_half_of_the_least():
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    """Replaces trainings by a fake result: a 64 x 64 layer, and equal gradients of two workers."""
+    """Replaces trainings by a fake result: a 64 x 64 layer and two workers with equal gradients."""
     torch = pytest.importorskip("torch")
     gradients = [torch.linspace(-1, 1, 64 * 64).reshape(64, 64), torch.ones(64)]
     options = SimpleNamespace(load_data=lambda: None, seed=3)
