@@ -9,7 +9,7 @@ from cpd.cli.errors import users_mistakes
 from cpd.cli.output import new_console
 
 _UNFIT = (LookupError, ArithmeticError, TypeError, AttributeError, ValueError, StopIteration)
-"""The errors that reading raises if the folder's files were not written by `cpd demo`."""
+"""Errors that can occur while a page is made from files that `cpd demo` did not write."""
 
 
 def register(commands: opt.Commands) -> None:

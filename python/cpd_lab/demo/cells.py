@@ -17,7 +17,8 @@ SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 â€
 SCALED, ROUNDOFF = "scaled", "roundoff"
 """The labels of two kinds of measurements.
 
-SCALED: trainings with the best loss scale and further seeds. ROUNDOFF: the round-off study.
+SCALED: trainings with the best loss scale of the search, with every seed but the first.
+ROUNDOFF: the round-off study.
 """
 _MINUTES, _ROUNDOFF_MINUTES = 0.06, 0.2
 
@@ -56,11 +57,11 @@ class DemoOptions:
 
     @property
     def training(self) -> TrainOptions:
-        """The options that all trainings with the first seed share."""
+        """The options that all trainings of the demo with its first seed have in common."""
         return TrainOptions(**self.shared(self.seed))
 
     def shared(self, seed: int) -> dict[str, Any]:
-        """Returns the options that all trainings with this seed share, as a dict for JSON."""
+        """Returns the options that all trainings with `seed` have in common, as a dict for JSON."""
         options = {"epochs": self.epochs, "nodes": self.nodes, "divide": "before"}
         return {**options, "seed": seed}
 
@@ -84,7 +85,7 @@ def table_rows(epochs: int) -> Rows:
 
 
 def search_rows(options: DemoOptions) -> Rows:
-    """Returns the trainings in e4m3 that search the best constant loss scale."""
+    """Returns the e4m3 trainings of the search for the best loss scale, one for each scale."""
     exponents = options.search_exponents
     return {f"scale 2^{k}": {"format": "e4m3", "loss_scale": 2.0**k} for k in exponents}
 

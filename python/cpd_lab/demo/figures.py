@@ -50,7 +50,7 @@ def top_exponent(wire: Format) -> int:
 
 
 def weight_layers(run: Run) -> list[Layer]:
-    """Returns the layers of a run that are weights; biases are left out."""
+    """Returns the run's counts (`Layer`) of weight tensors, without the counts of biases."""
     return [layer for layer in run.layers if layer.name.endswith(".weight")]
 
 
@@ -174,7 +174,7 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
 
 
 def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str:
-    """Draws the held-out accuracy of (4,3) by constant loss scale, next to (4,3) with APS."""
+    """Draws the accuracy of trainings in (4,3), by constant loss scale, next to (4,3) with APS."""
     with picture("Held-out accuracy of (4,3) by constant loss scale", 9.6, 3.2) as drawn:
         axes = drawn.figure.subplots()
         tried = [without, *search]

@@ -20,7 +20,8 @@ from cpd_lab.train.wire import power_of_two
 REPORT, ACCURACY = "report.html", "accuracy.svg"
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
 
-# The runs that the report's text names, each by (format, APS, whether a loss scale is set).
+# The runs that the report's text mentions. Each entry has the run's format, whether APS is on, and
+# whether a loss scale is set.
 _ROWS = {
     "fp32": ("fp32", False, False),
     "plain": ("e4m3", False, False),

@@ -239,7 +239,7 @@ def accuracy_range(runs: Sequence[Run]) -> str:
 
 
 def state_of(runs: Sequence[Run]) -> str:
-    """Returns the state of a run; for several seeds the number that diverged, if any did."""
+    """Returns 'finished', 'diverged at epoch N', or, for several seeds, '2 of 3 diverged'."""
     diverged = sum(run.diverged for run in runs)
     if len(runs) == 1 or diverged == 0:
         return runs[0].state

@@ -148,14 +148,14 @@ def trains(
 def stated(row: str, claim: str, paper: str, ours: str, verdict: Verdict | bool) -> Finding:
     """Returns a judged claim (a finding) with a verdict that the study computed.
 
-    `paper` has the paper's figures, as a template of `quoted`.
+    `paper` has the paper's figures: a text with labels in braces, which `quoted` fills.
     """
     holds, why = (verdict, "") if isinstance(verdict, bool) else verdict
     return Finding(row, claim, quoted(row, paper), ours, holds, why)
 
 
 def present(findings: Iterable[Finding | None]) -> list[Finding]:
-    """Returns the judged claims (findings) without the Nones of claims that were not measured."""
+    """Returns the judged claims (findings); drops None, which stands for an unmeasured claim."""
     return [finding for finding in findings if finding is not None]
 
 
@@ -168,8 +168,8 @@ def _judged(
 ) -> Finding | None:
     """Returns the judged claim (the finding) on two rows of the study's tables.
 
-    `statement` has the row of papers.toml, the claim and the paper's figures. Returns None if one
-    of the two rows is not measured.
+    `statement` is a tuple of the row of papers.toml, the claim and the paper's figures. Returns
+    None if one of the two rows is not measured.
     """
     a, b = (measured.range(label, column) for label in labels)
     if a is None or b is None:

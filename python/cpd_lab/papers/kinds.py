@@ -78,7 +78,7 @@ def sources_of(kind: str) -> str:
 
 
 def _files(module: str) -> list[Path]:
-    """Returns the file of a module, or all files of a package."""
+    """Returns the source file of a module, or all Python files of a package."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

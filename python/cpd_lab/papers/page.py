@@ -51,13 +51,13 @@ def summary(study: Study, results: Results) -> dict[str, Any]:
 
 
 def stored(summary: dict[str, Any]) -> Measured:
-    """Returns the tables of a summary that `summary` made, and the number of runs of each label."""
+    """Reads the tables, and the number of runs of each label, from a dict that `summary` made."""
     tables = [Table(table["title"], table["head"], table["rows"]) for table in summary["tables"]]
     return Measured(tables, Counter(cell["label"] for cell in summary["cells"]))
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Returns findings (judged claims) as a summary stores them: dicts whose verdict is a word."""
+    """Returns findings (judged claims) as dicts for JSON, with the verdict as a word."""
     return [{**asdict(finding), "holds": HOLDS[finding.holds]} for finding in findings]
 
 

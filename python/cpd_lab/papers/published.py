@@ -74,7 +74,7 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """The prediction's relative error; 0 if it meets a published bound."""
+        """The prediction's relative error; 0 if the prediction satisfies a published bound."""
         if (self.relation == "<" and self.predicted <= self.published) or (
             self.relation == ">" and self.predicted >= self.published
         ):
@@ -95,10 +95,10 @@ class Fit:
     error: float
     """The RMS of the relative errors of the samples a second in the fitted rows."""
     left_out: tuple[tuple[str, int], ...]
-    """The (network, number of GPUs) of each published rate that the fit leaves out.
+    """The (network, number of GPUs) of each published rate that the fit does not use.
 
-    Such a training is published as faster than its computation alone, judged by the rate of one
-    GPU.
+    At such a rate, a step takes less time than its computation alone takes at the published rate
+    of one GPU.
     """
 
 
@@ -225,7 +225,7 @@ def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
 
 
 def _in(quantity: str, net: str, rate: float) -> float:
-    """Converts `rate`, in samples a second, to the quantity `epoch`, `scale` or `rate`."""
+    """Converts `rate`, in samples a second, to a quantity of `Cell`: epoch, scale or rate."""
     of = Network(net)
     if quantity == "epoch":
         return (of.examples or 0) / rate
@@ -269,9 +269,9 @@ def _step(
 def all_reduce_of(wire: str, exchange: str | None = None, group_size: int | None = None) -> Reduce:
     """Returns the all-reduce of the text `wire`, with another exchange and group size.
 
-    The exchanges `ring` and `hierarchical` pass partial sums on. A compressor cannot encode partial
-    sums, so with a compressor these two values leave the exchange as it is. Raises ValueError in
-    the same cases as `cpd.Reduce`.
+    If `wire` is a compressor, the exchanges `ring` and `hierarchical` are ignored: they pass on
+    partial sums, which a compressor cannot encode. Raises ValueError in the same cases as
+    `cpd.Reduce`.
     """
     spec = as_reduce(wire)
     if exchange is not None and not (spec.format is None and exchange in _HOPPING):

@@ -11,11 +11,11 @@ from cpd import ops
 
 
 def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, Any]:
-    """Multiplies values by a factor, rounds to the format, divides again, and compares.
+    """Tests which values survive a multiplication by a factor, a cast, and a division by it.
 
-    The factor is applied in binary32. Returns three lists: `values`, the values rounded to the
-    format; `scaled`, the values after multiplication and division; `same`, whether the two are
-    equal.
+    Products and quotients are computed in binary32. Returns three lists: `values`, the values
+    rounded to the format; `scaled`, the same values after multiplication, cast and division;
+    `same`, whether the two are equal.
     """
     x = ops.cast(np.asarray(values, np.float32), format)
     product = ops.cast(x * np.float32(factor), format)

@@ -105,14 +105,14 @@ class Results:
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """Returns `figure` of each result of a table's row; None if the row is not measured."""
+        """Applies `figure` to each result of a table's row; returns None if there is no result."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts. The first column has the labels of the rows."""
+    """A table whose entries are texts. The first column has the labels of the rows."""
 
     title: str
     head: Sequence[str]

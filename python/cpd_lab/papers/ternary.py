@@ -80,7 +80,7 @@ def _bounds(layers: list[Array]) -> dict[str, float]:
 
 
 def _bound(layers: list[Array]) -> float:
-    """Returns the sum of ‖g‖∞ ‖g‖₁ over the layers, divided by their sum of ‖g‖², in binary64."""
+    """Returns sum(‖g‖∞ ‖g‖₁) / sum(‖g‖²), with both sums over the layers, in binary64."""
     every = [g.astype(np.float64) for g in layers]
     above = sum(float(np.abs(g).max() * np.abs(g).sum()) for g in every)
     return above / (sum(float((g * g).sum()) for g in every) or 1.0)

@@ -149,8 +149,8 @@ def sampled_gradients(
 def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
     """Returns the recipe with all its schedules counted in training steps; None without schedules.
 
-    The returned schedules use the unit "epoch", and `set_step` sets this unit to the number of the
-    step. The unit "step" is unsuitable, because the model would count the calls of every node.
+    The returned schedules use the unit "epoch", and `set_step` sets the model's epoch to the number
+    of the step. With the unit "step", the model would count the calls of every node as steps.
     `steps` is the number of steps in an epoch.
     """
 
@@ -295,7 +295,7 @@ class _Run:
         return False
 
     def _step(self, micro_batches: list[Micro], keeps: bool) -> None:
-        """Computes the nodes' gradients and leaves the sum in `grad` of the parameters."""
+        """Computes the nodes' gradients, and stores their sum in the parameters' `grad`."""
         options = self.options
         for losses in self.losses:
             losses.append(math.nan)
@@ -341,7 +341,7 @@ class _Run:
         )
 
     def _note(self, node: int, gradients: dict[str, torch.Tensor | None], keeps: bool) -> None:
-        """Counts the nonzero values of a node's gradients, and stores the gradients if `keeps`."""
+        """Counts the nonzero values of a node's gradients; if `keeps`, stores the gradients too."""
         parameters = zip(gradients.items(), self.parameters, strict=True)
         present = {n: torch.zeros_like(p) if g is None else g for (n, g), p in parameters}
         if keeps:
@@ -370,7 +370,8 @@ class _Run:
     def _evaluate(self) -> None:
         """Measures the model on the held-out part and appends the metrics to the curves.
 
-        Processes first take over the running statistics of node 0, as virtual nodes do.
+        If nodes are processes, each first copies node 0's running statistics (of batch norms),
+        because virtual nodes use these statistics too.
         """
         if isinstance(self.ranks, RealRanks):
             names = ("running_mean", "running_var")
@@ -385,7 +386,7 @@ class _Run:
     def _equal_weights(self) -> str:
         """Returns the hash of the weights.
 
-        Raises RanksDiffer if another process has another hash.
+        Raises RanksDiffer if the weights of another process have another hash.
         """
         weights = weights_hash(self.model)
         numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])

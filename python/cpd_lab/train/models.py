@@ -124,9 +124,9 @@ def _drawn(layer: nn.Conv2d | nn.Linear, deviation: float, bias: float) -> nn.Mo
 
 
 def _response() -> nn.LocalResponseNorm:
-    """TensorFlow's normalization has depth radius 4 and alpha 0.001 / 9.
+    """Returns local response normalization with TensorFlow's depth radius 4 and alpha 0.001 / 9.
 
-    torch divides alpha by the size 9.
+    The module gets alpha = 0.001, because torch divides alpha by the size 9.
     """
     return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
@@ -204,7 +204,7 @@ def resnet110(classes: int = 10, width: int = 16, blocks: int = 18) -> nn.Sequen
 
 
 class _Residual(nn.Module):
-    """A stage of DavidNet, followed by two convolutions with a residual connection."""
+    """A stage of DavidNet, then two convolutions whose result is added to their input."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DIVIDES = ("before", "after", "none")
 _COUNTS = ("epochs", "depth", "width", "nodes", "batch", "length", "images", "tests")
 _SHOWN = ("epochs", "depth", "width", "batch", "lr", "momentum")
-"""Options that `arguments` lists even if they have the model's default."""
+"""Options that `arguments`, a run's command line, states even if they have the model's default."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ class TrainOptions:
         schedule._check_world(self.nodes)
 
     def _take_wire(self) -> None:
-        """Writes the codec's text in its canonical form.
+        """Stores the codec's text in its canonical form.
 
-        A codec that is only a format becomes `format`.
+        If `wire` is the name of a format, it becomes the option `format` instead.
         """
         if self.wire is not None:
             wire = Codec(self.wire)
@@ -192,12 +192,12 @@ class TrainOptions:
 
     @property
     def sample(self) -> Sample:
-        """The model's sizes: input shape, number of classes, length of a sequence."""
+        """The sizes for which the model is made: input shape, classes, length of a sequence."""
         return sample_of(self.data, self.augment, self.length)
 
     @property
     def taken(self) -> dict[str, Any]:
-        """Maps the names of the options that this model takes to their values."""
+        """Maps each option that the model's constructor takes to the option's value."""
         takes = model_named(self.model).takes
         return {name: getattr(self, name) for name in takes if name != "augment"}
 
@@ -237,7 +237,7 @@ class TrainOptions:
 
     @cached_property
     def of_one_value(self) -> tuple[str, ...]:
-        """The names of the layers of one value, which are summed in fp32 if a codec is in use.
+        """The names of layers with a single value; they are summed in fp32 if a codec is in use.
 
         A codec that scales by the deviation, such as TernGrad, would turn such a layer's gradient
         into zero in each step, and the layer would never change.
@@ -267,9 +267,9 @@ class TrainOptions:
     def spec(self) -> Reduce:
         """The all-reduce of layers that are not exempt, in the epochs after `fp32_epochs`.
 
-        It sums gradients and does not average them.
+        The all-reduce sums gradients and does not average them.
 
-        Raises ValueError for options that exclude each other.
+        Raises ValueError for two options that cannot be combined.
         """
         names = ("loss_scale", "group_size", "order", "exchange")
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -403,7 +403,7 @@ _OF_NUMBERS = (
 )
 """The options that decide in which number formats a training computes and reduces."""
 _LATER = ("model", "ema", "exempt_types", "quantized_share", "device")
-"""Options that `arguments` leaves out if they have their default."""
+"""Options that `arguments`, a run's command line, omits if they have their default."""
 
 
 def _check_numbers(options: TrainOptions) -> None:

@@ -31,9 +31,10 @@ class LayerCounts:
     # Maps a number of bits for each value (N of `uniform`) to how often a codec chose it, over
     # steps and nodes.
     bits: dict[int, int] = field(default_factory=dict)
-    # Both map an epoch of `histogram_epochs` to a histogram of the contributions g. `exponents`
-    # counts by floor(log2|g|). `relative` counts by floor(log2|g|) minus the step's APS exponent,
-    # ceil(log2(max|g| · nodes)). APS moves that exponent to the format's largest exponent.
+    # `exponents` and `relative` map an epoch of `histogram_epochs` to a histogram of the
+    # contributions g. `exponents` counts by floor(log2|g|). `relative` counts by floor(log2|g|)
+    # minus the step's APS exponent, ceil(log2(max|g| · nodes)). APS scales contributions so that
+    # the APS exponent becomes the format's largest exponent.
     exponents: dict[int, dict[int, int]] = field(default_factory=dict)
     relative: dict[int, dict[int, int]] = field(default_factory=dict)
 
@@ -64,9 +65,9 @@ class Step:
 
     @property
     def mean(self) -> dict[str, torch.Tensor]:
-        """Returns the mean of `nodes`, by layer, in fp32.
+        """Returns the mean of the nodes' gradients (`nodes`), by layer, in fp32.
 
-        Without any rounding, `gradients` would be equal up to a constant factor.
+        Without rounding, the all-reduce's result (`gradients`) would be this mean times a constant.
         """
         names = self.nodes[0]
         return {name: torch.stack([n[name] for n in self.nodes]).mean(0) for name in names}

@@ -108,14 +108,14 @@ def _mixed(places: list[float]) -> bool:
 
 
 class _Words:
-    """The words of a schedule's text, which are taken one after the other."""
+    """Parses the text of a schedule word by word."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._words = text.split()
 
     def take(self, word: str) -> bool:
-        """Returns True and takes the next word if it is `word`; otherwise returns False."""
+        """Skips the next word and returns True if it is `word`; otherwise returns False."""
         if self._words[:1] != [word]:
             return False
         self._words.pop(0)

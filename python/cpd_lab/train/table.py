@@ -244,7 +244,7 @@ MODELS: dict[str, Model] = {
 def model_named(name: object) -> Model:
     """Returns the model with this name.
 
-    Raises ValueError for an unknown name, with the nearest one.
+    Raises ValueError for an unknown name; the message suggests the nearest name.
     """
     return MODELS[checked_name("model", name, MODELS)]
 

@@ -33,10 +33,10 @@ def reduce_spec(
     rounding: str = "nearest_even",
     overflow: str | None = None,
 ) -> Reduce:
-    """Returns the all-reduce that these options describe.
+    """Returns the all-reduce that a training's options describe.
 
     `wire` is a codec or the name of a format; if it is given, it replaces `format`. `cpd.Reduce`
-    describes the other options. Raises ValueError for options that `cpd.Reduce` refuses.
+    describes the other parameters. Raises ValueError for values that `cpd.Reduce` refuses.
     """
     spec = Reduce(
         format if wire is None else wire,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that every public operation gives the same bits, or raises the same error, in a compiled
-program as in eager mode. Specs are passed as a text, as an object made outside the program, or as
-an object made inside it. Seeds are passed as an int or as a tensor."""
+program as in eager mode. A spec (a format, a recipe, …) is passed as a text, as an object made
+outside the program, or as an object made inside it. A seed is an int or a tensor."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def spec_of(operation: Operation, form: str) -> Spec:
-    """Returns the function that passes the operation's spec in this form."""
+    """Returns a function that returns the operation's spec in `form`, one of FORMS."""
     made = operation.of(operation.text)
     specs = (
         lambda: operation.text,
@@ -176,8 +176,8 @@ def check(operation: Operation, dtype: Any, form: str, number: Any) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_compiled_calls_have_eagers_bits(name: str) -> None:
-    """Each operation takes one combination of a form, a kind of seed and a dtype. The combination
-    changes from operation to operation."""
+    """Each operation is tested with one combination of a form of the spec, a kind of seed and a
+    dtype. The combination changes from operation to operation."""
     turn = [*OPERATIONS].index(name)
     check(OPERATIONS[name], DTYPES[turn // 6 % 2], FORMS[turn % 3], NUMBERS[turn % 2])
 

@@ -139,7 +139,7 @@ def test_narrow_sums_are_those_written_by_hand(case):
 
 def casts_by_hand(recipe, case, x, w, g, layer):
     """Returns three pairs of operands, for the forward product, the input's gradient and the
-    weight's gradient. Each operand comes with the factor that was multiplied into it."""
+    weight's gradient. Each operand comes with the factor by which the cast multiplied it."""
     how, groups = {"layer": layer}, case.groups
     inner, outer = (0, 1) if case.transposed else (1, 0)
     image = functools.partial(oracle.images_cast, recipe, groups=groups, **how)
@@ -234,8 +234,8 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose):
-    """Returns a GEMM with the stochastic accumulator SOME. The random bits come from the random
-    stream of `purpose`, the number of a product within a layer."""
+    """Returns a GEMM with the stochastic accumulator SOME. Its random stream belongs to `purpose`,
+    the number of a product within a layer."""
     return lambda *a: cpd.gemm(*a[:2], SOME, *a[2:], seed=3, stream=9 ^ purpose << 60)
 
 
@@ -284,8 +284,8 @@ def test_unfolding_in_parts_changes_nothing(name, recipe, monkeypatch):
 
 
 def test_operands_of_a_matrix_unit_keep_their_places():
-    """A gradient may hold values that e5m2 has and e4m3fn lacks, if the accumulator declares e5m2
-    for the gradient's operand. The gradient is 2^-14 here."""
+    """A gradient is cast to e5m2, and a matrix unit accepts it if the accumulator names e5m2 as the
+    format of that operand. The gradient here is 2^-14, which e5m2 has and e4m3fn lacks."""
     casts = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
     how = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2", **casts

@@ -145,9 +145,9 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_transforms(operation, transform):
-    """Each transform of a CPD operation equals the same transform of torch's operation. The result
-    has a value that is not zero, except for the third derivative along a direction, which may
-    vanish."""
+    """Each transform of a CPD operation equals the same transform of torch's operation. At least
+    one value of the result is not zero; only the third derivative along a direction may be all
+    zeros."""
     ours, exact = (TRANSFORMS[transform](f) for f in OPERATIONS[operation])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     got, wanted = ours(x), exact(x)
@@ -326,8 +326,8 @@ CALLS = {name: (f, shapes) for name, f, shapes in calls()}
 
 
 def operands(shapes, dims, size=3):
-    """Yields a random tensor for each shape. A tensor gets a batch dimension of `size` at the
-    position that `dims` gives, or none if `dims` has None."""
+    """Yields a random tensor for each shape. A tensor gets a batch dimension of `size` examples at
+    its position in `dims`. If that entry is None, the tensor gets no batch dimension."""
     generator = torch.Generator().manual_seed(7)
     for shape, dim in zip(shapes, dims, strict=True):
         whole = shape if dim is None else (*shape[:dim], size, *shape[dim:])

@@ -29,7 +29,7 @@ ACCUMULATORS = [
     "e4m3 sequential rounding=stochastic random_bits=8",
     "fp32",
 ]
-# Matrix units that round their result to another format than the format of their sum.
+# Matrix units whose results have another format than their sums.
 UNITS = [
     "e4m3 block_fma a=bf16 b=bf16 sum=fp32",
     "e5m2 block_fma a=bf16 b=bf16 sum=fp16 sum_rounding=nearest_even promote=32",
@@ -179,8 +179,8 @@ def test_gradients_are_gemms(acc):
 @pytest.mark.parametrize(("of_a", "of_b", "of_c"), BATCHES)
 def test_gradients_of_broadcast_operands(of_a, of_b, of_c):
     """With sums in fp32, gradients of broadcast operands are close to gradients in float64. With
-    sums in e4m3, the gradient is one ordered sum over the broadcast dimensions and then over the
-    matrix's summed dimension."""
+    sums in e4m3, each value of such a gradient is one ordered sum: over the matrices of the batch,
+    and within each matrix over the dimension that the GEMM sums."""
     leaves = [
         values(*shape, seed=s).requires_grad_()
         for s, shape in enumerate(((*of_a, 5, 7), (*of_b, 7, 4), of_c))

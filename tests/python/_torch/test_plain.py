@@ -141,8 +141,8 @@ CALLS = {
 
 
 def results(call):
-    """Returns the result of a call, the gradients of its square, and the gradients of those
-    gradients where second gradients exist."""
+    """Returns the result of a call, the gradients of the result's square, and the second gradients
+    if the call has any."""
     x, y = X.clone().requires_grad_(), (X.flip(0) + 0.3).requires_grad_()
     z = call(x, y)
     gradients = torch.autograd.grad((z * z).sum(), (x, y), create_graph=True)
@@ -232,7 +232,7 @@ ELSEWHERE = {
     "optim/rounding.py": r"torch\.distributed\.tensor\._utils",
 }
 """Modules besides `cpd._torch.private` that may use private names of torch, with a pattern of these
-names. Each module loads the names itself, or works without CPD's operators."""
+names."""
 
 
 def test_one_module_uses_private_names():

@@ -178,8 +178,8 @@ def test_both_refuses():
 )
 def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monkeypatch):
     """With mxfp8 and deepseek-v3, a layer casts its gradient along both axes in one operation,
-    `cast_scaled_both`. With te-current a single cast serves both axes. With nvfp4 the two casts are
-    stochastic and take separate random integers."""
+    `cast_scaled_both`. With te-current, an ordinary cast is valid for both axes. With nvfp4, there
+    are two casts, because both are stochastic and take separate random integers."""
     made = []
     run = operands.run
 
@@ -419,8 +419,8 @@ def test_meta_and_fake_tensors():
 
 
 def test_the_library_takes_no_scales_of_another_tensor():
-    """Operators called through torch.ops.cpd refuse wrong arguments themselves, although the Python
-    functions check the arguments first."""
+    """A direct call of an operator in torch.ops.cpd raises an error for wrong arguments. The
+    operator must check them itself, because only CPD's Python functions check them before."""
     x = normal(2, 32)
     none = (None,) * 7
     operator = torch.ops.cpd.cast_scaled
@@ -479,7 +479,8 @@ def test_stored(name):
 
 
 def test_encoded_is_a_tree():
-    """torch.utils._pytree, compiled programs and torch.func see the tensors of a `cpd.Encoded`."""
+    """A `cpd.Encoded` is a tree of its tensors for torch.utils._pytree, so compiled programs and
+    torch.func accept it."""
     x = normal(3, 40)
     encoded = cpd.Encoded(*cpd.encode(x, "nvfp4"), cpd.Scaled("nvfp4"), (3, 40))
     assert sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(encoded)) == 3

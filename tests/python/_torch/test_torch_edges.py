@@ -76,8 +76,8 @@ def test_split_operands_are_padded_to_whole_transforms(rows):
 
 @pytest.mark.parametrize("factors", [(0.5, 1), (1, 0.5), (0.5, 0.25)])
 def test_factors_of_both_operands_are_taken_back(factors):
-    """The result is divided by the factors with which both operands were multiplied. The product of
-    small integers stays exact, because mxint8 can represent the integers times these factors."""
+    """A cast may multiply each operand by a factor; the product is then divided by both factors.
+    With small integers the result is exact, because mxint8 represents the multiplied integers."""
     a, w = torch.randint(-4, 5, (3, 32)).float(), torch.randint(-4, 5, (5, 32)).float()
     texts = [f"mxint8 factor={factor}" for factor in factors]
     for sums in ("native", "fp32"):
@@ -89,8 +89,8 @@ def test_factors_of_both_operands_are_taken_back(factors):
 
 
 def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
-    """The gradient of the weight uses its own cast of the gradient: e2m1 elements for grad_weight,
-    e4m3fn elements for grad_input. In both cases the accumulator applies the scales."""
+    """The incoming gradient is cast twice: to e4m3fn elements for the gradient of the input, and to
+    e2m1 elements for the gradient of the weight. The accumulator applies the scales of both."""
     a, w = torch.randn(8, 32, requires_grad=True), torch.randn(16, 32, requires_grad=True)
     g = torch.randn(8, 16)
     common = {"sums": "fp32", "activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8"}

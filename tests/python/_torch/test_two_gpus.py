@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests tensors on the second of two GPUs while the first GPU is current.
+"""Tests tensors on the second of two GPUs while the first GPU is torch's current device.
 
 Results have the CPU's bits and lie on the second GPU. Operands on different GPUs are refused before
 anything is written. Different threads or models may use different GPUs. With one GPU the tests are
@@ -39,7 +39,7 @@ SIDE = 32
 
 @contextlib.contextmanager
 def first_is_current() -> Iterator[None]:
-    """Makes the first GPU current, and asserts afterwards that it still is."""
+    """Makes the first GPU torch's current device. Asserts after the block that it still is."""
     torch.cuda.set_device(0)
     yield
     assert torch.cuda.current_device() == 0
@@ -104,8 +104,8 @@ def test_blas() -> None:
 
 
 def test_on_a_stream_of_the_second() -> None:
-    """Operations run on a stream of the second GPU, then on its default stream. Entering the first
-    stream makes the second GPU the current one."""
+    """Operations run on a new stream of the second GPU, which `torch.cuda.stream` makes the current
+    device meanwhile. Then they run on the second GPU's default stream, from the first GPU."""
     x, calls = normal(SIDE, SIDE), captured_calls(SECOND, SIDE)
     names = ("cast stochastic", "gemm e4m3 kahan", "cast nvfp4", "simulate_all_reduce e4m3")
     chosen = {n: calls[n] for n in calls if n.startswith(names)}
@@ -201,8 +201,8 @@ def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
 
 
 def test_operands_on_both_are_refused() -> None:
-    """Operands on two GPUs are refused by the public operations, whose message names both GPUs, and
-    by the operators."""
+    """For operands on two GPUs, the public operations and the operators in torch.ops.cpd raise an
+    error before they write anything."""
     a, b = normal(SIDE, SIDE).to(FIRST), normal(SIDE, SIDE).to(SECOND)
     codes, number = cpd.encode(a, "e4m3"), torch.zeros((), dtype=torch.int64, device=SECOND)
     integers = torch.zeros(SIDE, SIDE, dtype=torch.int32, device=SECOND)
@@ -287,8 +287,8 @@ def test_two_models_with_a_gpu_each(recipe: str | cpd.Recipe) -> None:
 
 
 def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With delayed scaling and layers on both GPUs, the ranks exchange their largest magnitudes
-    once per GPU. The GPUs come in the order in which they first appear among the layers."""
+    """With delayed scaling and layers on both GPUs, the ranks exchange their largest magnitudes by
+    one all-reduce for each GPU. The GPU of the first layer comes first."""
     places = [SECOND, FIRST, SECOND]
     rows = [torch.full((3,), 1.0 + n, device=place) for n, place in enumerate(places)]
     seen = []
@@ -321,8 +321,7 @@ def optimizers(parameters: list[nn.Parameter]) -> dict[str, torch.optim.Optimize
 
 @pytest.mark.parametrize("name", ["stochastic", "kahan", "master", "LARS"])
 def test_optimizers(name: str) -> None:
-    """An optimizer with parameters on two GPUs gives the CPU's weights. A loss scaler scales the
-    losses."""
+    """An optimizer with parameters on two GPUs, with a LossScaler, gives the CPU's weights."""
     results = []
     for places in (("cpu", "cpu"), (FIRST, SECOND)):
         parameters = [nn.Parameter(normal(8, 32, seed=i).to(d)) for i, d in enumerate(places)]

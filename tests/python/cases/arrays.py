@@ -35,7 +35,7 @@ def spec_of(f: cpd.Format) -> oracle.Spec:
 
 
 def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
-    """Returns a fixed-point accumulator (scheme `fixed`) in the form that its oracle takes."""
+    """Converts a fixed-point accumulator (scheme `fixed`) to the oracle's class `Fixed`."""
     assert acc.form == "integer"
     options = oracle.Options(acc.rounding, acc.overflow)
     return fixed_oracle.Fixed(
@@ -46,7 +46,7 @@ def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
 def accumulation_of(
     acc: cpd.Accumulator, given: Any = None, seed: int = 0, stream: int = 0
 ) -> gemm_oracle.Accumulation:
-    """Returns the accumulator in the form that the oracle takes. `given` is the array of random
+    """Converts an accumulator to the oracle's class `Accumulation`. `given` is the array of random
     integers that a caller passes as `random=`, or None."""
     unit = acc.form == "unit" and gemm_oracle.Unit(
         spec_of(acc.a),
@@ -82,8 +82,8 @@ def accumulation_of(
 
 
 def sum_of(acc: cpd.Accumulator, terms: Any, step: Any) -> int:
-    """Returns the oracle's sum of the terms, which are patterns or values. `step` yields the random
-    integer of each rounding."""
+    """Returns the oracle's sum of the terms, which are bit patterns or values. `step` is called for
+    each rounding and returns the rounding's options, with its random integer."""
     o = oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits)
     f = spec_of(acc.format)
     if acc.scheme == "chunked":
@@ -133,9 +133,9 @@ def truncated_bits(value: Fraction) -> int:
 
 
 def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
-    """Returns bit patterns near the points where rounding to a format changes. The first patterns
-    are special values and, for some gaps between neighboring values, the ends, the midpoint and a
-    random point, each with its binary32 neighbors. Random patterns follow."""
+    """Returns binary32 patterns that test rounding to a format. Special values come first. Then
+    come, for some pairs of neighboring values, the lower value, the midpoint and a random number
+    between. Each is in both signs and with its binary32 neighbors. Random patterns come last."""
     generator = random.Random(seed)
     top = spec.max_code + 3
     chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}
@@ -192,8 +192,8 @@ LAYOUTS = STRIDED | {
 
 
 def layout(name: str, nan: bool = True) -> Any:
-    """Returns an array with values near e4m3's rounding boundaries, in the layout of that name.
-    With nan=False, finite numbers replace NaN and infinity."""
+    """Returns an array with values near e4m3's rounding boundaries, in the memory layout `name` of
+    LAYOUTS. With nan=False, finite numbers replace NaN and infinity."""
     bits = boundary_bits(oracle.Spec(4, 3), codes=40, noise=200)
     x = from_bits((bits * 2)[:480]).reshape(8, 6, 10)
     return LAYOUTS[name](x if nan else np.nan_to_num(x))

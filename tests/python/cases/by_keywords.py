@@ -17,9 +17,9 @@ KEYS = ("rounding", "overflow", "random_bits", "variant")
 def with_cast(
     operation: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the operation's arguments and options, with rounding and overflow moved into a
-    `cpd.Cast` at the format's index. Rounding and overflow may come as keywords or as positional
-    arguments after the format."""
+    """Returns the operation's arguments and options, with a `cpd.Cast` in place of the format. The
+    `cpd.Cast` has the format, the rounding and the overflow. The last two may be keywords or
+    positional arguments after the format."""
     place = PLACE.get(getattr(operation, "__name__", ""), len(args))
     moved = dict(zip(KEYS, args[place + 1 :], strict=False))
     moved |= {key: options[key] for key in KEYS if key in options}
@@ -30,6 +30,6 @@ def with_cast(
 
 
 def by_keywords(operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Calls an operation of cpd, after moving its rounding keywords into a `cpd.Cast`."""
+    """Calls an operation of cpd. Moves rounding options given as keywords into a `cpd.Cast`."""
     args, options = with_cast(operation, args, options)
     return operation(*args, **options)

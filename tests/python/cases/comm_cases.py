@@ -37,7 +37,7 @@ SCALINGS: tuple[dict[str, Any], ...] = (
 
 
 def ways(world: int) -> list[dict[str, Any]]:
-    """Returns every pair of an order and an exchange that supports it, with and without groups."""
+    """Returns every order with every exchange that supports the order, with and without groups."""
     found: list[dict[str, Any]] = []
     groups = sorted({2, 3, world} & set(range(1, world + 1)))
     for order, exchange in itertools.product(("sequential", "ring", "tree"), ("owner", "gather")):
@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that support the order and the exchange of the pair `way`."""
+    """Returns accumulators that work with the order and the exchange in `way`."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns test `index`'s spec and step: orders and exchanges in turn, other fields random."""
+    """Returns test `index`'s spec and step. Order and exchange rotate; other fields are random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -119,7 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """Returns a message for each result unlike the virtual ranks' result, then a hash of all."""
+    """Returns a message for each difference from virtual ranks, then a hash of all results."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -165,7 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Tests messages of any size in all orders and exchanges. Returns differences or an error."""
+    """Tests messages of any size in all orders and exchanges. Returns failures or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -223,7 +223,7 @@ WIRES = (
     "feedback int4 bucket=32",
     "feedback qsgd bits=2 bucket=128",
 )
-"""Codecs of every kind, also with error feedback, which has a state."""
+"""Codecs of every kind. The codecs with error feedback have a state from call to call."""
 SHAPES = ((40, 25), (0, 3), (1,), (6, 3, 3), (5001,))
 
 
@@ -234,7 +234,7 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states, in every `of`-th suitable order and exchange.
+    """Tests every codec for three steps with states, in every `of`-th pair of order and exchange.
     The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
@@ -259,7 +259,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
 
 
 def kept_by(states: compress.States, rank: int) -> list[Any]:
-    """Returns the states that are stored for the contributions of `rank`."""
+    """Returns the codecs' states that `states` stores for the contributions of `rank`."""
     layers = states.state_dict()["layers"]
     return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 
@@ -303,7 +303,7 @@ def others(comm: Communicator) -> list[str]:
 
 
 BYTES = ((0,), (1,), (5000,), (0, 1, 5000, 7), (5000, 0))
-"""The sizes in bytes of the messages of successive ranks. Further ranks repeat the sizes."""
+"""Sizes of messages in bytes, by rank. If there are more ranks than sizes, the sizes repeat."""
 
 
 def bytes_of(rank: int, lengths: tuple[int, ...]) -> bytes:
@@ -383,12 +383,12 @@ SAID = {
     "barrier": "operation is all_gather on rank 0 and barrier on",
     "barrier and sum": "operation is all_reduce on rank 0 and barrier on",
 }
-"""For some kinds of mismatch, the phrase by which the error's text must name the difference."""
+"""For some kinds of mismatch between ranks, the phrase that the error's text must contain."""
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:
-    """Lets the last rank deviate in one property after another. Returns the text of each Mismatch
-    error. The entry 'after' is '' if the communicator still works afterwards."""
+    """Lets the last rank pass another argument, such as another spec, than the other ranks. Returns
+    each Mismatch error's text. The entry 'after' is '' if the communicator works afterwards."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(5, np.float32), np.ones(3, np.float32)]
     texts = {}
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs compare, others, mismatches and refusals (above). Returns their results by name."""
+    """Runs the functions compare, others, mismatches and refusals. Returns their results."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -541,8 +541,8 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
     """An uncaught exception ends rank 1's program outside the communicator's `with` block. Returns
-    another rank's error and the seconds until that error. A slow rank may still be in the
-    barrier."""
+    another rank's error and the seconds until that error. The error may come from the barrier, if
+    that rank is slow."""
     begin = time.monotonic()
     try:
         comm.barrier()
@@ -555,8 +555,8 @@ def ends_by_error(comm: Communicator) -> dict[str, Any]:
 
 
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Makes one rank fail after another, each in the group that survived the failure before.
-    Returns this rank's record of each failure; a failing rank's list ends with its own failure."""
+    """Makes one rank fail after another. After each failure, the survivors continue as a group.
+    Returns this rank's record of each failure, up to its own."""
     seen: list[dict[str, Any]] = []
     for number, fault in enumerate(Fault(**one) for one in plan):
         spec = fault_spec(fault.exchange)
@@ -580,7 +580,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record: dict[str, Any] = {}
         try:
             total = comm.all_reduce(mine, spec, step=0)
-            # The failing rank had sent all its data: this rank sees the failure in the barrier.
+            # If the failing rank had sent all its data, only the barrier notices the failure.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
             comm.barrier()

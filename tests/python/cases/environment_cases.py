@@ -123,8 +123,8 @@ def formats() -> None:
 
 
 def reductions() -> None:
-    """Records all-reduces of two kinds of gradients: ordinary ones, and ones in which every value
-    is subnormal."""
+    """Records the results of all-reduces of two kinds of gradients: with values of any magnitude,
+    and with subnormal values only."""
     tiny = [[(numbers(90, r).view(np.uint32) & 0x807FFFFF).view(np.float32)] for r in range(6)]
     mixed = [[(numbers(70, r).view(np.uint32) & 0xBFFFFFFF).view(np.float32)] for r in range(6)]
     specs = {

@@ -62,7 +62,7 @@ class Call:
 
 
 class FrontEnd:
-    """The NumPy front end. The other front ends inherit its methods."""
+    """The NumPy front end, which is the base class of the other front ends."""
 
     name = "numpy"
     few: int | None = None  # the number of similar cases to run; None: all
@@ -94,8 +94,8 @@ class FrontEnd:
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Chooses the calls to try from several calls that raise the same error. This front end
-        tries all."""
+        """Chooses which of several calls with the same error are tested. The NumPy front end tests
+        all of them."""
         return calls
 
     def tried(self, call: Call) -> Any:
@@ -298,8 +298,8 @@ def every_front_end(
     compiled: Collection[str] | None = None,
 ) -> Callable[[Any], Any]:
     """Makes pytest parameters of a front end and a list of cases. Eager front ends get each case by
-    itself. The compiled front end gets each group as one graph, and CUDA gets each group as one
-    list.
+    itself. The compiled and the CUDA front end get each group as one list; the compiled front end
+    makes one graph of it.
 
     If `compiled` is not None, only its groups are compiled in the quick tier; the other groups are
     compiled in the exhaustive tier.

@@ -23,7 +23,7 @@ from arrays import SPECIAL_BITS
 
 FOLDER = Path(__file__).parents[2] / "golden"
 HEAD = 12
-"""A file of version 0.7 holds only the first 12 words of an array."""
+"""The number of an array's first words that golden files of version 0.7 hold."""
 
 FORMATS = (
     *("e4m3", "e5m2", "e3m4", "e3m0", "e2m1", "e1m2", "e2m5", "e5m5", "e6m9", "e8m4", "e8m23"),
@@ -101,8 +101,8 @@ def halves(n: int, seed: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 def doubles(x: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float64]:
-    """Returns float64 numbers that are equal to `x` or differ from it in their last bit, then
-    random float64 patterns."""
+    """Returns twice as many float64 numbers as `x` has: first the values of `x`, about half of them
+    changed in the last bit, then random patterns."""
     z = words(x.size, seed)
     with np.errstate(invalid="ignore"):
         near = x.astype(np.float64).view(np.uint64) | (z & np.uint64(1))

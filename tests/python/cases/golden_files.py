@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled
+"""Golden files that version 0.7 wrote: recipes, texts of specs, vectors, a machine, and pickled
 objects.
 
 `make.py` writes a missing file. The tests read the files and compare their contents with objects
@@ -157,8 +157,8 @@ each."""
 
 
 def canonical(kind: str, text: str) -> Any:
-    """Returns the canonical text of a spec. Version 0.7 has none for recipes and all-reduces; their
-    fields are returned instead."""
+    """Returns the canonical text of a spec. For recipes and all-reduces, which had no canonical
+    text in version 0.7, returns the object's fields instead."""
     made = READERS[kind](text)
     if kind in ("recipe", "all-reduce"):
         return plain(kind, made)
@@ -215,7 +215,7 @@ OBJECTS = STORED / "objects.pickle"
 
 
 def objects() -> dict[str, Any]:
-    """Returns objects by name, to be pickled. `specs.pickle` has other objects."""
+    """Returns the objects of the file objects.pickle, by name. The file specs.pickle has others."""
     x = floats((3, 32), 700)
     states = cpd.compress.States()
     wire = cpd.Reduce("feedback qsgd bits=2")
@@ -280,8 +280,8 @@ def plain(name: str, value: Any) -> Any:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Returns the field that version 0.7 called `name`. Version 0.7's `wire` of an all-reduce is
-    the codec, unless the codec is a plain format."""
+    """Returns the attribute of `value` that version 0.7 called `name`. Its `wire` of an all-reduce
+    was the codec, or None if the all-reduce had a plain format."""
     if name == "wire":
         return value.codec if value.format is None else None
     return getattr(value, name)
@@ -303,7 +303,7 @@ def described() -> dict[str, Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns the writer of each file, by its path in the folder of golden files."""
+    """Maps each file's path in the folder of golden files to the function that writes the file."""
     STORED.mkdir(exist_ok=True)
     made: dict[str, Callable[[], None]] = {}
     for name in RECIPES:

@@ -86,8 +86,8 @@ def arithmetic(operation: str, operands: int, make: Make) -> Results:
 
 
 def random_integers(make: Make) -> Results:
-    """Makes random integers. ops/test_random.py tests that the bits are right; one of its tests
-    compares them with the published vectors."""
+    """Makes random integers. ops/test_random.py tests that the bits are right, and compares them
+    with the published test vectors."""
     for bits, seed, stream in itertools.product((1, 8, 24), (0, 2**64 - 1), (0, 2**63 + 9)):
         yield cpd.random_integers((3, 41), seed, stream, random_bits=bits)
 
@@ -210,7 +210,7 @@ SPECS = [
     )
     if (order, scheme) != ("tree", "kahan")
 ] + [f"{name} aps" for name in (*SHORT, "e2m1")]
-"""All-reduce specs that cover every order, several group sizes, and formats of every kind."""
+"""All-reduce specs with every order, several group sizes, and formats of every kind."""
 
 
 def tensors_of(rank: int, make: Make) -> list[Any]:

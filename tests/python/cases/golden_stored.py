@@ -38,8 +38,8 @@ def state() -> dict[str, Any]:
 
 
 def layers() -> dict[str, Any]:
-    """Returns the layers and the hook state that version 0.7 stored in the file MODULES. The
-    present version constructs them here."""
+    """Constructs, by the present version, the layers and the DDP hook's state that version 0.7
+    stored in the file MODULES."""
     import torch
 
     linear = torch.nn.Linear(4, 3)

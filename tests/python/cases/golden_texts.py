@@ -105,8 +105,8 @@ def _value(expression: str, more: dict[str, Any]) -> Any:
 
 
 def objects(torch: Any = None) -> dict[str, Any]:
-    """Returns the objects of `TEXTS` by their expressions. If torch is passed, the objects of
-    `TORCH_TEXTS` are included."""
+    """Evaluates the Python expressions in `TEXTS` and, if torch is passed, in `TORCH_TEXTS`.
+    Returns the objects by expression."""
     lines = _lines(TEXTS) + (_lines(TORCH_TEXTS) if torch else [])
     return {expression: _value(expression, {"torch": torch}) for expression in lines}
 
@@ -173,8 +173,8 @@ COMMANDS = (
 
 
 def cli_cases() -> Cases:
-    """Yields the exit status, output and errors of some commands, and the options of all
-    commands."""
+    """Yields the exit status, output and errors of some commands, then the flags, defaults and help
+    texts of all commands."""
     from cpd.cli import build_parser
 
     yield from _commands(COMMANDS)

@@ -76,7 +76,7 @@ def hook(step: int = 0) -> Any:
 
 
 def hook_made() -> dict[str, Any]:
-    """Returns the state of rank 1's hook after one all-reduce."""
+    """Returns the state of rank 1's DDP hook after one all-reduce."""
     spec = cpd.Reduce(SCHEDULE)
     states = [cpd.compress.States() for _ in range(2)]
     ranks = contributions(830)
@@ -273,8 +273,8 @@ Case = tuple[Callable[[], Any], Callable[[Any], list[Any]]]
 
 
 def cases() -> dict[str, Case]:
-    """Returns two functions for each case: the first makes a state, the second continues from a
-    state and returns the results."""
+    """Returns two functions for each case: the first makes the state of a training; the second
+    continues the training from a state and returns the results."""
     found: dict[str, Case] = {
         "states": (states_made, states_result),
         "hook": (hook_made, hook_result),
@@ -342,5 +342,5 @@ def whole_result(model: Any) -> list[Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """Returns the writer of each file, by its path in the folder of golden files."""
+    """Maps each file's path in the folder of golden files to the function that writes the file."""
     return {"stored/training.pt": write_states, "stored/model.pt": write_model}

@@ -105,7 +105,7 @@ def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tenso
 
 def training_steps() -> list[str]:
     """Compares three replays of a captured training step with three eager steps, for each recipe.
-    Random integers and delayed scales must advance with each replay. Returns the failures."""
+    Each replay must use new random integers and update the delayed scales. Returns the failures."""
     wrong = []
     for recipe in READY:
         eager = converted(recipe)

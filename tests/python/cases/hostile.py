@@ -271,8 +271,8 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
-"""Valid arguments of particular functions. These arguments replace the default arguments that RIGHT
-lists by parameter name."""
+"""Valid arguments of particular functions, by parameter name. They take precedence over RIGHT,
+which has valid arguments for the same parameter names in all functions."""
 
 NORM = cpd.Recipe("native", norm="bf16")
 
@@ -398,8 +398,8 @@ def setter(whole: str, name: str) -> Callable[[], Callable[..., Any]]:
 
 
 def right(target: Target, parameter: inspect.Parameter) -> Any:
-    """Returns a valid argument for a parameter: the argument stored for this function, else the
-    parameter's default, else the argument stored for the parameter's name."""
+    """Returns a valid argument for a parameter: the function's entry in SPECIFIC, else the
+    parameter's default, else the entry of the parameter's name in RIGHT."""
     given = SPECIFIC.get(target.name, {})
     if parameter.name in given:
         return given[parameter.name]()
@@ -473,7 +473,7 @@ MACHINE = re.compile(
     "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
     "CUDA tensors need an NVIDIA GPU and its driver"
 )
-"""Words that occur in errors about the machine or about a missing library."""
+"""Matches errors that name the machine or a missing library as the cause, not the argument."""
 
 
 def complaint(error: BaseException) -> str:

@@ -6,7 +6,7 @@ while threads are still inside a call.
 
     interrupt_cases.py NAME [TRANSPORT]    prints the results as a line of JSON
 
-A program whose end is the test prints nothing.
+A program that tests how a process ends prints nothing.
 """
 
 from __future__ import annotations
@@ -269,8 +269,8 @@ def python_transport() -> dict[str, Any]:
 
 
 def run_waits() -> dict[str, Any]:
-    """Interrupts LocalGroup.run: rank 0 never joins, rank 1 waits in a barrier, and rank 2
-    multiplies for minutes."""
+    """Interrupts LocalGroup.run while rank 0 sleeps without end, rank 1 waits for it in a barrier,
+    and rank 2 multiplies for minutes."""
 
     def work(comm: Communicator) -> None:
         if comm.rank == 0:
@@ -293,8 +293,8 @@ def run_waits() -> dict[str, Any]:
 
 
 def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """Runs on three ranks (spawn_ranks). Ctrl-C interrupts the victim's wait. A second rank waits
-    too; the third comes `late` seconds after Ctrl-C."""
+    """Runs on three ranks (spawn_ranks). Ctrl-C interrupts rank `victim` in an all-reduce, in which
+    a second rank waits too. The third rank calls the all-reduce `late` seconds after Ctrl-C."""
     layers = [values(1000)]
     comm.all_reduce(layers, SPEC)
     if comm.rank == victim:
@@ -309,8 +309,8 @@ def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
-    """Interrupts the victim in a backward pass of DDP, whose hook uses a CPD communicator. As in
-    the function `rank`, a second rank waits too, and the third comes late."""
+    """Interrupts rank `victim` in a backward pass of DDP, whose hook uses a CPD communicator. A
+    second rank waits in its backward pass; the third begins `late` seconds after Ctrl-C."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -337,8 +337,8 @@ def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
 
 def backward_ends(comm: Communicator) -> bool:
-    """Runs on ranks of spawn_ranks. Rank 0's program ends while the hook's thread waits for rank
-    1."""
+    """Runs on ranks of spawn_ranks. Rank 0's program ends while the thread of its DDP hook waits
+    for rank 1."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -356,8 +356,8 @@ def backward_ends(comm: Communicator) -> bool:
 
 
 def in_a_thread(call: Callable[[], Any], *, again: bool = True) -> None:
-    """Starts a daemon thread that makes the call, by default in an endless loop. Returns after 0.3
-    s, when the thread is inside the call."""
+    """Starts a daemon thread that runs `call`, by default in an endless loop. Returns after 0.3 s,
+    when the thread is inside `call`."""
 
     def loop() -> None:
         call()
@@ -400,8 +400,8 @@ def ends_in_torch_cast() -> None:
 
 
 def calls_after_the_end_of_calls() -> dict[str, Any]:
-    """Counts the calls of another thread, up to the moment at which its calls are ended and in the
-    half second after that."""
+    """Counts another thread's calls of cpd.cast until `end_other_calls` returns, and in the half
+    second after that."""
     x, made = values(10), [0]
 
     def call() -> None:

@@ -19,7 +19,7 @@ VOCABULARY = 96
 
 
 class _Constants(type):
-    """A metaclass: each attribute of its classes is the attribute's own name."""
+    """A metaclass of placeholder classes, such as enums: an attribute's value is its name."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):

@@ -67,8 +67,8 @@ def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
 
 
 def state_hash(model: nn.Module) -> str:
-    """Returns a hash of all weights and buffers except the histories of delayed scaling. The
-    current row of a history still differs between the ranks of DDP."""
+    """Returns a hash of all weights and buffers except the histories of delayed scaling. The row of
+    a history that belongs to the present step differs between the ranks of DDP."""
     digest = hashlib.sha256()
     kept = {n: v for n, v in model.state_dict().items() if not n.endswith("amax_history")}
     for name, value in kept.items():
@@ -229,8 +229,8 @@ STEPS = 3
 
 
 class TwoHeads(nn.Module):
-    """A model of three heads. Even nodes use the first head, odd nodes the second; no node uses the
-    third."""
+    """A model in which some parameters get no gradient. Of its three heads, even nodes use the
+    first, odd nodes the second, and no node the third."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -60,8 +60,8 @@ CASES: dict[str, Case] = {
 
 
 def model_of(case: Case) -> nn.Module:
-    """Returns a model with a convolution in channels-last memory format, a linear layer, and a
-    frozen linear layer."""
+    """Returns the model that each worker trains: a convolution in channels-last memory format, a
+    linear layer, and a frozen linear layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5))
     model = model.to(memory_format=torch.channels_last)
@@ -112,9 +112,9 @@ def copy_of(state: Any) -> Any:
 def run(
     case: Case, workers: Sequence[int], comm: Communicator | None, saved_after: int | None = None
 ) -> list[str]:
-    """Trains the workers of this process. `comm` reaches the workers of other processes. Returns
-    the hash of each worker's weights. After step `saved_after`, all state is saved and loaded into
-    new objects."""
+    """Trains the workers with the numbers `workers` in this process. `comm` connects them with the
+    workers of other processes; None if there are none. Returns the hash of each worker's weights.
+    After step `saved_after`, all state is saved and loaded into new objects."""
 
     def make() -> Any:
         models = [model_of(case) for _ in workers]
@@ -135,7 +135,8 @@ def run(
 
 
 def rank_hashes(comm: Communicator) -> dict[str, str]:
-    """Returns a hash of this rank's weights for each case. spawn.py calls this on each rank."""
+    """Trains every case of CASES over ranks and returns, by case, the hash of this rank's weights.
+    spawn.py calls this function on each rank."""
     torch.set_num_threads(1)
     return {name: run(case, [comm.rank], comm)[0] for name, case in CASES.items()}
 

@@ -111,9 +111,9 @@ def sections(paper: str) -> list[tuple[int, str]]:
 
 
 def table_of(paper: str, position: int) -> set[str]:
-    """Returns the names of the tables to which a position may belong. 'Table 5' is a table with a
-    caption next to the position. 'Table 5 caption' is a caption that begins up to 600 characters
-    before the position."""
+    """Returns the tables to which the text at a position in the paper may belong. 'Table 5' means
+    that Table 5 has the nearest caption. 'Table 5 caption' means that this caption begins up to 600
+    characters before the position."""
     captions = [
         (match.start(), match[1])
         for match in re.finditer(r"(Table \d+)[.:] [A-Z]", paper_text(paper))

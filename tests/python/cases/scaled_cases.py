@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "scaling"
 REASON = f"no vectors of scaled formats at {DATA} (CPD_DATA names the data folder)"
 
-# The element formats, by their names in the arguments of these tests.
+# Maps the names of formats in this file's cases to the oracle's formats.
 FORMATS = {
     "e4m3fn": Format(4, 3, None, "fn"),
     "e5m2": Format(5, 2),
@@ -58,7 +58,7 @@ ELEMENTS = {
 
 
 def spec_of(arguments: Mapping[str, Any]) -> scaled_oracle.Spec:
-    """Converts the arguments of `cpd.Scaled` to the oracle's description of the format."""
+    """Converts the arguments of `cpd.Scaled` to the oracle's class for a scaled format, `Spec`."""
     of = {name: arguments[name] for name in arguments}
     for name in ("element", "scale", "tensor_scale"):
         if of.get(name) is not None:
@@ -243,8 +243,8 @@ def _deepgemm(
 
 @dataclass(frozen=True)
 class Result:
-    """The encoding of one tensor: codes in the shape of x, decode scales in the order of the grid
-    of blocks, outer scales, and decoded binary32 values. An invalid scale is NaN."""
+    """The encoding of one tensor x: codes in the shape of x, a decode scale for each block in the
+    order of the blocks, outer scales, and decoded binary32 values. An invalid scale is NaN."""
 
     codes: Array
     scales: Array
@@ -254,8 +254,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of each element of a case, of the element's block and of its tensor. D is the
-    block's decode scale."""
+    """Arrays with an entry for each element of a case's input. An entry describes the element, its
+    block or its tensor. D is the block's decode scale."""
 
     x: Array
     quotient: Array  # x / D
@@ -288,15 +288,15 @@ def facts(case: Case, results: list[Result]) -> Facts:
 
 
 def _anywhere(hit: Array, block: Array) -> Array:
-    """Returns an array that is True for an element if `hit` is True for any element of the same
-    block."""
+    """Returns an array that is True for every element of a block in which `hit` is True for some
+    element. `block` has each element's block number."""
     return (np.bincount(block.reshape(-1), hit.reshape(-1)) > 0)[block]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A known difference between the named cases' values and CPD's: the reason, and the elements
-    that may differ."""
+    """A known difference between stored values and CPD's values: the names of the cases, the
+    reason, and a function that marks the elements that may differ."""
 
     names: str  # a pattern of fnmatch
     reason: str
@@ -474,7 +474,7 @@ class Outcome:
 
 
 def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
-    """Sums the outcomes of all cases for each implementation, in the form of `COUNTS`."""
+    """Sums the compared and the differing values of all cases, by implementation, as in COUNTS."""
     compared: collections.Counter[str] = collections.Counter()
     apart: collections.Counter[str] = collections.Counter()
     for case in cases():
@@ -515,8 +515,8 @@ def compare(case: Case, results: list[Result]) -> Outcome:
 def differing(
     case: Case, what: str, theirs: Array, results: list[Result]
 ) -> tuple[int, int, Array]:
-    """Returns the number of values that differ, the number of values compared, and a mask of the
-    input elements that differ."""
+    """Compares a stored array, `theirs`, with CPD's results. Returns the number of values that
+    differ, the number of values compared, and a mask of the input elements that differ."""
     match what:
         case "codes":
             ours = np.stack([r.codes for r in results])
@@ -541,7 +541,7 @@ def differing(
 
 
 def _each(case: Case, of_blocks: Array, level: str) -> Array:
-    """Returns, for each element of a tensor, the value of the element's block."""
+    """Expands an array with a value for each block to an array with a value for each element."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
     return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]

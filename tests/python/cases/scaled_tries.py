@@ -64,7 +64,7 @@ def decode_one(codes: Any, q: Any, shape: Any, blocks: Any, **how: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """An array to encode, with the format, the options and the oracle's result."""
+    """A test case: an array to encode, its scaled format, the options and the oracle's result."""
 
     x: Array
     arguments: Mapping[str, Any]
@@ -148,7 +148,7 @@ def check(front_end: FrontEnd, tries: Sequence[Try], few: int | None = None) -> 
 
 
 def decode_call(t: Try, made: Mapping[str, Array]) -> Call:
-    """Returns the call that decodes the codes and scales in `made`."""
+    """Returns the call that decodes an encoding. `made` has the codes and the scales, by name."""
     q, how = t.format, {"axis": t.axis, "dtype": None}
     del how["dtype"]
     if "outer_of" in made:
@@ -213,9 +213,10 @@ def near(x: float) -> list[float]:
 
 @functools.cache
 def boundaries(element: str) -> Array:
-    """Returns rows that test rounding. Each row is a full block and a short block. The largest
-    magnitude lies where the scale's rule changes its result, and the other values are midpoints of
-    the element format. Further rows have zeros, subnormals, huge values, NaN and infinities."""
+    """Returns rows that test rounding, each with a full block and two further values. The largest
+    magnitude is near a number at which the block's scale changes; the other values are near
+    midpoints of the element format. Rows with zeros, subnormals, huge values, NaN and infinities
+    follow."""
     f = FORMATS[element]
     draw = random.Random(7)
     top = oracle.power_of_two(oracle.floor_log2(f.max))
@@ -233,7 +234,7 @@ def boundaries(element: str) -> Array:
 
 
 def special_rows() -> Iterator[list[float]]:
-    """Yields rows of special values, each with BLOCK + 2 values."""
+    """Yields rows of special values. A row has a full block and two further values."""
     nan, inf, largest = float("nan"), float("inf"), float(scaled_oracle.FLT_MAX)
     ramp = [0.5 * i * (-1) ** i for i in range(BLOCK + 2)]
     yield [0.0] * (BLOCK + 2)

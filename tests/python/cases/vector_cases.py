@@ -11,6 +11,6 @@ from cpd.hardware import Vectors
 
 
 def columns(made: Vectors) -> dict[str, Any]:
-    """Returns the codes of all lines, by field."""
+    """Returns the codes of all test vectors, with an array for each field (a, b, result, …)."""
     batches = list(made.batches())
     return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}

@@ -210,8 +210,9 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
 
 
 def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
-    """A file with a single array is one tensor: top_k 0.25 sends one of its four values. An archive
-    with an array for each rank has two tensors: top_k sends one of the two values of each."""
+    """A file with a single array is one tensor: top_k 0.25 sends the largest of its four values. An
+    archive with an array for each of two ranks has two tensors: top_k sends the larger value of
+    each."""
     ranks = np.float32([[4, 3], [2, 1]])
     np.save(tmp_path / "rows.npy", ranks)
     np.savez(tmp_path / "ranks.npz", **{f"rank{r}/w": row for r, row in enumerate(ranks)})
@@ -223,8 +224,8 @@ def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
 
 
 def test_a_time_of_encoding_leaves_out_the_fastest_decoding(monkeypatch):
-    """The reported encoding time excludes decoding, because a packet also decodes its values. Here
-    10 s minus the fastest of three decodings, 4 s, gives 6 s."""
+    """The measured encoding also decodes the values, so the reported time of encoding excludes a
+    decoding. Here 10 s minus the fastest of three decodings, 4 s, gives 6 s."""
     seconds = iter([0, 10, 20, 29, 30, 34, 40, 46])
     monkeypatch.setattr(compression.time, "perf_counter", lambda: next(seconds))
     figures, _ = compression.measured("e4m3", range(1), np.ones(4, np.float32))

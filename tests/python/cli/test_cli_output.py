@@ -58,7 +58,7 @@ def test_tables_fit_a_pipe(capsys, monkeypatch, folder, command):
 
 
 def test_no_number_is_cut(capsys, monkeypatch, folder):
-    """A narrow table has the same words as a wide one, apart from blanks."""
+    """A narrow table prints the same words and numbers as a wide one; only the blanks differ."""
     monkeypatch.chdir(folder)
     found = []
     for columns in ("60", "200"):

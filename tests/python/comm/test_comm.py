@@ -301,8 +301,8 @@ def test_report():
 
 def test_traffic():
     """Reported traffic equals a count by hand. Among 4 ranks, 1000 values of 4 bits make slices of
-    125 bytes. Each rank sends three slices to their owners, and its own summed slice to three
-    ranks."""
+    125 bytes. Each rank sends three slices to the ranks that sum them. It then sends the slice that
+    it summed to three ranks."""
     x = [np.ones(1000, np.float32)]
     spec = cpd.Reduce("e2m1", accumulator="e5m10", result="e2m1")
     for _, report in run(4, lambda c: c.all_reduce(x, spec, report=True)):

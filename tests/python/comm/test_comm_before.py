@@ -55,8 +55,8 @@ def test_twenty_times(transport: str) -> None:
 
 
 def test_a_free_port_is_not_given_to_an_outgoing_connection() -> None:
-    """A port from `free_port` stays free until a rank listens, although other programs connect
-    meanwhile. So it must be below the ports that the system gives to outgoing connections."""
+    """Before a rank listens on a port from `free_port`, no outgoing connection may take the port.
+    So it must be below the ports that the system gives to outgoing connections."""
     with socket.socket() as other, socket.socket() as outgoing:
         other.listen()
         outgoing.connect(other.getsockname())
@@ -88,8 +88,8 @@ except cpd.comm.RankLost as error:
 
 @pytest.mark.timeout(180)
 def test_the_rank_that_keeps_the_store(tmp_path: Path) -> None:
-    """If the rank whose process has torch's store is lost, survivors cannot exchange the list of
-    lost ranks. The survivors' error names this rank alone."""
+    """Rank 0's process has torch's store, by which survivors exchange the list of lost ranks. If
+    rank 0 is lost, the survivors' error names rank 0 alone."""
     skip_without("gloo")
     address, timeout = f"tcp://127.0.0.1:{lost_before.free_port()}", scaled(lost_before.TIMEOUT)
     program = tmp_path / "rank.py"

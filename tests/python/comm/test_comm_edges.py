@@ -106,8 +106,8 @@ def test_a_gather_refuses_other_steps(step):
 
 
 def test_a_value_alone_is_no_short_row():
-    """A layer with a single value gives no warning about short rows, because no longer row is
-    possible."""
+    """If a codec's rows are too short, a call warns. A layer with a single value gives no such
+    warning, because its row cannot be longer."""
     layers = [np.ones((1, 1), np.float32)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", cpd.PrecisionWarning)
@@ -135,9 +135,9 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
 
 
 def test_a_layers_first_owner_follows_from_its_number():
-    """The owner of a layer's first slice depends on the layer's number in the model, not on its
-    spec. Rank 0 of three owns the value of `a` and sends two one-byte sums. Rank 1 owns the value
-    of `b`: rank 0 sends its contribution in one byte, or in four bytes as fp32."""
+    """The rank that sums a layer's first slice depends on the layer's number in the model, not on
+    its spec. Of three ranks, rank 0 sums the value of `a` and sends two one-byte sums. Rank 1 sums
+    the value of `b`, for which rank 0 sends one byte, or four bytes as fp32."""
     layers = {"a": (1,), "b": (1,)}
     together, apart = (
         cost_of_step(cpd.Schedule(E4M3, exempt=e), 3, layers, 0) for e in ([], ["b"])

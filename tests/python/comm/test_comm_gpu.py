@@ -220,9 +220,9 @@ class Filled(Sequence[Any]):
 
 
 def test_virtual_ranks_in_one_tensor() -> None:
-    """simulate_all_reduce accepts a function for each rank, or a lazy sequence. simulate_all_reduce
-    uses a rank's layers before it requests the layers of the next rank. Lists, which it reads
-    sixteen ranks at a time, give the same sums."""
+    """simulate_all_reduce accepts a list of all ranks' layers, a function for each rank, or a lazy
+    sequence. The sums are equal. A function's or sequence's layers are used before the next rank's
+    layers are requested; lists are read sixteen ranks at a time."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
     for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
@@ -295,8 +295,8 @@ def test_compress(text: str, dtype: torch.dtype) -> None:
     ids=["aps", "ring", "codec"],
 )
 def test_virtual_nodes_fold_on_the_gpu(spec: Any) -> None:
-    """`Folds`, with which `VirtualNodes` sums gradients on the GPU, gives the CPU's sums, even if a
-    node lacks one gradient."""
+    """`VirtualNodes` sums the nodes' gradients by the class `Folds`. On a GPU, `Folds` gives the
+    CPU's sums, even if a node lacks one gradient."""
     from cpd.comm.schedule import Schedule
     from cpd.compress.states import States
     from cpd.parallel.nodes.folds import Folds

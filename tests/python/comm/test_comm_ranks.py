@@ -91,7 +91,7 @@ def test_scaled_formats(transport: str, world: int) -> None:
 )
 def test_codecs(transport: str, world: int, of: int) -> None:
     """Every codec gives the virtual ranks' bits and states, with the exchanges "owner" and
-    "gather", with and without groups. Each codec is tested in one of `of` combinations."""
+    "gather", with and without groups. Each codec is tested with every `of`-th combination."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 
@@ -231,8 +231,8 @@ def test_ranks_that_end_while_the_store_is_silent(tmp_path: Path, seconds: float
 
 
 def check_faults(transport: str, plan: list[Fault]) -> None:
-    """Runs one job with several faults, one after another. Each fault loses one rank. Every
-    survivor must name the lost rank in time, keep its inputs unchanged, and continue with the other
+    """Starts ranks once and makes one rank after another fail, as `plan` says. Every survivor must
+    name the lost rank in time, keep its inputs unchanged, and continue with the other
     survivors."""
     skip_without(transport)
     world = len(plan) + 2
@@ -302,8 +302,8 @@ def plan_of(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])
 def test_lost_ranks(transport: str, turn: int) -> None:
-    """Three jobs (turns) together test every kind of fault in every phase. The first job alone
-    tests each phase once and each kind at least once."""
+    """The test's three runs (`turn`) together try every kind of fault in every phase. The first run
+    alone tries each phase once and each kind at least once."""
     kinds = [KINDS[(turn + number) % 3] for number in range(5)]
     check_faults(transport, plan_of(kinds, list(PHASES), turn))
 
@@ -323,8 +323,8 @@ def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
-    """For the exchanges ring, hierarchical and gather, three jobs together test every kind of fault
-    in every phase."""
+    """For each of the exchanges ring, hierarchical and gather, the test's three runs (`turn`)
+    together try every kind of fault in every phase."""
     phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # gather lacks it
     kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
     check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

@@ -16,8 +16,8 @@ from oracle import MODES, Options
 from rationals import Fraction
 from reduce_cases import gradients
 
-# Many sums here have more terms than their format can count: further terms no longer change the
-# sum. This would give a warning.
+# Many sums in this file are too long for their format: their last terms do not change the sum. CPD
+# warns of such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)
@@ -102,8 +102,9 @@ def test_orders_and_schemes(world):
 @pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
 @pytest.mark.parametrize("group_size", [None, 9])
 def test_ranks_in_one_array(acc, group_size):
-    """simulate_all_reduce uses the layers of a function before it requests the layers of the next
-    rank. So a function may overwrite one array. Lists give the same sums and counts."""
+    """Each rank's layers may come from a function. simulate_all_reduce uses them before it calls
+    the next rank's function, so all functions may fill the same array. Lists of layers give the
+    same sums and counts."""
     x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
     x[:, ::7] *= 2.0**-12
     x[5, 3] = np.inf
@@ -161,8 +162,8 @@ def test_modes_and_formats(wire, mode):
 
 
 def test_a_lone_rank_is_rounded_once_at_each_level():
-    """With one rank, each level of a sum rounds the value once into the accumulator. A tree with
-    one leaf is such a level."""
+    """With one rank, the value is rounded into the accumulator's format once in the sum of a group,
+    and once in the sum over groups. A tree with one leaf rounds it, too."""
     ranks = gradients(1, shapes=((300,),), scale=0.25)
     for order, acc in sums("e3m0", rounding="stochastic"):
         for group_size in (None, 1):
@@ -282,8 +283,8 @@ def test_scale_and_average(world):
 
 
 def test_sums_that_overflow_are_averages_where_contributions_are_divided():
-    """If contributions are divided before the sum, averages do not overflow. The text of
-    `cpd.Reduce` says that otherwise six of ten do."""
+    """If contributions are divided before the sum, averages do not overflow. Otherwise six of ten
+    averages overflow, as the documentation of `cpd.Reduce` says."""
     values = np.random.default_rng(1).standard_normal((64, 20_000)).astype(np.float32) * 60
     ranks = [[one] for one in values]
     infinite = {}
@@ -297,8 +298,8 @@ def test_sums_that_overflow_are_averages_where_contributions_are_divided():
 
 def test_one_group_of_all_ranks_is_the_flat_sum():
     """With a single group of all ranks, the sum equals the sum without groups, in every order and
-    exchange. This holds even if the sum of one term differs from the term, as with chunks of a
-    narrower format or stochastic rounding."""
+    exchange. This holds even if an accumulator rounds a single term, as chunks of a narrower format
+    and stochastic rounding do."""
     ranks = gradients(5)
     for accumulator in ("e4m3 chunked chunk=2 inner=e5m1", "e4m3 sequential rounding=stochastic"):
         flat = bits_of(cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", accumulator=accumulator)))
@@ -332,7 +333,7 @@ def test_signs_of_zero():
 
 
 def test_large_layers_equal_the_fold():
-    """Layers that exceed one block and one thread's share have the bits of `cpd.sum`."""
+    """Layers so large that several threads sum them, block by block, have the bits of `cpd.sum`."""
     ranks = [[np.random.default_rng(r).normal(size=200_003).astype(np.float32)] for r in range(5)]
     for scheme in ("sequential", "kahan"):
         acc = cpd.Accumulator("e5m2", scheme=scheme)

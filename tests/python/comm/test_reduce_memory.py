@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-# Many sums here have more terms than their format can count: further terms no longer change the
-# sum. This would give a warning.
+# Many sums in this file are too long for their format: their last terms do not change the sum. CPD
+# warns of such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------

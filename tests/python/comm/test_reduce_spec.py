@@ -14,8 +14,8 @@ import pytest
 import cpd
 from reduce_cases import gradients
 
-# Many sums here have more terms than their format can count: further terms no longer change the
-# sum. This would give a warning.
+# Many sums in this file are too long for their format: their last terms do not change the sum. CPD
+# warns of such sums.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 QSGD = "qsgd bits=4 bucket=512"

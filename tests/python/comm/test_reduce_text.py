@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `cpd.Reduce`: its texts, its keywords, and the seed and step of a call."""
+"""Tests `cpd.Reduce`, made from a text or from keywords, and the seed and step of a call."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_keywords_replace_keys_of_the_text() -> None:
 @pytest.mark.parametrize("given", ["text", 2**77, np.int64(2**50), np.float32(2.0**51)])
 def test_loss_scales_are_floats(given: Any) -> None:
     """A loss scale is stored as a float, whether it comes from a text or a keyword. Equal specs
-    share one object, so the order of construction must not matter."""
+    share one object, so a spec made from an integer must also hold a float."""
     spec = (
         cpd.Reduce("e4m3 loss_scale=8") if given == "text" else cpd.Reduce("e4m3", loss_scale=given)
     )

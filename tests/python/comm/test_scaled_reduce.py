@@ -20,8 +20,8 @@ FORMATS = ("mxfp8", "nvfp4", "mxfp6-e2m3", "fp8-tensor", "fp8-block", "bfp8", "e
 
 
 def casts(ranks, spec, seed=0, step=0):
-    """Returns each rank's contributions: its layers, multiplied by the loss scale, cast and divided
-    again."""
+    """Returns each rank's contributions: its layers, multiplied by the loss scale, cast, and
+    divided by the loss scale."""
 
     def cast(x, rank, layer):
         values = cpd.cast(

@@ -122,8 +122,9 @@ def test_a_communicator_gives_the_same(in_place):
 
 
 def test_out_must_be_as_many_as_the_names():
-    """`out` must have one tensor for each name. The number of tensors is checked for every spec of
-    a schedule, even if all layers of the spec have a tensor in `out`."""
+    """`out` must have one tensor for each name in `names`. A schedule reduces some layers by one
+    spec, some by another. The error occurs even if `out` has a tensor for each layer of one
+    spec."""
     layers = contributions(1)[0]
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     blank = [np.full_like(layer, 7) for layer in layers]
@@ -161,8 +162,8 @@ def test_out_must_be_as_many_as_the_names():
     ],
 )
 def test_groups_are_at_most_the_ranks(schedule, told):
-    """group_size must not exceed the number of ranks. Every spec of a schedule is checked at every
-    step."""
+    """group_size must not exceed the number of ranks. Each call checks all specs of a schedule,
+    even those that the present step does not use."""
 
     def work(comm):
         with pytest.raises(ValueError, match=told):

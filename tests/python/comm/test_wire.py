@@ -161,8 +161,8 @@ def in_place(comm, layers, spec):
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_reduce_and_reduce_scatter(wire):
-    """The rank that owns a slice sends its sum without encoding it again. So reduce and
-    reduce_scatter give the results of exchange="gather"."""
+    """The rank that sums a slice sends the sum without encoding it again. So reduce and
+    reduce_scatter give the same results as an all-reduce with exchange="gather"."""
     ranks = [codec_layers(rank, 0) for rank in range(3)]
     spec = cpd.Reduce(wire)
     sums = cpd.simulate_all_reduce(ranks, spec.replace(exchange="gather"))

@@ -21,10 +21,10 @@ def parts(*given):
 
 
 def test_counted_by_hand():
-    # First row: a product of 4 × 4 bits is rounded and then added in fp32. The window of 24 + 3
-    # bits needs five shift stages and an exchange; the sum is added and negated. The sum is
-    # normalized, and so is the 8-bit product, at the width of fp32. Exponents: the operands' sum,
-    # alignment, two roundings.
+    # First row: a product of 4 × 4 bits is rounded and then added in fp32. The aligner of 24 + 3
+    # bits has five stages of shifts, and exchanges the operands. The adder adds and negates.
+    # Normalizers of fp32's width normalize the sum and the 8-bit product. The exponent logic adds
+    # the operands' exponents, aligns, and rounds twice.
     rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
     exponents = 5 + 2 * 9 + 2 * 3 * 10
     assert parts("e4m3", "fp32") == (16, 27 * 7, 54, rounded, exponents, 0)
@@ -35,7 +35,8 @@ def test_counted_by_hand():
     assert parts("e4m3", "fp32 fma rounding=toward_zero")[3] == 27 + 270
     assert parts("e4m3", "fp32 fma rounding=stochastic random_bits=5")[3] == 27 + 270 + 24 + 5
     assert parts("e4m3", "e8m23:nosub fma")[3] == 27 + 135 + 24
-    # Kahan needs four adders. Chunked sums need one adder, and a second adder for one in 32 terms.
+    # Kahan needs four adders. Chunked sums use one adder for each term, and a second, wider adder
+    # for every 32nd term.
     assert parts("e4m3", "fp32 kahan")[1:3] == (4 * 27 * 7, 4 * 54)
     assert parts("e4m3", "fp32 chunked inner=e6m9 chunk=32")[2] == 2 * 13 + 54 / 32
     # 16 products have 8 bits, and 14 of their fraction bits remain. The addend has 16 bits, the sum
@@ -92,8 +93,9 @@ def synthesized():
 
 
 def test_against_synthesized_modules():
-    """The model ranks units as synthesis does, and its counts are close to synthesis. For 4-bit
-    formats, which synthesis turns into tables, the model overestimates."""
+    """The model's gate counts are close to the counts of synthesized modules, and put the modules
+    in nearly the same order. For 4-bit formats, whose logic synthesis turns into tables, the
+    model's counts are too high."""
     found = list(synthesized())
     assert len(found) > 10
     for name, count, model in found:

@@ -34,9 +34,9 @@ def test_a_command_has_time(timeout):
 
 
 def test_losses_that_fit_no_order():
-    """The order of a sum is found from sizes: element (i, j) is the number of terms in the first
-    partial sum with terms i and j. In (0 + 1) + 2, term 2 meets both other terms in a sum of three
-    terms. Contradicting sizes raise an error."""
+    """The probe derives the order of a sum from a matrix of sizes. Element (i, j) is the number of
+    terms in the first partial sum that contains terms i and j. In (0 + 1) + 2, that is 3 for term 2
+    with any other term. If no order gives these sizes, an error is raised."""
     sizes = np.array([[1, 2, 3], [2, 1, 3], [3, 3, 1]])
     first = Node(frozenset({0, 1}))
     assert tree_of(sizes, [0, 1, 2]) == Node(frozenset({first, 2}))
@@ -125,8 +125,8 @@ def test_packed_structs_are_padded_to_digits():
 
 
 def test_a_result_without_a_code_is_nan():
-    """An oracle result without a code must be NaN. 1 + 1 has a code, so an oracle that reports none
-    contradicts the kernel, which raises an error."""
+    """The oracle reports NO_CODE for a NaN that the format cannot encode. If it reports NO_CODE for
+    1 + 1, it contradicts the kernel, and the comparison raises an error."""
     formats = {"formats": ["(4,3)", "(4,3)"], "result": "(4,3)", "rounding": "nearest_even"}
     rule = rule_of({"operation": "add", **formats})
     one = np.uint32([cpd.Format("(4,3)").bias << 3])
@@ -155,8 +155,9 @@ def unit(**fields):
 
 
 def test_fields_of_a_unit_that_are_reported_one_by_one():
-    """Two rules that differ only in `fraction_bits` or `min_exponent`, or in both, count as one
-    rule, because the probe reports these fields separately."""
+    """The probe searches the rules that explain a matrix unit's sums. Rules that differ only in
+    `fraction_bits` or `min_exponent` count as one rule, because the probe reports these fields
+    separately."""
     found = unit(fraction_bits=14, min_exponent=-20)
     for fields in ({"fraction_bits": 15}, {"min_exponent": -19}):
         assert _one_field(found, unit(**({"fraction_bits": 14, "min_exponent": -20} | fields)))

@@ -67,8 +67,8 @@ def test_flags_of_infinite_operands() -> None:
 
 
 def test_a_wrapped_sum_that_comes_back_raises_flags() -> None:
-    """An 8-bit sum that wraps raises flags even if it comes back: 127 + 1 wraps, and the next
-    product brings the sum back into the range."""
+    """If a partial sum of eight bits wraps, the flags are raised even if the last sum is right:
+    127 + 1 wraps to -128, and adding the next product, -1, gives 127 again."""
     made = make_vectors("dot", "int8", accumulator="fixed<8,0>", length=2)
     given: dict[str, Any] = {
         "a": np.uint8([[1, 0xFF], [0xFF, 1]]),

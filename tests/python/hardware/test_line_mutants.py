@@ -51,15 +51,15 @@ OPERATIONS: dict[str, dict[str, Any]] = {
         "length": 4,
     },
 }
-"""For each name, the operation whose vectors must reveal the bugs."""
+"""Maps a short name to an operation. The operation's test vectors must reveal the planted bugs."""
 PIPE = Ports(clock="clk", latency=3, valid_in="valid_in", valid_out="valid_out")
 MODULES = {
     "dot4": ("fp8_dot4", Ports(flags=False)),
     "fma8": ("fp8_fma_wide", Ports(flags=False)),
     "mul16": ("fp16_mul_pipe", PIPE),
 }
-"""Modules that have a port for each field of the vectors. The other modules have the ports of their
-operation."""
+"""Modules that have a port for each field of the test vectors, by operation. The operations that
+are not listed use the library's module for the operation."""
 EQUAL = {name for name, mutant in MUTANTS.items() if "equal" in mutant}
 """Code changes that are not bugs, because they change no result."""
 QUICK = {
@@ -78,7 +78,7 @@ SEEDS = QUICK_SEEDS | {
     *("align_places_fma32", "round_unbounded_sticky_up", "round_lost_fma", "round_lost_cast"),
     *("block_infinity_of_first", "block_scale_nan", "mx_scale_of_b", "int_saturated_end"),
 }
-"""Bugs that only one kind of directed test vectors finds."""
+"""Planted bugs that a single kind of directed test vectors finds; the other kinds do not."""
 
 pytestmark = needs("iverilog", "make")
 
@@ -95,8 +95,8 @@ def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Returns a function that writes the test bench for an operation and its lines, once, and
-    returns its folder."""
+    """Returns a function that returns the folder of an operation's test bench. It writes the test
+    bench at the first call for the operation and its lines."""
 
     @functools.cache
     def folder(name: str, **how: Any) -> Path:
@@ -151,7 +151,7 @@ def test_directed_lines_of_other_seeds_find_a_bug(
 def test_default_lines_are_at_most_twice_those_of_0_7(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are at most twice as many default test vectors as in version 0.7.0. That version had
+    """There are at most twice as many default test vectors as in version 0.7.0, whose vectors were
     corner cases, some lines of each case, and random lines."""
     made = lines_of(name)
     count = sum(len(batch["result"]) for batch in made.batches())

@@ -23,8 +23,8 @@ from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
-"""The length of dot products that reveals promotion to a wider sum after N products: 2 N
-products."""
+"""The number N of products after which some units promote the sum to a wider format. Dot products
+of length 2 N reveal this."""
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
@@ -34,8 +34,9 @@ def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int 
 
 
 def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
-    """Counts the sums that the probe's result computes wrongly, among random sums that the probe
-    has not seen. Sums whose true result is not finite do not count."""
+    """Computes random sums, which the probe has not seen, by the accumulator that the probe found
+    and by the true one. Returns how many results differ. Results that are not finite do not
+    count."""
     assert found.accumulator is not None
     inputs = Inputs(found.a, found.b, found.c, found.k)
     regimes = Regimes(Known(acc), inputs, None, list(range(found.k)))
@@ -379,8 +380,8 @@ except BrokenPipeError:
 
 
 def test_a_command_that_reads_nothing_ends_no_process() -> None:
-    """A command that does not read its input raises an error. The command must not end the process
-    by SIGPIPE, whose default handler is set here."""
+    """If a probed command does not read its input, the probe raises an error. The signal SIGPIPE
+    must not end the process, even if SIGPIPE has its default handler."""
     done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "told\n")
 

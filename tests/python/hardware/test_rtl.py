@@ -28,7 +28,7 @@ FEW = {"directed": True, "random": 40}
 
 
 def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
-    """Returns vectors of one block of a preset."""
+    """Returns test vectors of one block of the matrix unit of a preset."""
     accumulator = cpd.Accumulator(output, scheme=name)
     assert accumulator.form == "unit"
     operation = "block_fma" if accumulator.scale is None else "mma"
@@ -36,7 +36,7 @@ def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
 
 
 def of(unit: str, operation: str = "block_fma") -> Any:
-    """Returns vectors of one block of a matrix unit that is given by options."""
+    """Returns test vectors of one block of a matrix unit. `unit` has the unit's options as text."""
     accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
     assert accumulator.form == "unit"
     formats = str(accumulator.a), str(accumulator.b), "fp32"
@@ -65,8 +65,8 @@ def test_the_linter_has_nothing_to_say(module: str) -> None:
 @ICARUS
 @pytest.mark.parametrize("operation", ["mul", "add"])
 def test_all_pairs(tmp_path: Path, operation: str) -> None:
-    """Module and vectors agree for all pairs of operands in every rounding. This test has 6-bit
-    operands; the exhaustive tier has 8-bit operands."""
+    """The SystemVerilog module gives the results of the test vectors for all pairs of operands in
+    every rounding. Operands have 6 bits here, and 8 bits in the exhaustive tier."""
     for rounding in ROUNDINGS[:-1]:
         assert passes(tmp_path, make_vectors(operation, "e3m2ieee", rounding=rounding)) == 4096
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the test benches for a user-defined module whose ports are the vectors' fields. Covers
-every operation, combinational and clocked modules, messages about wrong lines, and codes as
-numbers."""
+every operation, combinational and clocked modules, messages about lines with wrong results, and
+the numbers that messages print for codes."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_first_signal_that_differs(tmp_path: Path) -> None:
     vectors = make_vectors("dot", "e4m3fn", accumulator="fixed<16,2>", length=4, random=20)
 
     def change(i: int, found: list[str]) -> list[str]:
-        """Flips the lowest bit of the term and of the sum in the sixth line."""
+        """Flips the lowest bit of term, sum and result in the sixth test vector (line)."""
         if i != 5:
             return found
         return [f"{each} ^ 1" if place < 3 else each for place, each in enumerate(found)]

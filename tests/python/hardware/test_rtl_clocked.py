@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the test benches of clocked modules: reset, valid and ready with gaps, units that are busy
-for many cycles, and a map of ports. Each bug of `tests/rtl/clocked` gives the expected message. The
-modules must give the vectors' results, which other tests compare with rational numbers."""
+for many cycles, and ports with other names. Each bug planted in `tests/rtl/clocked` must give its
+own message. Without a bug, the modules must give the results of the test vectors, which other tests
+compare with rational numbers."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def vectors_of(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Returns a function that writes the test bench of the named vectors, once, and returns its
-    folder."""
+    """Returns a function that returns the folder of the test bench for the named test vectors. It
+    writes the test bench at the first call for the name."""
 
     @functools.cache
     def folder(name: str) -> Path:
@@ -76,8 +76,8 @@ PRESETS = {
 
 
 def library_vectors(name: str) -> Any:
-    """Returns the vectors that `cpd vectors` writes: all pairs of 8-bit operands, or directed and
-    random lines."""
+    """Returns test vectors as `cpd vectors` writes them: all pairs of 8-bit operands, or directed
+    and random lines."""
     if name in PRESETS:
         preset, output = PRESETS[name]
         accumulator = cpd.Accumulator(output, scheme=preset)

@@ -96,8 +96,8 @@ def test_signalling_nan_are_invalid() -> None:
     ],
 )
 def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) -> None:
-    """With nan_signals=True, every NaN raises the invalid flag (NV), unless its format has
-    signaling NaNs. Nothing else changes."""
+    """With nan_signals=True, every NaN operand raises the invalid flag (NV), unless its format has
+    signaling NaNs. Results and all other flags are the same as without the option."""
     plain = make_vectors(**given, random=2000)
     made = make_vectors(**given, random=2000, nan_signals=True)
     raised = set()
@@ -195,9 +195,9 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
 @pytest.mark.parametrize("seed", [0, 9])
 @pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn", "fp32"), "fp16"])
 def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: int) -> None:
-    """The directed test vectors of fma include results of exactly one unit in the last place of c.
-    In some of them, a and b are the least subnormal numbers; in others, a · b is over 100 such
-    units."""
+    """The directed test vectors of fma include results of exactly one unit in the last place (ulp)
+    of c. In some of them, a and b are the least subnormal numbers; in others, a · b is over 100
+    ulps of c."""
     made = make_vectors(
         "fma", formats, formats[-1] if len(formats) == 3 else None, directed=True, seed=seed
     )

@@ -85,8 +85,8 @@ def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
 
 
 def test_many_batches_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are written directly, without a temporary file. The file's head has the number of
-    lines, and each batch is reported to `on_batch`."""
+    """Test vectors are written in batches, directly to their file, without a temporary file. The
+    file's head has the number of lines. `on_batch` gets the lines so far after each batch."""
     made = make_vectors("mul", "bf16", directed=True, random=300_000)  # four batches and more
     seen: list[int] = []
     made.on_batch = seen.append

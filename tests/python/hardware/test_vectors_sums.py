@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests vectors of sums and matrix units. Arithmetic in Python computes the result again from the
-operands and the inner signals."""
+"""Tests vectors of sums and matrix units. Python computes each stage of a sum again, and compares
+it with the vector's inner signals and result."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
 
 
 def test_flags_are_those_of_all_roundings() -> None:
-    """The flags of a sum are the union of the flags of all its roundings. Each rounding is repeated
-    alone, with operands from the inner signals."""
+    """The flags of a sum are the union of the flags of all its roundings. The test repeats each
+    rounding by cpd.cast, cpd.mul or cpd.add."""
     f = cpd.Format("e4m3")
     every = columns(make_vectors("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
     step = each_step(f, every)
@@ -183,7 +183,7 @@ def signed(value: int, bits: int) -> int:
 
 
 class Block:
-    """The inner signals of one block, as numbers."""
+    """The inner signals of one block of products, in one test vector, as integers."""
 
     def __init__(self, made: Vectors, every: dict[str, Any], line: int, block: int) -> None:
         fields = {field.name: field for field in made.rule.fields}
@@ -238,8 +238,8 @@ def fraction_bits_of(made: Vectors) -> int:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
-    """The inner signals follow an aligned sum: terms, terms shifted and truncated, sum, normalized
-    sum, rounded sum. Each stage is computed by integers."""
+    """The inner signals are the stages of an aligned sum: terms, terms shifted and truncated, sum,
+    normalized sum, rounded sum. Python's integers compute each stage again."""
     unit = UNITS[name]
     made = make_vectors("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
@@ -314,7 +314,8 @@ def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
 
 
 def test_blocks_follow_each_other() -> None:
-    """The addend of a block is the sum of the block before. The addend of the first block is c."""
+    """A unit adds a long dot product block by block: each block is added to the sum of the block
+    before. The first block is added to c."""
     made = make_vectors("block_fma", accumulator="v100", length=12, random=200)
     every = columns(made)
     sums = values_of(cpd.Format("fp32"), every["block_sum"])
@@ -340,8 +341,8 @@ def test_promotion_adds_the_units_sum() -> None:
 
 
 def test_a_unit_by_its_rule() -> None:
-    """A matrix unit with any operand format, block length and number of fraction bits follows the
-    rule, with c aligned or added separately."""
+    """A user-defined matrix unit computes by its rule. It differs from all presets in the operand
+    format, block length and fraction bits. c is aligned with the products or added separately."""
     for separate in (False, True):
         unit = cpd.Accumulator(
             a="e5m2",
@@ -376,8 +377,8 @@ def test_scales_below_every_normal_number() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
-    """The results of the vectors equal gemm's. A file of the vectors can be read back, and a wrong
-    line is found."""
+    """The vectors have the results of cpd.gemm. A file of the vectors can be read back, and
+    check_vectors finds lines with wrong results."""
     made = make_vectors("block_fma", accumulator=name, random=60, directed=True)
     assert [(f.name, f.role) for f in made.rule.fields if f.role != "input"] == [
         ("result", "output")
@@ -401,9 +402,9 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
-    """A unit that does not align products and c has neither inner signals nor a module in
-    tests/rtl. Its test bench takes a user-defined module whose only output is the result, without
-    flags."""
+    """Units that do not align the products and c have no inner signals in the vectors and no module
+    in tests/rtl. Their test bench is for a user-defined module whose only output is the result,
+    without flags."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.rule.fields)
@@ -419,8 +420,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """Every line equals Python's integers: products of two-bit operands are added in three bits,
-    which wrap around."""
+    """In every line, the result equals the sum by Python's integers: products of two-bit operands,
+    added to c in three bits that wrap around."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():
@@ -436,8 +437,8 @@ def test_all_sums_of_integers(length: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
-    """The directed test vectors have an infinite product of either sign in each lane with c = 0. In
-    some of them, c is the opposite infinity."""
+    """For each lane and each sign, a directed test vector has an infinite product in this lane
+    alone, with c = 0. In other directed vectors, c is the opposite infinity."""
     made = make_vectors("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
@@ -452,7 +453,8 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
-    """The directed test vectors have zeros with a NaN scale of either operand, and c = 0."""
+    """In some directed test vectors, all products and c are zero, but a's or b's scale is NaN. The
+    result is then NaN."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")
@@ -464,8 +466,8 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
 
 
 def test_the_oracle_takes_strided_addends() -> None:
-    """The oracle reads addends with a stride: addends that are not contiguous in memory give the
-    sums of a contiguous copy."""
+    """The oracle accepts addends that are not contiguous in memory, and gives the sums of a
+    contiguous copy."""
     e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator.parse("fixed<32,12>")
     rule = _core.SumRule(fixed, [e4m3, e4m3], 1, "before")
     addends, zeros = np.arange(8, dtype=np.uint64)[::2], np.zeros(4, np.uint32)

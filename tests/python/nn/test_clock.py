@@ -77,7 +77,7 @@ def in_parts(model, n):
 
 
 def in_chunks(model, n):
-    """Calls the head on each half of the trunk's output, then runs one backward pass."""
+    """Calls the model's head on each half of its trunk's output, then runs one backward pass."""
     halves = model.trunk(x_of(n)).split(3)
     sum(model.head(h).square().sum() for h in halves).backward()
 
@@ -115,8 +115,8 @@ def with_validation_with_gradients(model, n):
 
 
 def parts_before_the_call(model, n):
-    """Computes an auxiliary loss by part of the model before it calls the model. The auxiliary loss
-    and the call belong to one step."""
+    """Computes an auxiliary loss by part of the model, then calls the whole model. Both forward
+    passes count as one training step, because one backward pass follows them."""
     auxiliary = model.features(x_of(n)).square().mean()
     (auxiliary + model(x_of(n)).square().mean()).backward()
 
@@ -131,8 +131,8 @@ def calls_and_parts_in_turn(model, n):
 
 
 def in_eval_mode(model, n):
-    """Trains the model for one round in eval mode. In eval mode, only a forward pass after a
-    backward pass begins a step, so the first round begins no step."""
+    """Trains the model for one round in eval mode. In this mode, a forward pass begins a step only
+    if a backward pass came before. So the first round begins no step."""
     model.eval()
     called(model, n)
 
@@ -188,7 +188,7 @@ CASES = {
     frozen_trunk: 3,
     within_a_call: 3,
 }
-"""For each way to train, the number of steps after three rounds."""
+"""Maps each way to train to the number of steps that the model has counted after three calls."""
 
 
 @RECIPES
@@ -257,8 +257,8 @@ def test_random_bits_move_between_steps_and_repeat_within_one():
 
 
 def test_layers_that_a_step_leaves_out_catch_up():
-    """A layer that some steps do not call has the scales that it would have if every step called
-    it."""
+    """Some steps do not call a layer. Its delayed scales are later the same as in a model that
+    calls the layer in every step."""
     recipe = cpd.Recipe("native", weight="e4m3fn tensor scale=fp32 arithmetic=te history=3")
     models = [net(recipe), net(recipe)]
 
@@ -282,8 +282,8 @@ def test_layers_that_a_step_leaves_out_catch_up():
 
 
 def test_two_models_of_which_one_trains_through_the_other():
-    """A generator trains through a discriminator, which therefore sees two backward passes a
-    round."""
+    """A generator trains through a discriminator. In each round, two backward passes run through
+    the discriminator, which counts two steps; the generator counts one."""
     made, judge = net(), net()
     judge.head = nn.Linear(8, 8)
     made.head = nn.Linear(8, 8)
@@ -338,7 +338,7 @@ def test_training_resumes_in_parts(recipe):
 
 
 class Layer(nn.Module):
-    """A model with one layer, which a method other than forward calls."""
+    """A model with one layer. A method other than forward calls the layer."""
 
     def __init__(self, layer):
         super().__init__()

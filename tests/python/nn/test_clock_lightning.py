@@ -85,7 +85,8 @@ def fit(recipe, steps, parts=False):
 
 
 def plain(recipe, steps):
-    """Trains by calls of the model, which is converted if there is a recipe. Returns the losses."""
+    """Trains a model without Lightning; converts it first if there is a recipe. Returns the model
+    and the losses."""
     model = llama()
     if recipe is not None:
         cpd.convert(model, recipe, coverage=False)

@@ -14,7 +14,7 @@ from clock_ranks import CASES
 
 @pytest.fixture(scope="module")
 def told():
-    """Returns, for each rank, the errors of each case."""
+    """Runs all cases of clock_ranks.py on two ranks. Returns the errors of each case, by rank."""
     return [rank.result for rank in spawn.spawn_ranks("gloo", 2, "clock_ranks:run_all")]
 
 

@@ -41,8 +41,8 @@ def outcome(run):
 
 
 def agree(run):
-    """Returns whether a call within cpd.autocast gives torch's result or error. The second value is
-    a list of the operations that autocast left to torch."""
+    """Returns two values: True if a call within cpd.autocast gives torch's result or error, and a
+    list of the operations that autocast did not emulate."""
     wanted = outcome(run)
     with cpd.autocast(EXACT) as mode:
         got = outcome(run)

@@ -229,7 +229,7 @@ def test_the_first_rule_that_matches_decides():
     assert "mxfp8" in said["lm_head"]
     assert said["blocks.2.up"] == str(FP8)
     assert said["stem"] == "native activation=e5m2"
-    # A layer's number is its index in the model. Rules do not change the number.
+    # A layer's number is its index in the model, whichever recipe a rule gives to the layer.
     assert {row.name: row.layer for row in report} == {name: n for n, name in enumerate(ALL)}
 
 

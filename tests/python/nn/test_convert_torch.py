@@ -82,8 +82,8 @@ def train(model, optimizer, steps):
 
 
 def test_compiled_training():
-    """A compiled model uses one graph for all steps, and one more for each phase of a schedule. The
-    bits are the same as in eager mode."""
+    """torch.compile makes one graph of a converted model for all steps, and one more graph for each
+    further phase of a schedule. The bits are the same as in eager mode."""
     later = cpd.Recipe(sums="e6m9 chunked", activation="(4,3)")
     how = DRAWING.replace(schedule=[("step", 2, None), ("step", 4, later)])
     eager, model = converted(how), converted(how)
@@ -268,8 +268,8 @@ def test_hooks_stay():
 
 
 def test_a_forward_kept_and_replaced():
-    """accelerate stores `layer.forward` and replaces it by its own function. The stored method
-    calls the layer's present forward, whether converted or restored."""
+    """accelerate stores `layer.forward` and replaces it by its own function. The stored method runs
+    CPD's forward pass while the layer is converted, and torch's after `restore`."""
     layer, x = nn.Linear(4, 4), normal(5, 4)
     cpd.convert(layer, SUMS)
     kept = layer.forward
@@ -487,7 +487,7 @@ def test_learning(how):
 
 @pytest.fixture(scope="module")
 def told():
-    """Returns, for each rank, the errors of each case."""
+    """Runs all cases of convert_ranks.py on two ranks. Returns the errors of each case, by rank."""
     ranks = spawn.spawn_ranks("gloo", 2, "convert_ranks:run_all")
     return [rank.result for rank in ranks]
 

@@ -61,8 +61,8 @@ LINEARS = 2 * (2 * ROWS * WIDTH * 2 * WIDTH)
 HEAD = ROWS * WIDTH * 3
 MATRICES = 2 * (2 * BATCH * LENGTH * LENGTH * WIDTH)
 EMULATED = 3 * (EMBED + LINEARS + HEAD) - EMBED
-"""The number of emulated multiply-accumulates. The gradient of the model's input is not computed,
-so EMBED counts twice, not three times."""
+"""The number of emulated multiply-accumulates of a training step. A layer's product counts three
+times, but EMBED twice, because the gradient of the model's input is not computed."""
 ALL = EMULATED + 3 * MATRICES
 
 
@@ -476,9 +476,9 @@ class Attending(nn.Module):
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "bf16"])
 def test_each_parameter_counts_once(recipe):
-    """Each parameter counts once. The four matrices of attention have 4 · 64² numbers, which count
-    as emulated even if attention itself is not. A parametrized weight counts by its original
-    parameters, and a tied weight counts once."""
+    """The report counts each parameter once, also a tied weight. The four matrices of attention
+    have 4 · 64² numbers, which count as emulated even if attention itself is not. A parametrized
+    weight counts by its original parameters."""
 
     def counted(model, *x):
         report = cpd.convert(model, recipe, coverage=0)

@@ -50,8 +50,8 @@ class Hand(nn.Module):
 
 
 def steps_of(model, inputs, run=None):
-    """Returns the results and gradients of some training steps with growing inputs, and of one step
-    in eval mode."""
+    """Trains a model for some steps with growing inputs, then calls it in eval mode. Returns all
+    results and gradients."""
     found = []
     run = model if run is None else run
     for step in range(STEPS):
@@ -71,15 +71,15 @@ def named_of(model):
 
 
 def columns(state):
-    """Returns the scales and histories of a state, with one row for each product."""
+    """Returns the scales and histories of a delayed-scaling state, a row for each product."""
     history = state.amax_history.unflatten(1, (state.products, 3)).movedim(1, 0)
     return state.scale.view(state.products, 3), history
 
 
 def check(module, inputs, products, forward, of_attention=0, model=None):
     """Asserts that a converted module, alone or within a model, equals the module written by
-    hand in all steps. The last `of_attention` products have their state within the state of
-    attention."""
+    hand in all steps. The state of the last `of_attention` products is in
+    `cpd_delayed.attention`."""
     hand, model = Hand(module, products, forward), model or module
     report = cpd.convert(model, HOW, coverage=False)
     assert not report.not_emulated
@@ -131,7 +131,7 @@ def lstm_by_hand(hand, layer, x):
 
 
 class First(nn.Module):
-    """A module that returns the first result of another module."""
+    """Wraps a module that returns several results, and returns only the first."""
 
     def __init__(self, module, **how):
         super().__init__()
@@ -164,8 +164,8 @@ def test_a_cell():
 
 
 def attention_by_hand(hand, module, query, key, value):
-    """Computes MultiheadAttention by hand. The time dimension comes first, as in torch's own
-    function."""
+    """Computes MultiheadAttention by hand. The time dimension is moved to the front, as in torch's
+    own function."""
     heads = module.num_heads
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     parts = zip(module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3), strict=True)
@@ -252,7 +252,7 @@ def test_groups():
 
 
 class Loop(nn.Module):
-    """A module with 19 products, more than the layer has scales for."""
+    """A module with 19 products. Delayed scaling has separate scales for 16 of them."""
 
     def __init__(self):
         super().__init__()

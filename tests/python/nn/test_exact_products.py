@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests 16-bit layers with torch's own sums ("native"). Each result is the float64 product of
-the operands as cpd.cast gives them, rounded once. The last bits of float32 sums may move a few
-results."""
+the operands as cpd.cast gives them, rounded once. The last bits of torch's float32 sums may change
+the rounding of a few results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RECIPES = {
 }
 NOISE = 4e-4
 """The largest fraction of results that may differ, because an inexact float32 sum lies on the other
-side of a rounding point. The observed fraction is about 1e-4 in bfloat16 at K = 512."""
+side of a midpoint between two values. It is about 1e-4 in bfloat16 at K = 512."""
 
 
 def values(*shape, seed=0, scale=1.0):
@@ -219,9 +219,9 @@ def test_attention_casts_softmax_weights_in_float32(name, mode):
     def operand(which, x, axis):
         return cast(recipe, which, x, axis)
 
-    # The last bit of a float32 sum may move a weight or a gradient over a rounding point of its
-    # format. This changes a whole row of results. So the test takes the layer's own values as
-    # operands, and checks that they are close to the exact ones.
+    # The last bit of a float32 sum may change how an attention weight or a gradient rounds, which
+    # changes a whole row of results. So the test takes the operands that the layer computed, and
+    # checks that they are close to the exact ones.
     scores = functional.matmul(q, k.mT, recipe=recipe, dtype=torch.float32)
     exact = operand("activation", q, -1) @ operand("weight", k.mT, -2)
     assert (scores - exact).abs().max() <= 2e-6 * exact.abs().max()
@@ -346,8 +346,8 @@ def placed(shape, size):
     "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
 )
 def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
-    """Operands that are cast from float32 become bfloat16. The operands stay float32 if a value is
-    below 2^-133, which bfloat16 cannot hold."""
+    """If bfloat16 holds every value of a cast operand, the operand is a bfloat16 tensor. Otherwise
+    it is float32, for example if a value is below 2^-133."""
     numbers = (None, None)
     options = {}
     if "stochastic" in text:
@@ -368,7 +368,7 @@ def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
 
 def test_float16_results_of_scales_that_are_rounded_up():
     """A float16 layer gives right results even if a cast rounds up beyond float16's range. Here
-    65504 is 255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
+    the scale is 2^8: 65504 is 255.9 · 2^8 and rounds to 256 · 2^8 = 65536."""
     x = torch.full((2, 32), 65504.0, dtype=torch.float16)
     w = torch.full((3, 32), 2.0**-8, dtype=torch.float16)
     recipe = cpd.Recipe("native", activation="mxfp8 rule=rceil")
@@ -377,9 +377,9 @@ def test_float16_results_of_scales_that_are_rounded_up():
 
 
 def test_bfloat16_keeps_what_powers_of_two_scale():
-    """A cast of bfloat16 by power-of-two scales is exact in bfloat16, because elements have at most
-    eight significant bits. The test takes every positive bfloat16 number, each in a block with a
-    larger or smaller number."""
+    """bfloat16 holds the result of a cast of bfloat16 with power-of-two scales exactly, because
+    elements have at most eight significant bits. The test casts every positive bfloat16 number, in
+    a block with one other number."""
     codes = torch.arange(1, 0x7F80, dtype=torch.int32)
     x = torch.stack([codes, codes.roll(-300)], -1).to(torch.int16).view(torch.bfloat16)
     for text in ("mxfp8", "mxfp8-e5m2", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp6-e2m3"):

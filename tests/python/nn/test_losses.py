@@ -26,8 +26,8 @@ def element_max(element):
 
 
 def by_definition(x, scale, element):
-    """Returns counts and errors of x / scale, rounded with saturation to the ml_dtypes type
-    `element`."""
+    """Returns, by definition, the counts and errors of a cast: x / scale is rounded with saturation
+    to the ml_dtypes type `element`, and multiplied by the scale."""
     x, scale = x.astype(np.float64), np.broadcast_to(scale, x.shape).astype(np.float64)
     most = element_max(element)
     q = np.clip(x / scale, -most, most).astype(np.float32).astype(element).astype(np.float64)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests models of transformers and timm with random weights: how much of a training step runs
-emulated. All other products belong to modules that the report names with a reason."""
+"""Tests how much of a training step runs emulated, in models of transformers and timm with random
+weights. Products that are not emulated belong to modules that the report names with a reason."""
 
 import warnings
 

@@ -34,7 +34,8 @@ ACCUMULATORS = ["e4m3 kahan", "fp32 sequential", "h100-fp8", "int32", "fixed<32,
 
 
 def taken_by(given):
-    """Yields calls that pass `given` to each function and class that takes a recipe."""
+    """Yields calls of each function and class that takes a recipe, with the text `given` as the
+    recipe."""
     x, model = torch.ones(2, 4), lambda: torch.nn.Linear(4, 3)
     yield lambda: cpd.Recipe(given)
     yield lambda: cpd.convert(model(), given, coverage=False)

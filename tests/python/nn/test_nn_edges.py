@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of layers and recipes: a recipe must treat both operands of a product, and a
-call must not change state that does not belong to it."""
+"""Tests edge cases of layers and recipes: errors for wrong groups, what counts as emulated, casts
+of both operands, seeds as tensors, eval mode and mixed dtypes."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ def operands(norm, dtype=torch.float32):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("spec", [cpd.Cast("e4m3"), DRAWN], ids=str)
 def test_norms_are_torchs_rounded(norm, spec):
-    """The result of a norm is torch's result, rounded. The gradient of the result is rounded before
-    it enters torch's backward pass."""
+    """If a recipe names a format for norms, a norm's result is torch's result, rounded to it. The
+    gradient of the result is rounded before torch's backward pass of the norm."""
     how = cpd.Recipe("native", norm=spec)
     got = gradients(lambda *a: norm(*a, recipe=how, seed=3, stream=5 << 36), *operands(norm))
 
@@ -305,8 +305,8 @@ LAYERS = {
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_converted_norms_are_torchs_rounded(name):
-    """In training and in evaluation, torch's result is rounded. The running statistics equal
-    torch's."""
+    """A converted norm rounds torch's result, in training and in evaluation mode. Its running
+    statistics equal torch's."""
     given, shape = LAYERS[name]
     layer = getattr(torch.nn, name)(*given)
     for p in layer.parameters():

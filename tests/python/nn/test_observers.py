@@ -81,7 +81,7 @@ def test_each_role_is_the_tensor_of_that_name():
 
 
 class Calls(nn.Module):
-    """A module that calls one layer twice, and a second layer with the same weight."""
+    """A module that calls one layer twice, then another layer that shares its weight."""
 
     def __init__(self):
         super().__init__()

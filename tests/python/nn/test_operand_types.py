@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the dtypes of a layer's operands. Scales depend on the dtype in which an operand arrives.
-Inputs of another dtype than the weights are refused wherever torch refuses them."""
+"""Tests the dtypes of a layer's operands. Scales depend on the dtype of the operand that the caller
+passes. If inputs and weights differ in dtype, an error is raised wherever torch raises one."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ ROUNDED = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", norm="(4,3)
 
 
 def outcome(call):
-    """Returns the class and text of the error, or the dtype of the result."""
+    """Runs a call. Returns the class and the text of its error, or the dtype of its result."""
     try:
         made = call()
     except (RuntimeError, ValueError) as error:
@@ -223,8 +223,8 @@ def with_statistics(layer, dtype):
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize(("first", "second"), TYPES)
 def test_layers_take_and_refuse_the_types_that_torchs_layers_do(kind, first, second):
-    """Converted layers accept and refuse the same combinations of dtypes as torch's layers. Only
-    torch accepts an LSTM cell's c in another dtype, which its result then has."""
+    """Converted layers accept and refuse the same combinations of dtypes as torch's layers. One
+    combination is accepted by torch only: an LSTM cell's c of another dtype than the rest."""
     make, arguments = OTHERS[kind]
     plain = make(first, second)
     layer = copy.deepcopy(plain)

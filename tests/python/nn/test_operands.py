@@ -43,8 +43,8 @@ LINEAR["sums that differ"] = NARROW
 @pytest.mark.parametrize("way", ["functional", "converted", "autocast"])
 @pytest.mark.parametrize("recipe", LINEAR.values(), ids=LINEAR)
 def test_a_linear_layer_is_the_step_written_by_hand(recipe, way):
-    """A linear layer has the bits of a step written by hand, as a functional form, as a converted
-    layer, and as torch's function within cpd.autocast."""
+    """A linear layer has the bits of a training step written by hand. The layer is tested as a
+    functional form, as a converted layer, and as torch's function within cpd.autocast."""
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]

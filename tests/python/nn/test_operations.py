@@ -87,8 +87,8 @@ def test_a_convolution_of_0_7_has_its_dimensions():
 
 
 def test_a_new_row_is_one_function(monkeypatch):
-    """A single function adds an emulated form of an operation to the table. The test adds an
-    emulated form of cdist, whose row in the table has no emulated form."""
+    """A new operation can be emulated by writing a single function and adding it to the table. The
+    test does so for cdist, which CPD leaves to torch."""
 
     def cdist(a, b, *, recipe, **how):
         return cpd.functional.matmul(a, b.mT, recipe=recipe, **how)

@@ -130,7 +130,7 @@ def nothing_is_lost() -> Iterator[None]:
 
 
 def requests(run: Run) -> int:
-    """Returns how often a call requests memory from torch's allocator."""
+    """Returns the number of requests for memory that a call makes to torch's allocator."""
     before = library.cuda_on_cpu_asked()
     run()
     return library.cuda_on_cpu_asked() - before
@@ -153,9 +153,9 @@ def assert_equal(got: list[Any], wanted: list[Any]) -> None:
 
 
 def check_each_request(run: Run) -> int:
-    """For each request of a call, refuses this request and all later ones, and checks the error.
-    If CPD made the request, also refuses this request alone. Returns the number of CPD's own
-    requests."""
+    """Repeats a call for each of its requests for memory. Refuses this request and all later ones,
+    and checks the error. If CPD made the request, also refuses this request alone. Returns the
+    number of CPD's own requests."""
     wanted = hosts(run())
     gc.freeze()  # the modules that the first call imported, so that collecting takes no time
     own = 0

@@ -131,7 +131,7 @@ def drawing():
 
 
 def run(module, steps=1, seed=0):
-    """Returns the values and gradients of some calls."""
+    """Calls the module on random inputs. Returns its results and the gradients of the inputs."""
     found = []
     for step in range(steps):
         x = normal(5, 16, seed=seed + step).requires_grad_()

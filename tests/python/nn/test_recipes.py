@@ -201,7 +201,7 @@ def test_what_the_operators_take():
 
 
 def drawn(recipe):
-    """Returns the purposes (names of random streams) of all stochastic roundings in the GEMMs."""
+    """Returns the name of the random stream (the purpose) of each stochastic rounding in GEMMs."""
     kept = recipe._kept.drawing
     return [one.name for one, part in zip(Purpose, kept, strict=True) if part is not None]
 
@@ -419,7 +419,8 @@ def test_a_file_is_read_each_time(tmp_path):
 @pytest.mark.parametrize("sums", ["e6m9 kahan", "h100-fp8"])
 def test_sums_beside_a_whole_recipe_are_those_of_its_parts(sums):
     """`sums=` beside a whole recipe also applies to the recipe's parts (attention, rules,
-    schedule). The exception is a matrix unit, which takes only operands of its element formats."""
+    schedule). A matrix unit does not apply to these parts, because their operands do not have the
+    unit's element formats."""
     how = cpd.Recipe("native rules='head bf16' schedule='step 3 mxfp8' attention=bf16", sums=sums)
     wanted = cpd.Accumulator(sums if sums == "e6m9 kahan" else "h100-fp8")
     assert how.forward == wanted

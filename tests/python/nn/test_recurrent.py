@@ -55,7 +55,7 @@ def states(layer, kind, examples=4):
 
 
 def arguments(layer):
-    """Returns the arguments of the functional form that follow the weights."""
+    """Returns the arguments that the layer's functional form takes after the weights."""
     return (layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first)
 
 
@@ -176,8 +176,8 @@ FORMATS = ("native activation=(4,3) weight=(4,3) gradient=e5m2", "te-current", "
 
 
 class Unchanged(TorchDispatchMode):
-    """A dispatch mode that sees each product. While a mode is active, layers are computed step by
-    step."""
+    """A TorchDispatchMode that changes nothing. While a mode is active, a recurrent layer computes
+    each time step by separate operations, because the mode must see each product."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -325,8 +325,8 @@ def test_a_frozen_weight_has_no_gradient_and_others_keep_theirs(at_once):
 
 
 def test_weights_change_between_calls_and_a_layer_is_called_twice(at_once):
-    """Cast weights are cached for one call only. If a layer is called twice, the gradients of one
-    call are complete before the other call's are added."""
+    """Cast weights are cached for one call only. If a step calls a layer twice, the backward pass
+    completes the weights' gradients of one call before it adds the other call's gradients."""
     layer = wide_layer("gru")
     cpd.convert(layer, FORMATS[0], coverage=False)
     x = normal(5, 2, 24)

@@ -19,7 +19,7 @@ DRAWING = cpd.Recipe("native", residual="(4,3) rounding=stochastic")
 
 
 class Twice(nn.Module):
-    """A module with an addition that is not residual, used within a block."""
+    """A module that adds x to itself, which is not a residual addition."""
 
     def forward(self, x):
         return x + x
@@ -150,7 +150,7 @@ ADDITIONS = {
     "resnet50": 16,
     "vit_tiny_patch16_224": 4,
 }
-"""For each model, the number of residual additions that a forward pass rounds."""
+"""Maps a model's name to the number of residual additions that its forward pass rounds."""
 QUICK = ("gpt2", "bert", "resnet50")
 
 

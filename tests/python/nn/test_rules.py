@@ -132,8 +132,8 @@ def test_a_weight_whose_type_does_not_hold_the_recipes_format():
 )
 @pytest.mark.parametrize("rules", [(), [("0", None)]])
 def test_integers_without_a_scale_warn(recipe, names, rules):
-    """int8 without a scale gives a warning, because it rounds small values, such as all weights of
-    a model, to zero."""
+    """A recipe that casts to int8 without a scale gives a warning. This cast rounds small values,
+    such as all weights of a model, to zero."""
     with pytest.warns(cpd.PrecisionWarning) as caught:
         report = cpd.convert(_two(), recipe, rules, coverage=False)
     (warning,), (note,) = caught, report.notes

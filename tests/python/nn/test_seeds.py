@@ -237,8 +237,8 @@ def test_one_seed_serves_a_model():
 
 
 def test_models_of_two_seeds_train_beside_each_other():
-    """Two models with different seeds train by turns. Each has the bits that it has alone, also if
-    its state is loaded in the middle of the training."""
+    """Two models with different seeds train by turns. Each model has the same bits as if it trained
+    alone, even if its state is loaded in the middle of the training."""
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(3))
     how = cpd.Recipe(
         "e4m3fn", sums="fp32 rounding=stochastic", activation="e4m3fn stochastic", gradient="e5m2"

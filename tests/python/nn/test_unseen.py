@@ -78,7 +78,8 @@ def step(model):
 
 
 def emulated_backward(report):
-    """Returns whether all products outside layers ran emulated, as a pair: forward, backward."""
+    """Returns two booleans: True if all products outside layers ran emulated in the forward pass,
+    and True if they did in the backward pass."""
     own = [one for one in report.coverage().products if one.module == ""]
     assert {one.backward for one in own} == {False, True}
     return tuple(
@@ -120,8 +121,8 @@ def test_autocast_emulates_them(name):
 
 
 def test_a_forward_without_products_worries_nobody():
-    """The note about products outside layers disappears after the first counted step, if the step
-    had no such products."""
+    """The report has a note about products outside layers until it has counted a training step. If
+    that step had no such products, the note disappears."""
     model = model_of(lambda x, w: x.relu() * w)
     report = cpd.convert(model, RECIPE)
     assert NOTE.format("Written") in str(report)

@@ -57,7 +57,7 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "resnet18": ({"model": "resnet18", "divide": "after"}, _RESNET),
     "resnet18 loss/N": ({"model": "resnet18", "divide": "before"}, _RESNET),
 }
-"""Maps a training's label to its options for the size `small` and the changes for the size `full`.
+"""Maps a training's label to all options of the size `small` and to the changes for `full`.
 
 In a label, 'loss/N' says that each node's loss is divided by the number of nodes before the
 backward pass, as the authors' code does. With N = 8 nodes, gradients are then 8 times smaller, and
@@ -153,7 +153,8 @@ def _with_aps(
 ) -> list[Finding]:
     """Judges two kinds of claims of a table or figure, `row`.
 
-    Each of `wires` with APS keeps fp32's metric. APS improves the metric in e4m3 and in e5m2.
+    The first: a training in each format of `wires` with APS keeps fp32's metric. The second: APS
+    improves the metric in e4m3 and in e5m2.
     """
     keep = [
         keeps(measured, row, f"{prefix}{wire} with APS keeps fp32's {metric}",
@@ -196,7 +197,7 @@ _NODES = (
         "schedule": "warmup 5 from 0.0625 steps 30 60 80",
     },
 )
-"""The training options over 256 nodes: for the size `small`, and what the size `full` changes.
+"""Training options over 256 nodes: all options of the size `small`, then the changes for `full`.
 
 DavidNet learns in the 32 steps of the small size, but ResNet-18 does not.
 
@@ -218,8 +219,8 @@ _ROWS6: dict[str, dict[str, Any]] = {
 }
 """Maps the labels of table 6's rows to the options of their trainings.
 
-The last layer is summed in fp32, as in the paper. Table 7 uses some of these rows, for comparison
-with rows whose last layer is in 8 bits.
+The last layer is summed in fp32, as in the paper. Table 7 compares some of these trainings with
+trainings whose last layer is summed in 8 bits.
 """
 _GROUPS = (4, 16, 32, 64, 256)
 _ROWS8 = {
@@ -476,9 +477,9 @@ _MOST_DRAWN = 8
 
 
 def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entries of up to 8 weights, without biases.
+    """Returns the entries of `by_layer` for up to 8 weight tensors, without biases.
 
-    The weights are evenly spread from the first to the last layer.
+    The chosen tensors are evenly spread from the first to the last layer.
     """
     names = [name for name in by_layer if name.endswith("weight")]
     last, most = len(names) - 1, min(len(names), _MOST_DRAWN)

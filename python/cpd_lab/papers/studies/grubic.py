@@ -42,9 +42,9 @@ _LOW = {
 
 
 def _wired(prefix: str, wires: Mapping[str, str], **options: Any) -> dict[str, dict[str, Any]]:
-    """Returns a row for each codec of `wires`, with 99 % of the parameters quantized.
+    """Returns the options of a training for each codec of `wires`, by label.
 
-    Section 3.2.2 of Grubic et al. sets this share.
+    Each training quantizes 99 % of the parameters, as in section 3.2.2 of Grubic et al.
     """
     return {
         f"{prefix}{label}": {**options, "wire": wire, "quantized_share": 0.99}
@@ -328,10 +328,10 @@ def _negative(loss: Range) -> Range:
 
 
 def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
-    """Judges whether a training step can be `times` faster with codes of `bits` than in fp32.
+    """Judges the claim that a training step is `times` faster with codes of `bits` than in fp32.
 
-    The verdict is False if messages shrink by `times` or less. Otherwise it is None, because
-    bytes alone do not determine a step's time.
+    The verdict is False if fp32 messages are at most `times` as large as the codes. Otherwise the
+    verdict is None, because bytes alone do not determine a step's time.
     """
     fp32, few = measured.text("fp32", _SENT), measured.text(bits, _SENT)
     if fp32 is None or few is None:

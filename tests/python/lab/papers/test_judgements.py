@@ -180,7 +180,8 @@ def test_every_row_with_a_study_has_a_stored_result():
 
 @pytest.mark.parametrize("study", STORED)
 def test_findings_quote_the_paper(study):
-    """Decimal numbers in the paper column of a finding are quotations of the row."""
+    """Each decimal number in a finding's text on the paper is quoted for this row of papers.toml in
+    quotations.toml."""
     for finding in STORED[study]["findings"]:
         quotes = labels_of(finding["row"])
         assert quotes, finding["row"]
@@ -248,8 +249,9 @@ CLAIMS = {
         [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
     ),
 }
-"""Each entry has the study, the row and the claim, the labels of the table's rows, and pairs of
-figures with the verdict that must follow."""
+"""Claims to judge. An entry has the study, the row of papers.toml, the claim, and the labels of two
+rows of the study's table. Pairs of figures for these rows follow, each with the verdict that they
+must give."""
 
 
 @pytest.mark.parametrize(("study", "row", "claim", "labels", "cases"), CLAIMS.values(), ids=CLAIMS)

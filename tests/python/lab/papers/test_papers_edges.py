@@ -132,9 +132,9 @@ def test_rows_are_found_by_their_loss_scale():
 
 
 def test_values_are_lost_below_half_of_the_least():
-    """Values below half of a format's least value are lost. e4m3's least value is 2^-9. 2^-10 is a
-    tie and rounds to 0, but 1.5 · 2^-10 does not. So all magnitudes from 2^-11 up to 2^-10 are
-    lost."""
+    """Values below half of a format's least value round to zero. e4m3's least value is 2^-9. 2^-10
+    is a tie and rounds to 0, but 1.5 · 2^-10 does not. So all magnitudes from 2^-11 up to 2^-10
+    become zero."""
     e4m3 = cpd.Format("e4m3")
     assert lost_below(e4m3) == -10
     for exponent, is_lost in ((-10, False), (-11, True)):
@@ -144,7 +144,7 @@ def test_values_are_lost_below_half_of_the_least():
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    """Replaces a training by a 64 x 64 layer whose two workers have equal gradients."""
+    """Replaces trainings by a fake result: a 64 x 64 layer and two workers with equal gradients."""
     torch = pytest.importorskip("torch")
     gradients = [torch.linspace(-1, 1, 64 * 64).reshape(64, 64), torch.ones(64)]
     options = SimpleNamespace(load_data=lambda: None, seed=3)

@@ -69,8 +69,8 @@ def elias(k):
 @pytest.mark.parametrize("n", [1 << 10, 1 << 16])
 def test_corollary_3_3_fails_for_normal_values(n):
     """Corollary 3.3 of QSGD does not hold for normally distributed values. Section 3.1's dense code
-    has s = √n levels and the 2-norm. A value takes Elias(level + 1) bits, plus a sign bit if its
-    level is not zero. The test computes the exact expected length."""
+    quantizes each of n values to one of √n levels, scaled by the 2-norm. Level k takes Elias(k + 1)
+    bits, plus a sign bit if k is not 0. The test computes the exact expected length."""
     v = np.abs(np.random.default_rng(0).standard_normal(n))
     place = v / np.linalg.norm(v) * math.sqrt(n)
     low = np.floor(place).astype(int)

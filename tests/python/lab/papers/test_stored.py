@@ -30,7 +30,7 @@ def ends(study, table, label):
 
 
 def answer(command):
-    """Returns the page's answers in the rows with this command."""
+    """Returns the rows of papers.md that end with this command, joined to one text."""
     return " ".join(line for line in PAGE.splitlines() if line.endswith(f"| `{command}` |"))
 
 

@@ -150,15 +150,15 @@ def test_a_study_shows_what_little_there_is(study):
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_study_says_what_full_is(study):
-    """If a study runs the same experiments with --full as at the small size, the study states the
-    reason."""
+    """If a study has the same experiments at the sizes `small` and `full`, its description of the
+    size `full` gives the reason."""
     small, full = ([cell.key for cell in study.cells(size, 3)] for size in ("small", "full"))
     assert (small == full) == study.full.startswith("as small: ")
 
 
 def test_terngrads_full_size_has_the_papers_settings():
-    """The full size has the settings of the TernGrad paper's table 1 and figure 3: learning rates,
-    batch sizes, steps and weight decay. No layer stays in floating point."""
+    """At the size `full`, trainings have the settings of the TernGrad paper's table 1 and figure 3:
+    learning rates, batch sizes, steps and weight decay. The last layer is quantized, too."""
     by_label = {cell.label: cell.options for cell in STUDIES["terngrad-clip"].cells("full", 1)}
     for workers, total, steps in ((2, 128, 300_000), (16, 2048, 18_750)):
         options = by_label[f"TernGrad, {workers} workers"]

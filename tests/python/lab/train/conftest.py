@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits torch to one thread in the tests of this folder, as trainings do. One thread is fast
-beside other test processes."""
+"""Limits torch to one thread in the tests of this folder, as trainings do. With one thread, tests
+stay fast while other test processes use the other CPUs."""
 
 from collections.abc import Iterator
 

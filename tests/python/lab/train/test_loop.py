@@ -116,7 +116,7 @@ def test_without_a_division_gradients_are_sums(digits):
 
 
 def test_a_sum_of_losses_and_the_divided_rate_are_the_mean(digits):
-    """Multiplying the loss by 16 and dividing the rate gives the weights of the mean, because
+    """A loss times 16 gives the weights of the mean loss, if the learning rate is divided by 16:
     powers of two change only exponents."""
     assert train(replace(QUICK, loss_sum=16.0), data=digits).weights == averaged(digits, "before")
     other = replace(QUICK, loss_sum=16.0, weight_decay=0.5)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the options of a training: defaults of models, command lines, keys (the JSON data that
-identify a training), layers that are exempt from low precision, and errors."""
+"""Tests the options of a training: defaults of models, command lines, the JSON data that identify a
+training (its key), layers that are exempt from low precision, and errors."""
 
 import inspect
 import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of training: state that a training must restore, and random choices."""
+"""Tests edge cases of training: torch's settings, which a training must restore, random choices,
+and unusual options and data."""
 
 from __future__ import annotations
 
@@ -136,8 +137,8 @@ def test_numbers_are_written_as_they_are(value, word):
 
 
 def test_the_cost_of_a_step_is_that_after_the_first_epochs():
-    """The reported cost of a step is the cost after the first epochs. The first epochs send
-    gradients in fp32, which costs more."""
+    """A result reports the cost of a step after the first `fp32_epochs` epochs. In those epochs,
+    gradients are sent in fp32, which costs more."""
     costs = []
     for fp32_epochs in (0, 2):
         options = TrainOptions(format="e4m3", fp32_epochs=fp32_epochs, nodes=4, batch=8)

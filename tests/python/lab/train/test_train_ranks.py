@@ -133,7 +133,7 @@ def test_ranks_with_other_options_do_not_begin():
 
 
 def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Returns a command's error lines, without the pointer to its help."""
+    """Returns a command's error lines, without the command's name and '(see cpd train --help)'."""
     start, end = "cpd train: error: ", " (see cpd train --help)"
     said = [s for s in done.stderr.splitlines() if s.startswith(start)]
     assert all(s.endswith(end) for s in said)
