@@ -144,7 +144,8 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Rounds to multiples of 2^(E - wl + 2) exactly; E is the largest magnitude's exponent."""
+    """Rounds to block floating point of word length `wl`, exactly: to multiples of 2^(E - wl + 2),
+    where E is the exponent of the largest magnitude."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:

@@ -75,8 +75,8 @@ def test_without_feedback():
 
 
 def test_what_is_fed_back_is_sent_at_last():
-    """If additions are exact, the sum of all inputs equals the sum of all values sent and the final
-    residual."""
+    """After enough calls with zeros, error feedback has sent everything: the sum of the sent values
+    equals the sum of the inputs. Inputs are integers, so additions are exact."""
     codec = cpd.Codec("top_k 0.05")
     states = cpd.compress.States()
     draw = np.random.default_rng(0)

@@ -49,7 +49,7 @@ MOST = {
     "simulate_all_reduce": 64,
     "Communicator.all_reduce": 81,
 }
-"""Maps each warm call to the greatest number of Python functions that it may call.
+"""The greatest number of Python functions that each call may call when its caches are filled.
 
 Functions of torch and NumPy do not count.
 """
