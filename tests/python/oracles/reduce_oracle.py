@@ -86,7 +86,7 @@ def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
 
 @dataclass(frozen=True)
 class Reduce:
-    """The options of a `cpd.Reduce`, as this oracle uses them."""
+    """The options of a `cpd.Reduce`, in the types of this oracle."""
 
     wire: Spec
     sum: Spec
