@@ -158,8 +158,7 @@ def rounded(scale: oracle.Spec, x: np.float32) -> Value:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """The scaling of elements before rounding: exactly `x / divisor`, or `x * factor` in binary32.
-    """
+    """Scales an element before it is rounded: `x / divisor` exactly, `x * factor` in binary32."""
 
     divisor: Value | None = None
     factor: np.float32 | None = None

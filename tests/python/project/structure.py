@@ -238,7 +238,7 @@ def _place(name: str, order: Order) -> tuple[int, str] | None:
 
 
 def against_the_order(edges: Edges, order: Order) -> list[str]:
-    """Complains about uses of a higher or the same row, and about files without a package."""
+    """Complains about files in no package, and about uses of packages in this or a higher row."""
     complaints = []
     for name, targets in sorted(edges.items()):
         here = _place(name, order)

@@ -47,7 +47,7 @@ def sections(doc: str) -> dict[str, str]:
 
 
 def listed(text: str) -> Iterator[str]:
-    """Yields the names at the beginning of a section's entries."""
+    """Yields the names that the entries of a section describe, such as parameters under Args."""
     for line in re.findall(r"^ {4}([\w*][^:\n]*):", text, re.MULTILINE):
         yield from (one.strip(" *`") for one in re.sub(r"\(.*?\)", "", line).split(","))
 

@@ -21,7 +21,7 @@ FRESH = 20.0
 
 
 def slowness() -> float:
-    """Returns 1 on an idle machine, 3 if a program takes three times as long to start."""
+    """Returns the start time of a program, relative to an idle machine's; at least 1."""
     value, _, when = os.environ.get(NAME, "").partition("@")
     if not when or not 0 <= time.time() - float(when) < FRESH:
         value = str(max(1.0, _start() / IDLE))
