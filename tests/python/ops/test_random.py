@@ -70,10 +70,10 @@ def test_strides_and_out() -> None:
 
 @pytest.mark.parametrize("variant", "ABC")
 def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
-    """The mean over all random integers of N bits is the exact result, to N bits of a gap.
+    """The mean of the results over all random integers of N bits is the exact result, rounded.
 
-    The gap lies between two neighboring values. Variant A of stochastic rounding truncates the
-    exact result to a multiple of 2^-N of the gap; variants B and C round to the nearest multiple.
+    It is a multiple of 2^-N of the gap between the two neighboring values. Variant A of stochastic
+    rounding truncates to this multiple; variants B and C round to the nearest one.
     """
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
@@ -263,7 +263,7 @@ def test_gradients_go_through() -> None:
 
 
 def test_a_batch_takes_its_own_integers() -> None:
-    """torch.vmap equals a loop if examples have their own random integers or share the same."""
+    """torch.vmap gives the results of a loop over examples with own or with shared integers."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))
@@ -293,7 +293,7 @@ def test_a_batch_takes_its_own_integers() -> None:
 
 
 def calls() -> dict[str, Callable[..., Any]]:
-    """Returns one call of each operation; its argument is the array for `random=`, (2, 3)."""
+    """Returns a call of each operation, to which `random=` is given as an array of shape (2, 3)."""
     x = np.ones((2, 3), np.float32)
     return {
         "add": lambda r, **o: by_keywords(cpd.add, x, x, "e4m3", random=r, **o),

@@ -116,7 +116,7 @@ def oracle_cases() -> list[Any]:
     """Returns the cases for test_oracle.
 
     The quick tier has the cases in which CPD's results differ from the original implementation's,
-    because only the oracle confirms them. Formats that choose among candidate scales are slow:
+    because only the oracle confirms CPD there. Formats that choose among candidate scales are slow:
     test_oracle_of_candidates has some of their tensors in the quick tier.
     """
     differing = CASES.keys() & scaled_cases.DIFFERING

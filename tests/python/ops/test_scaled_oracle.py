@@ -81,7 +81,7 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """The stored number of the oracle's values differ from the original implementation's values.
+    """The oracle differs from the original implementation in exactly the stored number of values.
 
     All of these differences have known reasons.
     """
@@ -171,7 +171,7 @@ def test_logarithms_round_up() -> None:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "torchao"])
 def test_rounding_up_of_the_scale(arithmetic: str) -> None:
-    """The rule rceil never saturates, even one unit above max * 2^k; the rule floor does."""
+    """Just above max * 2^k, the rule rceil takes the next scale; the rule floor saturates."""
     of = {"rule": "rceil", "arithmetic": arithmetic}
     assert row([float.fromhex("0x1.c00002p+8")], element="e3m2", **of).scales == [2.0**5]
     assert row([float.fromhex("0x1.e00002p+8")], element="e2m3", **of).scales == [2.0**7]

@@ -63,9 +63,9 @@ def test_qpytorch(name):
 
 
 def test_torchao_stochastic_bf16():
-    """CPD reproduces torchao's stochastic rounding to bf16 by variant A with 2^16 - 1 - R.
+    """Variant A with the random integer 2^16 - 1 - R equals torchao's stochastic rounding by R.
 
-    torchao rounds a value away from zero if its random integer R is below the value's low 16 bits.
+    torchao rounds a value to bf16 away from zero if R is below the value's low 16 bits.
     torchao also cuts the low bits of a NaN, so NaNs are compared as NaN alone.
     """
     x = torch.from_numpy(golden()["torchao_bf16_sr.in"])

@@ -411,9 +411,9 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
-    """Adds the terms, each cut f bits below the greatest exponent. Returns sum and exponent.
+    """Adds the terms, each truncated to a multiple of 2^(e - f). Returns the sum and e.
 
-    The greatest exponent is the greatest one of the nonzero terms.
+    e is the greatest exponent of the nonzero terms.
     """
     greatest = max((e for value, e in terms if value), default=-999)
     quantum = power_of_two(greatest - f)

@@ -113,7 +113,7 @@ def test_channels_last_gradients_are_reduced():
 
 
 def test_gradients_lie_in_a_bucket_as_their_parameters_do():
-    """In a bucket, a gradient's values have the order of the parameter's memory if it is dense.
+    """In a bucket, the gradient of a parameter that is dense in memory has the parameter's order.
 
     The gradients of parameters that are not dense in memory are in row-major order.
     """

@@ -116,7 +116,7 @@ def described_default(text: str) -> str:
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns True if a word describes a default. A default None agrees with any word."""
+    """Returns True if the word of a docstring is the default; any word agrees with None."""
     if default is None or default in ("", "same"):
         return True
     if isinstance(default, (bool, str)):

@@ -30,8 +30,8 @@ _ARCHITECTURE = "sm_90"
 class Figure(NamedTuple):
     """Finds a kernel's loop and counts the instructions that a thread issues in it for an element.
 
-    The loop is the smallest one that has each key of `operations` at least its value of times. The
-    count is the number of instructions of an iteration, divided by `elements`.
+    The loop is the smallest one in which each instruction of `operations` occurs at least as often
+    as stated there. The count is the number of an iteration's instructions, divided by `elements`.
     """
 
     kernel: str

@@ -137,7 +137,7 @@ def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
 
 
 def test_what_is_counted_apart(found: dict[str, Any]) -> None:
-    """Names of cpd.compat, the lab and torch's mirrors are counted separately, by module lists."""
+    """Names of cpd.compat, of cpd_lab and of torch (in cpd.functional) are counted separately."""
     import cpd.functional
     import cpd_lab.train
     from cpd.compat import cpd2020, qpytorch, transformer_engine

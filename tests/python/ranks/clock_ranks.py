@@ -155,7 +155,7 @@ def within_layers() -> None:
 
 
 def one_rank_calls_a_part() -> None:
-    """If one rank calls a part before all ranks call the model, no rank hangs.
+    """If one rank calls a part of the model before all ranks call the model, no rank hangs.
 
     Each rank makes the same number of exchanges, but the ranks' histories then hold other
     magnitudes.

@@ -157,7 +157,7 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Returns True if the error says that no rank could connect in time, the victim included."""
+    """Returns True if the error says that connecting failed on all ranks, the victim included."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 

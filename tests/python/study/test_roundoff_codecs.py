@@ -160,7 +160,7 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """A choice that has the least error in nearly every resample is named alone, else in a tie."""
+    """`undecided` returns the one choice that is best in nearly every resample, or all in a tie."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
