@@ -224,8 +224,8 @@ def _mutations(case: Case) -> dict[str, dict[str, Any]]:
     if unit.promote:
         changes["the addend aligned"] = {"promote": 0}
     if unit.promote and case.output == "fp32":
-        # A block that starts from 0 loses few digits, so many changes of the rules give the same
-        # results. Only the two changes below give different results.
+        # A block that starts from 0 loses few digits. Therefore most changes of the rules give the
+        # same results; only the two changes below give different ones.
         changes = {"the addend aligned": {"promote": 0}, "F = 16": {"fraction_bits": 16}}
     elif case.output == "fp32":  # an fp16 result has too few digits to tell F from F +- 1
         changes["F - 1"] = {"fraction_bits": unit.fraction_bits - 1}
