@@ -349,9 +349,8 @@ TEST(Cost, EqualsTheMessagesCounted) {
   }
 }
 
-/// Ranks own parts of a layer's sum. The first owner of a layer depends on the layer's number, and
-/// not on its position in the call. So for each rank, the cost of all layers in one call equals the
-/// sum of the costs of single calls.
+/// The first owner of a layer follows from the layer's number, not from its position in the call.
+/// So a rank's cost of all layers in one call equals the sum of its costs of single calls.
 TEST(Cost, NumbersOfLayersChooseOwners) {
   Reduce spec;
   const Sizes sizes(10, 1);
@@ -454,9 +453,8 @@ TEST(Cost, ClosedForms) {
   EXPECT_EQ(sent(Exchange::owner, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
-  // Groups have k = 4 members; their masters are a ring of U = 4. A value has one byte. A master
-  // sends 3 (k - 1) / k n bytes in its group and 2 (U - 1) / U n in the ring. Another member sends
-  // 2 (k - 1) / k n bytes and its part of the sum, n / k.
+  // Groups have k = 4 members. A master sends 3 (k - 1) / k n bytes in its group, 2 (U - 1) / U n
+  // in the ring of U = 4 masters. Another member sends 2 (k - 1) / k n bytes and n / k of the sum.
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
   const double alpha = 1e-5;

@@ -144,8 +144,7 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Rounds to block floating point of word length `wl`, exactly: to multiples of 2^(E - wl + 2),
-    where E is the exponent of the largest magnitude."""
+    """Rounds a block to wl bits: to multiples of 2^(E - wl + 2), where max |x| has exponent E."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:

@@ -210,7 +210,7 @@ def test_aps_is_refused_beside_scales(inner):
 
 
 def test_a_scaler_of_kept_values_is_shared():
-    """TernGrad after top-k takes its scaler from the values plus residual that a rank sends.
+    """TernGrad after top-k: the scaler follows from the values that a rank sends, with residuals.
     Virtual and real ranks give equal sums."""
     spec = cpd.Reduce("top_k 0.3 terngrad clip=none")
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]

@@ -87,7 +87,7 @@ def _tcgen05(shape: str, kind: str, operand: str, output: str) -> Callable[[], M
 def _by_halves() -> Model:
     """Returns a model of FP8 products with fp16 results by mma.sync, on Hopper and later.
 
-    These GPUs have no such instruction of their own: two fp16 instructions add 32 products.
+    The GPU adds 32 products of this kind with two fp16 instructions.
     """
     half = MMA("Hopper", "m16n8k16.f16.f16.f16.f16")
 

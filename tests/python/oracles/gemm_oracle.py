@@ -35,9 +35,9 @@ ZERO = number(0, False)
 
 @dataclass(frozen=True)
 class Unit:
-    """A matrix unit, which adds a block of products cut to a common precision.
+    """A matrix unit, which adds a block of products that it first cuts to a common precision.
 
-    The cut is `fraction_bits` below the greatest exponent of the block.
+    Products are cut `fraction_bits` bits below the greatest exponent of the block.
     """
 
     a: Spec

@@ -588,8 +588,7 @@ def better(
 ) -> tuple[Value, Multiplier]:
     """Returns the candidate scale with the smaller error; the first one if the errors are equal.
 
-    The candidates map the largest value to the element format's max or to 2/3 of it: for e2m1, to 6
-    or to 4.
+    The candidates map the largest value to the element's max or to 2/3 of it (e2m1: 6 or 4).
     """
     candidates = []
     for more in (Fraction(1), Fraction(3, 2)):
