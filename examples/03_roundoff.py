@@ -15,14 +15,14 @@ VALUES = 20_000
 
 
 def gradients(node: int) -> list[np.ndarray]:
-    """Returns one tensor: a part that all nodes share, as in gradients, plus each node's noise."""
+    """Returns one node's gradients as one tensor: values common to all nodes plus its own noise."""
     common = np.random.default_rng(0).normal(size=VALUES)
     noise = np.random.default_rng([1, node]).normal(size=VALUES)
     return [((common + noise) * 1e-4).astype(np.float32)]
 
 
 def main() -> None:
-    # A rank may be a function that returns its tensors, so that they need not all be stored.
+    # A rank may be given as a function that makes its tensors, so that not all need to be stored.
     per_rank = [lambda node=node: gradients(node) for node in range(NODES)]
     wire = cpd.Format("e5m2")
     plain = cpd.Reduce(wire, order="ring", aps=True)

@@ -2,10 +2,10 @@
 """Trains a small GPT in three recipes with three accumulators each, and draws the loss curves.
 
 The recipes te-delayed, mxfp8 and nvfp4 give the operands' formats. The accumulators are
-    native    torch's own, in fp32
-    (6,9)     e6m9 in chunks of 64, as IBM's FP8 training of 2018
-    h100-fp8  sums as the tensor core of an H100 adds
-That unit multiplies FP8 elements and has no scales. A single scale for a tensor can be applied to
+    native    fp32, in torch's own products
+    (6,9)     e6m9 in chunks of 64 terms, as in IBM's FP8 training of 2018
+    h100-fp8  the sums of an H100's tensor core
+The H100's FP8 unit has no scales for its operands. A single scale for a tensor can be applied to
 the finished sum (`scales_at="epilogue"`), as TransformerEngine does on an H100, so te-delayed can
 use this unit. In mxfp8 the scale changes within a sum, every 32 terms, and in nvfp4, whose elements
 have 4 bits, every 16 terms. No instruction of an H100 supports this.
@@ -40,7 +40,7 @@ LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 
 def cases() -> dict[str, cpd.Recipe | None]:
-    """Returns the recipes by name; a name has the operands' recipe and the accumulator."""
+    """Returns the recipes; a recipe's name states the operands' recipe and the accumulator."""
     h100 = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )

@@ -63,7 +63,7 @@ def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
 
 
 Step = list[tuple[torch.Tensor, torch.Tensor]]
-"""The images and labels of one step, one pair for each worker."""
+"""The training data of one step: a batch of images and a batch of labels for each worker."""
 
 
 def batches(digits: Data, workers: int, epochs: int) -> Iterator[Step]:

@@ -59,7 +59,7 @@ def contribution(rank: int, count: int) -> Tensor:
 
 
 def report(terms: list[Tensor], result: Tensor, format: str) -> None:
-    """Prints each range of values with its orders; it merges neighboring chunks of equal orders."""
+    """Prints each range of values with the orders of ranks whose sums have the result's bits."""
     size = -(-len(result) // (16 * len(terms)))
     chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
     found = [(chunk, orders(terms, result, chunk)) for chunk in chunks]
@@ -117,9 +117,9 @@ def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
-    """Describes each sum in no rank order that has the result's bits.
+    """Describes sums that add the ranks in no single order but have the result's bits.
 
-    Tries the trees of four ranks, and the exact sum, rounded once.
+    These are the sums (a + b) + (c + d) of four ranks, and the exact sum rounded once.
     """
     matches = []
     for (a, b), (c, d) in TREES if len(terms) == 4 else ():

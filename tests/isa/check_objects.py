@@ -3,8 +3,9 @@
 
     check_objects.py ISA=OBJECT:OBJECT...
 
-An object must contain a feature of its own ISA and no feature of a wider one. Otherwise, forcing a
-backend would not have the promised effect. The feature is a class of registers, with exceptions:
+An object must contain a feature of its own ISA and no feature of a wider one. With other code,
+forcing a backend would not have the promised effect. A feature is the use of a certain class of
+vector registers. Three kinds of objects are exceptions:
 
 - The checksum's object must contain the crc32 instruction instead.
 - The object of the function table needs no feature, because it holds only pointers.

@@ -181,8 +181,8 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       unit.sum = format();
       unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
       unit.promote = std::int64_t{unit.block} * between(0, 3);
-      // Check refuses settings without effect: a separate addend that is always +0, and a rounding
-      // mode that changes nothing. The code below replaces such settings.
+      // `Check` refuses settings that change no result: a separate addend that is always +0, and a
+      // rounding mode if the format holds every sum. The code below replaces such settings.
       if (unit.promote == unit.block) unit.aligns_addend = true;
       a.unit = unit;
       if (unit.promote == 0 && Holds(a.format, unit.sum)) a.rounding.mode = Rounding::nearest_even;

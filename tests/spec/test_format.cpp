@@ -448,8 +448,8 @@ TEST(Format, OptionsAreKnownAndGivenOnce) {
   }
 }
 
-// Tests every pair of formats of at most 5 bits, and some wider formats. The biases lie around
-// those at which one format's range ends where the other's begins.
+// Tests which formats hold every value of another format, for all pairs of formats of at most 5
+// bits and some wider ones. With some of the biases, one range ends where the other begins.
 TEST(Format, HoldsEveryValue) {
   struct Held {
     Format format;

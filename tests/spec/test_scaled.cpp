@@ -97,7 +97,7 @@ TEST(ScaledText, OptionsChangeDefaults) {
   EXPECT_EQ(DefaultNonFinite(Arithmetic::torchao), NonFinite::block);
 }
 
-/// Returns a random descriptor. Check refuses many of them.
+/// Returns a random descriptor of a scaled format. Many are invalid, so that `Check` refuses them.
 Scaled Drawn(std::mt19937& bits) {
   const auto one_of = [&](const auto& all) { return all[bits() % all.size()]; };
   const std::vector<std::string> elements = {"e4m3fn", "e5m2", "e3m2",        "e2m3", "e2m1",

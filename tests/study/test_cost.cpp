@@ -43,9 +43,9 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// Returns the values of each chunk and slice, as [chunk][slice]. A chunk takes ceil(chunk /
-/// slices) values of each slice, rounded up to a multiple of 256. If owners rotate, index s holds
-/// slice s - l of layer l.
+/// Divides all values into chunks and slices. Returns the values as [chunk][slice]. A chunk takes
+/// ceil(chunk / slices) values of each slice, rounded up to a multiple of 256. If owners rotate,
+/// index s holds slice s - l of layer l.
 std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
                                            bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
@@ -93,7 +93,7 @@ struct SentMessage {
 };
 using Step = std::vector<SentMessage>;
 
-/// All messages of an all-reduce, step by step.
+/// All messages of an all-reduce, by chunk and step, as the test computes them.
 class Messages {
  public:
   Messages(const Reduce& spec, int world, const Sizes& sizes, std::int64_t chunk)
@@ -148,8 +148,8 @@ class Messages {
     }
     return seconds;
   }
-  /// Counts the steps by three figures: the bytes of the longest message, the messages that leave
-  /// or reach one host, and the messages that stay within a host.
+  /// Counts the steps with equal figures. The figures are the bytes of the longest message, and the
+  /// most messages that leave or reach one host, and that stay within one host.
   [[nodiscard]] std::map<std::array<std::int64_t, 3>, std::int64_t> rounds(int per_host) const {
     std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
     for (const auto& chunk : steps_) {
@@ -349,8 +349,8 @@ TEST(Cost, EqualsTheMessagesCounted) {
   }
 }
 
-/// The first owner of a layer depends on the layer's number, and not on its position in the call.
-/// For each rank, the cost of all layers in one call equals the sum of the costs of single calls.
+/// The first owner of a layer follows from the layer's number, not from its position in the call.
+/// So a rank's cost of all layers in one call equals the sum of its costs of single calls.
 TEST(Cost, NumbersOfLayersChooseOwners) {
   Reduce spec;
   const Sizes sizes(10, 1);
@@ -385,14 +385,14 @@ TEST(Cost, PublishedSteps) {
   }
 }
 
-/// The steps and bytes sent, as in the table of cpd/comm/README.md.
+/// A row of the table in cpd/comm/README.md: the steps, and the bytes that a rank sends.
 struct Row {
   std::int64_t steps, bytes;
 };
 
-/// Returns the figures that the table's formula gives for W ranks and n values. b, s and r are the
-/// bytes of a contribution, a running sum and a result. A group has k ranks, and its first rank is
-/// the master.
+/// Returns the row of an exchange by the table's formulas, for W ranks and n values. b, s and r are
+/// the bytes of a contribution, a running sum and a result. A group has k ranks, and its first rank
+/// is the master.
 Row row_of(Exchange exchange, std::int64_t w, std::int64_t k, bool is_master, std::int64_t n,
            std::int64_t b, std::int64_t s, std::int64_t r) {
   const std::int64_t u = w / k;
@@ -453,8 +453,8 @@ TEST(Cost, ClosedForms) {
   EXPECT_EQ(sent(Exchange::owner, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
-  // A master sends 3 (k - 1) / k n bytes in its group and 2 (U - 1) / U n in the ring of U masters.
-  // Another member sends 2 (k - 1) / k n bytes and its part of the sum.
+  // Groups have k = 4 members. A master sends 3 (k - 1) / k n bytes in its group, 2 (U - 1) / U n
+  // in the ring of U = 4 masters. Another member sends 2 (k - 1) / k n bytes and n / k of the sum.
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
   const double alpha = 1e-5;
@@ -489,8 +489,8 @@ std::vector<Large> large_cases() {
   return cases;
 }
 
-/// The steps, and the sum of the longest messages in bytes, for w ranks and n values. The formulas
-/// are worked out by hand.
+/// An all-reduce's steps and the sum of the bytes of each step's longest message. The formulas for
+/// w ranks and n values are worked out by hand.
 struct ByHand {
   std::int64_t steps, bytes;
 };

@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// The bytes are exact if all messages in both directions have the same size for all values.
+/// A cost is exact if the sizes of all messages, sent and received, do not depend on the values.
 TEST(CostWays, ExactIsAllThatMoves) {
   Reduce spec;
   spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4
@@ -32,8 +32,8 @@ TEST(CostWays, ExactIsAllThatMoves) {
   EXPECT_FALSE(CostOf(spec, 2, 0, Sizes{100}, 1 << 20).exact);
 }
 
-/// The values may be sent in binary32, because their sums may be NaN. With this codec a single
-/// value takes more bytes than in binary32. The model counts the form with more bytes.
+/// Values are sent encoded, or in binary32 if their sums may be NaN. With this codec, one encoded
+/// value takes more bytes than in binary32. Without known magnitudes, the model counts more bytes.
 TEST(CostWays, TheWayOfMostBytes) {
   Reduce spec;
   spec.exchange = Exchange::gather;

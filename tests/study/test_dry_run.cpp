@@ -22,7 +22,7 @@ using Sizes = std::vector<std::int64_t>;
 
 constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 
-/// One transfer of an exchange: the messages of every rank.
+/// The messages that each rank sends and receives in one transfer of an exchange.
 struct Transfer {
   std::vector<Moves> ranks;
 
@@ -67,8 +67,8 @@ std::size_t place_of(const std::vector<Moves::Message>& messages, int peer) {
 }
 
 /// Returns the step in which rank `from` sends a message to rank `to`. A rank that also receives
-/// sends to its nearest successor first. A rank that only sends (a master) serves one member after
-/// the other.
+/// messages sends to the nearest following rank first. A rank that only sends (a master) serves one
+/// member after the other.
 std::size_t step_of(const Transfer& transfer, int from, int to) {
   const Moves& moves = transfer[from];
   if (moves.in.empty()) return std::max(place_of(moves.out, to), place_of(transfer[to].in, from));
@@ -191,7 +191,7 @@ TEST(DryRun, OfNoValues) {
 }
 
 TEST(DryRun, SaysWhatIsSentAndWhatIsReceived) {
-  // Rank 0 sends the values of the other rank's slice, and receives the values of its own slice.
+  // Rank 0 sends its values of rank 1's slice, and receives rank 1's values of its own slice.
   constexpr std::int64_t kValues = 3;
   const DryRun run({}, 2, Sizes{kValues});
   std::vector<Moves> all;

@@ -144,7 +144,7 @@ def test_fixed_point_is_exact(clamp, symmetric):
 
 
 def block(x, wl):
-    """Rounds to multiples of 2^(E - wl + 2) exactly; E is the largest magnitude's exponent."""
+    """Rounds a block to wl bits: to multiples of 2^(E - wl + 2), where max |x| has exponent E."""
     values = [Fraction(v) for v in x.flatten().tolist()]
     most = max(map(abs, values))
     if most == 0:

@@ -132,7 +132,7 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> 
 @pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (9, 9), (100, 1), (49, 25)])
 @pytest.mark.parametrize("norm", ["max", "2"])
 def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
-    """With `whole=N`, a bucket has only whole groups of N values, so no receptive field is split.
+    """With `whole=N`, no bucket splits a group of N values, such as the weights of a 3 x 3 kernel.
     Each bucket is encoded by itself."""
     x = layer(9 * 57 + 4, whole).reshape(1, -1, 1)
     random = np.random.default_rng(8).integers(0, 2**24, x.size)

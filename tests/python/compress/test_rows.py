@@ -57,8 +57,8 @@ def test_given_integers_decide(text, most, bits):
 
 
 def test_a_draw_is_unbiased():
-    """Stochastic rounding is unbiased: the mean over all 4-bit random integers is the value, if the
-    value lies on the grid of these integers."""
+    """Stochastic rounding is unbiased: the mean of a value over all 4-bit random integers is the
+    value itself, for multiples of 1/16 of int4's step."""
     x = np.array([7, 2.3125, -4.5, 6.0625, -0.9375], np.float32)
     made = cpd.Codec("int4 stochastic", random_bits=4)
     total = sum(made.encode(x, random=np.full(5, r)).values.astype(np.float64) for r in range(16))

@@ -43,7 +43,7 @@ def owing(world, wire, steps=3, **options):
 
 
 def values_of(states):
-    """Returns the numbers in the states, by rank, layer and stage."""
+    """Returns the stored values of each rank, layer number and stage of the all-reduce."""
     return {
         (one["rank"], one["number"], one["stage"]): [
             x for (x,) in struct.iter_unpack("<f", one["values"])
@@ -150,8 +150,8 @@ def test_states_say_where_slices_begin():
 
 
 def test_states_of_another_slice_are_refused():
-    """If owners rotate from layer to layer, an all-reduce refuses result states that version 0.7 or
-    order="ring" stored, because these belong to another slice."""
+    """An all-reduce whose owners rotate from layer to layer refuses states of results that version
+    0.7 or order="ring" stored for another slice of the layer."""
     wire, world = "one_bit bucket=8", 2
     spec = cpd.Reduce(wire)
 

@@ -102,8 +102,8 @@ def test_trits_have_no_nan() -> None:
 
 
 def summed(ranks: list[np.ndarray], clip: float, clips_own: bool, seed: int) -> np.ndarray:
-    """Computes an all-reduce by rationals: each rank's levels for the common scaler are added, and
-    the sum is multiplied by the scaler."""
+    """Computes the expected all-reduce. All ranks scale by the largest of their scalers. Their
+    ternary levels are added, and the sum is multiplied by that scaler."""
     scale = max(oracle.scaler(x, clip) for x in ranks)
     total = np.zeros(ranks[0].size, np.float32)
     for rank, x in enumerate(ranks):
@@ -133,8 +133,8 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
 
 
 def test_workers_clip_as_they_share_nothing() -> None:
-    """For a single rank, clip_at=workers and the default clip at the same limit, so the values are
-    equal."""
+    """For a single rank, clip_at=workers and the default clip at the same limit, the rank's own, so
+    the values are equal."""
     x = layer(500, 8)
     packets = [cpd.Codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
     np.testing.assert_array_equal(packets[0].values, packets[1].values)

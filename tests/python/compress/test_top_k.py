@@ -75,8 +75,8 @@ def test_without_feedback():
 
 
 def test_what_is_fed_back_is_sent_at_last():
-    """If additions are exact, the sum of all inputs equals the sum of all values sent and the final
-    residual."""
+    """After enough calls with zeros, error feedback has sent everything: the sum of the sent values
+    equals the sum of the inputs. Inputs are integers, so additions are exact."""
     codec = cpd.Codec("top_k 0.05")
     states = cpd.compress.States()
     draw = np.random.default_rng(0)
@@ -210,7 +210,7 @@ def test_aps_is_refused_beside_scales(inner):
 
 
 def test_a_scaler_of_kept_values_is_shared():
-    """TernGrad after top-k takes its scaler from the values plus residual that a rank sends.
+    """TernGrad after top-k: the scaler follows from the values that a rank sends, with residuals.
     Virtual and real ranks give equal sums."""
     spec = cpd.Reduce("top_k 0.3 terngrad clip=none")
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares values in uniform bins with rational arithmetic (compress_oracle_entropy): the bytes of
-packages, the values, and the rule that chooses a layer's number of bits. A trained network takes
-about the bits per parameter that the paper reports."""
+"""Compares the codec `uniform`, which sends values in uniform bins, with rational arithmetic
+(compress_oracle_entropy): bytes, values, and the rule that chooses a layer's number of bits. A
+trained network takes about the bits per parameter that the paper reports."""
 
 from __future__ import annotations
 
@@ -208,8 +208,8 @@ def test_gradients_are_kept_with_states() -> None:
 
 @pytest.mark.parametrize("rule", ["bits=5", "c=3 sample=4 fraction=0.1", "bits=9 coding=fixed"])
 def test_results_are_encoded_again(rule: str) -> None:
-    """The rank that owns a slice encodes its sums again: every 65,536 sums have bins of their own
-    range. With exchange="gather" no sums are sent."""
+    """With results=encoded, the rank that owns a slice also encodes its sums. Each 65,536 sums have
+    bins of their own range. With exchange="gather" no sums are sent."""
     n = oracle.PACKAGE + 700
     ranks = [layer("laplace", n), layer("gaussian", n)]
     ranks[0][3], ranks[1][n - 2] = np.inf, np.nan
@@ -292,8 +292,8 @@ def test_what_was_chosen_is_reported() -> None:
 
 
 def test_what_was_chosen_in_place() -> None:
-    """With `out=` equal to the inputs, the report counts contributions before results overwrite
-    them."""
+    """If `out=` is the inputs, results overwrite the contributions. The report still describes the
+    contributions."""
     ranks = [[layer("laplace", n)[:3000]] for n in (3000, 3001)]
     spec = cpd.Reduce("uniform")
     _, expected = cpd.simulate_all_reduce(ranks, spec, report=True)
@@ -332,8 +332,8 @@ def test_layouts_of_levels_are_the_figures() -> None:
 
 @pytest.fixture(scope="module")
 def network() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """A small network trained on handwritten digits: its parameters with the biases last, and a
-    test set."""
+    """Trains a small network on handwritten digits. Returns its parameters (each layer's weight,
+    then its bias) and the images and labels of a test set."""
     datasets = pytest.importorskip("sklearn.datasets")
     torch = pytest.importorskip("torch")
     pictures, digits = datasets.load_digits(return_X_y=True)

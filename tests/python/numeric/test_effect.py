@@ -135,9 +135,9 @@ REFUSED = (
     "fp32 block_fma .*fnuz.* overflow=saturate",
     "(int9|int24|int25|fixed<25,4>|bf16 fixed width=9) rounding=up",
 )
-"""Patterns of the tested texts that must be refused, because their option changes no sum. The
-option is random bits that no rounding uses, or a rounding or overflow although the format holds
-every sum."""
+"""Patterns of texts that `cpd.Accumulator` must refuse, because an option has no effect on sums:
+random bits without stochastic rounding, or a rounding or overflow policy although the accumulator's
+format can represent every sum."""
 SCHEMES = ("e5m2 sequential", "bf16 kahan", "e4m3fn pairwise", "e6m9 chunked chunk=4", "e5m2 fma")
 
 
@@ -185,8 +185,8 @@ def test_the_default_may_be_said() -> None:
 
 @pytest.mark.parametrize("element", ["(4,3)", "e4m3fn", "(5,2)", "e3m2", "e3m2ieee", "int8"])
 def test_texts_are_read_back(element: str) -> None:
-    """A spec's text reads back as the same spec. A format's own text is its name; scaled formats
-    and recipes write (4,3), not e4m3."""
+    """Parsing a spec's text gives the same spec. A format's text is its name, such as e4m3; in the
+    texts of scaled formats and recipes the same format is written (4,3)."""
     f = cpd.Format(element)
     assert cpd.Format(f.name) == f
     scaled = cpd.Scaled(f"{element} 32 scale=e8m0")
@@ -201,16 +201,15 @@ def test_texts_are_read_back(element: str) -> None:
 # ---- every option with every head ---------------------------------------------------------------
 
 Outcome = Callable[[str], Any]
-"""A function from a text to the results for the probe inputs."""
+"""A function that computes, for a text of a spec, the results for the probe inputs."""
 Options = dict[str, tuple[str, ...]]
-"""Options with their values. For each option, one value must change a result, or all values must be
-refused."""
+"""Maps each option to its values. One value must change a result, or `parse` must refuse all values
+of the option."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """Returns the options that `parse` accepts after the text `head` although no value of the
-    option changes a result. Returns also each option that is refused by an error that does not name
-    the option."""
+    """Tries each option after the text `head`. Returns the options that `parse` accepts although no
+    value changes a result, and the options whose error does not name the option."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -282,9 +281,9 @@ SUM_OPTIONS: Options = {
 
 
 def probe_sums(head: str) -> Outcome:
-    """Returns a function that takes an accumulator's text and returns products of probe operands.
-    The operands have scales if that text, or the text `head`, declares scales. If a matrix unit
-    refuses the operands, the function returns the error."""
+    """Returns a function that multiplies probe operands in the accumulator of a text. The operands
+    have scales if this text, or the text `head`, declares scales. If a matrix unit refuses the
+    operands, the function returns the error."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None
@@ -304,8 +303,8 @@ def probe_sums(head: str) -> Outcome:
     block = unit.scale_block if unit and unit.scale else 4
 
     def scaled(acc: cpd.Accumulator, block: int) -> Any:
-        """Multiplies with one scale for each `block` values along k. The scales make many sums
-        small."""
+        """Multiplies operands with one scale for each `block` values along k. The scales make many
+        sums small."""
         scales = np.random.default_rng(block)
         of_a = 2.0 ** scales.integers(-9, 4, (192, 64 // block)).astype(np.float32)
         of_b = 2.0 ** scales.integers(-9, 4, (64 // block, 8)).astype(np.float32)
@@ -400,9 +399,9 @@ def test_every_option_of_a_scaled_format_changes_a_value_or_is_refused(head: str
     "head", [*CAST_HEADS, "e4m3fn rounding=stochastic random_bits=4", *FINITE, *SCALED_HEADS]
 )
 def test_every_option_of_a_cast_changes_a_product_or_is_refused(head: str) -> None:
-    """Every option of a cast changes a product or is refused. The exception is `overflow=` in
-    scaled formats and in formats with neither Inf nor NaN: it is accepted although both its values
-    saturate."""
+    """Every option of a layer's cast changes the layer's result or is refused. The exception is
+    `overflow=` in scaled formats and in formats with neither Inf nor NaN: it is accepted although
+    both its values saturate."""
     torch = pytest.importorskip("torch")
 
     def outcome_of(text: str) -> list[bytes]:

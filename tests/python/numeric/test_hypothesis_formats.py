@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests properties of random formats, options and bit patterns, which the oracle in rational
-arithmetic decides."""
+"""Compares operations with random formats, options and bit patterns to the oracle in rational
+arithmetic."""
 
 from __future__ import annotations
 

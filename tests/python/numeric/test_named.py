@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests methods that every spec class has: `named()`, which lists the specs with names, and
-`replace()`."""
+"""Tests two methods of every spec class: `named()`, which describes the predefined specs by name,
+and `replace()`, which returns a copy with other fields."""
 
 from __future__ import annotations
 

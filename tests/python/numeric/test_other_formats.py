@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests names of formats without fixed widths of exponent and mantissa, such as HiFloat8. The
-errors say what the format is, name the closest supported formats, and are right. Also tests PTX's
-names of scale formats."""
+"""Tests the errors for names of unsupported formats, such as HiFloat8, whose exponent and mantissa
+have no fixed widths. An error says what the format is and names the closest supported formats; its
+statements are tested. Also tests PTX's names of scale formats."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("exchange", ["owner", "gather", "ring"])
 def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
-    """A layer's number is an argument of the call. The sums have the bits of a call in which empty
-    layers fill the missing numbers."""
+    """Layers with the numbers 5, 0 and 9 get the sums of layers 5, 0 and 9 in a call of ten layers,
+    whose other layers are empty."""
     order = "ring" if exchange == "ring" else "sequential"
     spec = cpd.Reduce("e4m3", rounding="stochastic", order=order, exchange=exchange)
     generator = np.random.default_rng(3)

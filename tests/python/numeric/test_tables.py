@@ -19,8 +19,8 @@ from cpd import _core
 UNIT = "a=fp16 b=fp16 block=4"
 SCALED_UNIT = "a=e2m1 b=e2m1 block=64 scale=e8m0 fraction_bits=20"
 
-# Examples for each key of a spec class: a text without the key, a value that is not the default for
-# this text, and the way in which a text states the value.
+# Examples for each key of a spec class: a text without the key, a value other than the default in
+# this text, and the words of the spec's text that state the value.
 EXAMPLES: dict[Any, dict[str, tuple[str, Any, str]]] = {
     cpd.Accumulator: {
         "format": ("e4m3 kahan", "bf16", "bf16 "),
@@ -96,7 +96,7 @@ WRONG = {
     "transform": 1.5,
     "word": 1,
 }
-"""For each kind of key, a value of a wrong type."""
+"""Maps each kind of key to a value that has a wrong type for such keys."""
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -43,10 +43,10 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
 def calls(
     f: cpd.Format, rows: list[list[int]], o: Sequence[oracle.Options], how: dict[str, Any]
 ) -> list[Call]:
-    """Returns a call of cpd.add, cpd.mul and cpd.fma each, with the exact results to expect.
+    """Returns one call each of cpd.add, cpd.mul and cpd.fma, with the exact results to expect.
 
     `rows` has the operands as binary32 bit patterns. `o` has one entry for each element: the
-    options of the oracle's exact computation. `how` has the keyword arguments of the calls.
+    options of the oracle's exact computation. `how` has the keyword arguments of all calls.
     """
     result = []
     for operation, exact, n in OPERATIONS.values():
@@ -97,7 +97,7 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     compiled=("e4m3-8", "e8m22-24"),
 )
 def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
-    """Random integers from a seed and the same integers in `random=` give the same results."""
+    """Stochastic rounding agrees with the oracle, by seed and stream and by `random=`."""
     front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 

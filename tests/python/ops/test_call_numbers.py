@@ -48,7 +48,8 @@ def as_tensor(number: int) -> Any:
 def results(acc: Any, make: Any, **numbers: Any) -> list[Any]:
     """Returns the results of all kinds of sums and products in accumulator `acc`.
 
-    `numbers` has the arguments `seed` and `stream` of each call. `make` converts the operands.
+    `numbers` has the arguments `seed` and `stream` of each call. `make` converts each operand,
+    for example to a tensor.
     """
     x, a, b, c = (make(one) for one in (X, A, B, C))
     left, right = (cpd.Encoded(make(one.codes), make(one.scales), *one[2:]) for one in ENCODED)
@@ -86,7 +87,7 @@ def test_numbers_of_every_kind_give_the_same_bits(text: str, make: Any) -> None:
 @pytest.mark.parametrize("text", [TEXTS[0], "e4m3", "h100-fp8", "int8"])
 @pytest.mark.parametrize("name", ["seed", "stream"])
 def test_bad_numbers(text: str, name: str) -> None:
-    """Invalid seeds and streams raise an error even if no rounding is stochastic."""
+    """cpd.sum and cpd.gemm refuse invalid seeds and streams even if no rounding is stochastic."""
     calls = [lambda make, n: cpd.gemm(make(A), make(B), text, **n)]
     if cpd.Accumulator(text).form != "unit":
         calls.append(lambda make, n: cpd.sum(make(X), text, **n))
@@ -122,9 +123,9 @@ STEPS = {
     ],
 )
 def test_compiled_steps(name: str) -> None:
-    """Ten int seeds recompile a compiled step at most once; seeds in tensors never recompile it.
+    """With ten int seeds, torch.compile compiles a function at most twice; with tensors, once.
 
-    The results have the bits of eager mode.
+    The compiled function gives the bits of eager mode.
     """
     step = STEPS[name]
     x = torch.as_tensor(values(20, 30))
@@ -145,9 +146,9 @@ def test_compiled_steps(name: str) -> None:
 
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[1], UNITS])
 def test_derivatives_with_numbers_of_either_kind(text: str) -> None:
-    """Gradients and tangents of products are equal for a `stream` in a tensor and an int `stream`.
+    """Gradients and tangents of a product do not depend on the type of `stream`, int or tensor.
 
-    This holds in eager mode and in compiled programs.
+    They are equal in eager mode and in compiled programs.
     """
 
     def product(acc: Any, **numbers: Any) -> Any:

@@ -62,8 +62,8 @@ def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
     return pool[chosen].reshape(rows, columns)
 
 
-# Maps each kind of operands to a tuple: the operands' significant bits, their least and greatest
-# exponent, and the fraction bits of the accumulator.
+# Kinds of random operands. Each tuple has the operands' significant bits, their least and greatest
+# exponent, and the fraction bits of the accumulator that sums their products.
 KINDS = {
     "int8": (8, 0, 7, 0),
     "int12": (12, 11, 11, 0),
@@ -424,7 +424,7 @@ def test_what_hardware_does() -> None:
 
 
 def test_layers_take_integers() -> None:
-    """Layers with int8 operands summed in int32 give the exact sums of binary32."""
+    """Layers that sum int8 operands in int32 equal layers in fp32, whose sums are exact here."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
 

@@ -239,9 +239,9 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """Flags belong to the returned values if rounding is stochastic with a seed.
+    """With stochastic rounding by a seed, `flags=True` does not change the values of a product.
 
-    A product with flags has the values of the product without flags and with that seed.
+    The flags are the flags of these values.
     """
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares quotients, square roots and all element-wise operations' flags to rationals."""
+"""Compares quotients, square roots and the flags of element-wise operations with rationals."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
 
 
 def test_named_exceptions(front_end: FrontEnd) -> None:
-    """Each flag is raised in the cases that IEEE 754 names."""
+    """Operations raise the flags that IEEE 754 requires, such as DZ for 1 / 0."""
     inf, nan = math.inf, math.nan
     table: list[tuple[str, list[float], str, dict[str, Any], int]] = [
         ("div", [1, 0], "e4m3", {}, DZ),

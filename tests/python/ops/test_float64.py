@@ -42,7 +42,7 @@ def same(got: npt.NDArray[Any], expected: Sequence[int], about: str) -> None:
 
 
 def every(operation: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
-    """Returns the result of a call, which must have the same bits on all backends."""
+    """Calls `operation` on every backend. Returns the result, whose bits must be equal on all."""
     results = []
     try:
         for backend in _core.backends():

@@ -31,8 +31,8 @@ U8 = npt.NDArray[np.uint8]
 Scaling = tuple[F32 | None, int, int, F32 | None]
 """The scaling of an operand, as a tuple.
 
-It has the scales, the number of k values of each scale, the number of rows of each scale, and the
-row factors.
+The fields are the scales, the number of k values that share a scale, the number of rows that share
+a scale, and a further factor for each row.
 """
 
 
@@ -285,7 +285,7 @@ def test_changed_units_fail_the_replay(key: str) -> None:
     assert unit is not None
     f = unit.fraction_bits
     # The e4m3 scales of these tiles span few binades, so sums with 28 fraction bits or more lose
-    # nothing. Only fewer bits can change results.
+    # nothing. Results change only if a unit has fewer fraction bits.
     fractions = (25, 27) if preset.endswith("nvfp4") else (f - 1, f + 1)
     changes = [f"fraction_bits={changed}" for changed in fractions] + ["sum_rounding=nearest_even"]
     changes.append(f"block={unit.block // 2} scale_block={min(unit.scale_block, unit.block // 2)}")

@@ -328,9 +328,9 @@ def test_casts_with_a_transform_round_transformed_values(front_end: FrontEnd) ->
 
 
 def test_transforms_of_0_7_load() -> None:
-    """Transforms that CPD 0.7 pickled can be loaded.
+    """Hadamard transforms that CPD 0.7 pickled can be loaded.
 
-    In CPD 0.7, the class of transforms stored the text of a transform as a field.
+    Such a pickle stores only the transform's text.
     """
     made = pickle.loads(
         b"\x80\x02ccpd.numeric.hadamard\nHadamard\n)\x81}X\x04\x00\x00\x00text"

@@ -59,7 +59,7 @@ def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
 
 
 def test_docstrings_refuse_no_more_than_the_table() -> None:
-    """A docstring says 'CPU only' only for operations that take no GPU tensors by the table."""
+    """No docstring says 'CPU only' for an operation that takes GPU tensors by README's table."""
     import cpd
 
     rows = [row for row in _table(_HEADS[0]) if row.split(" | ")[1] == "yes"]

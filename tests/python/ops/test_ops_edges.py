@@ -128,9 +128,9 @@ def test_decoded_values_have_the_type_of_out():
 
 
 def test_a_scale_of_the_whole_tensor_has_no_axis():
-    """Operands of a product may share one scale in the whole tensor, encoded along any axis.
+    """An operand with one scale for the whole tensor may be encoded along any axis.
 
-    Operands with several blocks must have the blocks along k.
+    Operands of a product that have several blocks must have the blocks along k.
     """
     whole = [encoded(x, "int8 tensor", axis) for x, axis in ((X, 0), (X.T.copy(), -1))]
     wanted = cpd.gemm(cpd.decode(whole[0]), cpd.decode(whole[1]), "fp32")

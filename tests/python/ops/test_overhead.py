@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the Python functions that a warm call on a small array calls.
+"""Counts the Python functions that a call on a small array calls once its caches are filled.
 
 The count is a measure of overhead that no load of the machine disturbs. A wrapper around a hot
 function, or a text that is parsed twice, increases it. The limits in `MOST` may only decrease.
@@ -49,7 +49,7 @@ MOST = {
     "simulate_all_reduce": 64,
     "Communicator.all_reduce": 81,
 }
-"""Maps each warm call to the greatest number of Python functions that it may call.
+"""The greatest number of Python functions that each call may call when its caches are filled.
 
 Functions of torch and NumPy do not count.
 """
@@ -58,7 +58,7 @@ OTHERS = tuple(str(Path(module.__file__).parent) for module in (torch, np))
 
 
 def python_calls(work: Callable[[], Any]) -> int:
-    """Returns the number of Python functions that a warm call of `work` calls."""
+    """Returns the number of Python functions that `work` calls, a second time or later."""
     count = -1  # work itself
 
     def see(frame: FrameType, event: str, _: Any) -> None:

@@ -70,9 +70,10 @@ def test_strides_and_out() -> None:
 
 @pytest.mark.parametrize("variant", "ABC")
 def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
-    """The mean result over all random integers of N bits is the exact result, cut to N extra bits.
+    """The mean of the results over all random integers of N bits is the exact result, rounded.
 
-    Variant A truncates to N bits of the gap between two values; variants B and C round to nearest.
+    It is a multiple of 2^-N of the gap between the two neighboring values. Variant A of stochastic
+    rounding truncates to this multiple; variants B and C round to the nearest one.
     """
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
@@ -94,9 +95,9 @@ def taking(r: Sequence[int]) -> tuple[Iterator[int], Callable[[oracle.Options], 
 
 
 def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
-    """Returns the oracle's sum with the random integers `r`.
+    """Returns the oracle's sum of `terms`, rounded with the random integers `r`.
 
-    Asserts that the sum uses each of the integers.
+    Asserts that the sum uses all of the integers.
     """
     left, step = taking(r)
     bits = sum_of(acc, terms, step)
@@ -262,7 +263,7 @@ def test_gradients_go_through() -> None:
 
 
 def test_a_batch_takes_its_own_integers() -> None:
-    """torch.vmap gives the results of a loop, with integers for each example or shared by all."""
+    """torch.vmap gives the results of a loop over examples with own or with shared integers."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))
@@ -292,7 +293,7 @@ def test_a_batch_takes_its_own_integers() -> None:
 
 
 def calls() -> dict[str, Callable[..., Any]]:
-    """Returns operations whose `random=` has the shape (2, 3), or (1, 2, 3) for gemm."""
+    """Returns a call of each operation, to which `random=` is given as an array of shape (2, 3)."""
     x = np.ones((2, 3), np.float32)
     return {
         "add": lambda r, **o: by_keywords(cpd.add, x, x, "e4m3", random=r, **o),

@@ -49,7 +49,7 @@ from scaled_tries import (
 
 @functools.cache
 def tries_of_rules(group: str, step: int) -> list[Try]:
-    """Returns one of every `step` rows of boundary values for each format, and all special rows."""
+    """Returns all special rows and one of every `step` rows of boundary values, by format."""
     formats = {"exact": exact_formats, "two": two_levels, "originals": original_formats}[group]()
     special = len(list(special_rows()))
     tries = []
@@ -64,10 +64,10 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
 @pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_rules(front_end: FrontEnd, group: str, step: int) -> None:
-    """Formats of all rules, elements, scales and arithmetics agree with the oracle at boundaries.
+    """Scaled formats of every rule, element, scale and arithmetic agree with the oracle.
 
-    The boundary values of each format are rows. The test takes one of every `step` rows, and one
-    rounding mode for each format: the modes take turns.
+    The inputs are rows of boundary values of each format. The test takes one of every `step` rows.
+    Each format has one rounding mode; the modes take turns.
     """
     check(front_end, tries_of_rules(group, step), few=12 if step == 1 else None)
 
@@ -275,7 +275,7 @@ def test_in_place(front_end: FrontEnd) -> None:
 def tries_of_random() -> list[Try]:
     """Returns test cases (array, format, options) with stochastic rounding by `random=`.
 
-    Random integers have 1 or 3 bits. Each array meets every integer of that length.
+    Random integers have 1 or 3 bits. Each array is rounded with every integer of that length.
     """
     formats: list[dict[str, Any]] = [
         {"element": "e2m1"},
@@ -317,7 +317,7 @@ FORMAT_INT8 = "e1m6finite:bias=-5"
 
 
 def test_given_scales(front_end: FrontEnd) -> None:
-    """Given scales, as codes of encode or as values, determine the encoded elements."""
+    """Scales that the caller gives, as codes or as values, determine the encoded elements."""
     x, other = noise((6, 20), 8), noise((6, 20), 9)
     for of in (
         {"element": "e4m3fn", "block": 8},

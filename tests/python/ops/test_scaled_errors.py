@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests invalid arguments of scaled formats, the same on every front end, and `Encoded`."""
+"""Tests the errors for invalid arguments of scaled formats on every front end, and the class
+`Encoded` of codes and scales."""
 
 from __future__ import annotations
 

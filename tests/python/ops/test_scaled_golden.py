@@ -97,7 +97,7 @@ def outcome(name: str) -> Outcome:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    """The stored number of CPD's values differ from the original implementation's values.
+    """CPD differs from the original implementation in exactly the stored number of values.
 
     All of these differences have known reasons.
     """
@@ -115,8 +115,8 @@ def test_every_reason_is_needed() -> None:
 def oracle_cases() -> list[Any]:
     """Returns the cases for test_oracle.
 
-    The quick tier has the cases in which the original's results differ from ours, because only the
-    oracle confirms our results there. Formats that choose among candidates are slow:
+    The quick tier has the cases in which CPD's results differ from the original implementation's,
+    because only the oracle confirms CPD there. Formats that choose among candidate scales are slow:
     test_oracle_of_candidates has some of their tensors in the quick tier.
     """
     differing = CASES.keys() & scaled_cases.DIFFERING

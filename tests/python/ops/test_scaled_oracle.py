@@ -29,7 +29,8 @@ vectors = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
 def some_in_quick() -> Any:
     """Returns a decorator that parametrizes a test by the golden case `name`.
 
-    The quick tier has the cases of E4M3 and NVFP4 without candidates and without transforms.
+    The quick tier has the cases of E4M3 and NVFP4 whose formats have neither candidate scales nor
+    Hadamard transforms.
     test_scaled_golden.py compares the public operations to every case in the quick tier.
     """
     slow = pytest.mark.exhaustive
@@ -80,7 +81,7 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """The stored number of the oracle's values differ from the original implementation's values.
+    """The oracle differs from the original implementation in exactly the stored number of values.
 
     All of these differences have known reasons.
     """
@@ -145,7 +146,7 @@ NVFP4: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The encoding of one row: elements, scales and decoded values, as floats."""
+    """The encoding of a single row: elements, scales and decoded values, as floats."""
 
     elements: list[float]
     scales: list[float]
@@ -170,7 +171,7 @@ def test_logarithms_round_up() -> None:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "torchao"])
 def test_rounding_up_of_the_scale(arithmetic: str) -> None:
-    """The rule rceil never saturates, even one unit above max * 2^k; the rule floor does."""
+    """Just above max * 2^k, the rule rceil takes the next scale; the rule floor saturates."""
     of = {"rule": "rceil", "arithmetic": arithmetic}
     assert row([float.fromhex("0x1.c00002p+8")], element="e3m2", **of).scales == [2.0**5]
     assert row([float.fromhex("0x1.e00002p+8")], element="e2m3", **of).scales == [2.0**7]
@@ -181,7 +182,7 @@ def test_rounding_up_of_the_scale(arithmetic: str) -> None:
 def test_carry_of_the_largest() -> None:
     """A largest value that rounds up to the next power of two gets a doubled scale.
 
-    If that exceeds binary32, torchao's block becomes NaN.
+    If the rounded value exceeds binary32, torchao's block becomes NaN.
     """
     largest = float(scaled_oracle.FLT_MAX)
     of = {"element": "e4m3fn", "rule": "even"}

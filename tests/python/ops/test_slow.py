@@ -22,7 +22,7 @@ def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught(a: object, b: object, acc: cpd.Accumulator) -> list[str]:
-    """Returns the files that warnings of a slow product name."""
+    """Multiplies a and b by a slow path. Returns the files in which the warnings are reported."""
     with warnings.catch_warnings(record=True) as all_of_them:
         warnings.simplefilter("always")
         cpd.gemm(a, b, acc)  # type: ignore[type-var]

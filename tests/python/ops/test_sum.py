@@ -106,8 +106,8 @@ def test_accumulators_of_every_text(front_end: FrontEnd, cases: list[Any]) -> No
     """Sums in the accumulator of each text agree with the oracle.
 
     A case is an accumulator's text with one rounding mode. It has three calls: sums
-    along the first dimension, the last dimension, and dimension -1. The compiled front end tests
-    one of the three calls.
+    along the first dimension, the last dimension, and dimension -1. With torch.compile, only the
+    last of the three calls is tested.
     """
     every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
     front_end.check(every if front_end.few is None else every[2::3])

@@ -2,8 +2,8 @@
 """Replays published dot products of NVIDIA's matrix units (MATLAB-tensor-core, arXiv 2512.07004).
 
 There are 5,000 dot products for each unit and type, or the first 2,500. They are compared to
-`cpd.gemm` with the presets and to an independent model in 64-bit integers. Rules that a test
-changes on purpose must give different results, which shows that a wrong rule would be detected.
+`cpd.gemm` with the presets and to an independent model in 64-bit integers. If a test changes a rule
+of the unit on purpose, results must differ; so a wrong rule would be detected.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _rounded(x: F64, unit: Any) -> F32:
 
 
 def _ordered(x: F32, unit: Any) -> F32:
-    """Returns x with its columns in the order in which the unit adds them, in whole groups."""
+    """Returns x with its columns in the order in which the matrix unit adds them."""
     if unit.group == 0:
         return x
     k = np.arange(x.shape[1])
@@ -224,8 +224,8 @@ def _mutations(case: Case) -> dict[str, dict[str, Any]]:
     if unit.promote:
         changes["the addend aligned"] = {"promote": 0}
     if unit.promote and case.output == "fp32":
-        # Many other rules give these results, because a block that starts from 0 loses few digits.
-        # The replay only excludes the two changes here.
+        # A block that starts from 0 loses few digits. Therefore most changes of the rules give the
+        # same results; only the two changes below give different ones.
         changes = {"the addend aligned": {"promote": 0}, "F = 16": {"fraction_bits": 16}}
     elif case.output == "fp32":  # an fp16 result has too few digits to tell F from F +- 1
         changes["F - 1"] = {"fraction_bits": unit.fraction_bits - 1}

@@ -85,9 +85,9 @@ def _tcgen05(shape: str, kind: str, operand: str, output: str) -> Callable[[], M
 
 
 def _by_halves() -> Model:
-    """Returns a model of FP8 products by mma.sync on Hopper and later, with fp16 results.
+    """Returns a model of FP8 products with fp16 results by mma.sync, on Hopper and later.
 
-    The GPU computes such a product with two fp16 instructions.
+    The GPU adds 32 products of this kind with two fp16 instructions.
     """
     half = MMA("Hopper", "m16n8k16.f16.f16.f16.f16")
 
@@ -104,7 +104,7 @@ def _by_halves() -> Model:
 
 
 def _then_added() -> Model:
-    """Returns a model with fp32 results: one instruction that starts from +0, then adds c."""
+    """Returns a model with fp32 results: it adds 32 products, starting from +0, and then adds c."""
     unit = TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3")
 
     def dot(a: Any, b: Any, c: Any) -> Any:
@@ -244,7 +244,7 @@ def _run(case: Case, a: F32, b: F32, c: F32) -> F32:
 
 
 def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Returns which elements differ; all NaNs count as equal."""
+    """Returns a mask of the elements that differ; all NaNs count as equal."""
     both_nan = np.isnan(x) & np.isnan(y)
     different: npt.NDArray[np.bool_] = (x.view(np.uint32) != y.view(np.uint32)) & ~both_nan
     return different
@@ -271,7 +271,7 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
 
 
 def test_the_cases_reach_the_corners() -> None:
-    """The operands give results at the range's ends, NaNs, and zeros of canceled and cut sums."""
+    """The operands reach special results: infinities, subnormals, NaNs, zeros by cancellation."""
     results = {}
     for case in CASES:
         if case.preset in ("h100-bf16", "h100-fp16"):

@@ -143,7 +143,7 @@ def test_each_optimizer_of_torch(name, dtype, master):
 
 
 def probe(name):
-    """Returns the names of the state tensors that an optimizer stores for a matrix."""
+    """Returns the names of the state tensors that torch's optimizer `name` stores for a matrix."""
     p = nn.Parameter(torch.ones(2, 2))
     p.grad = torch.ones(2, 2)
     optimizer = getattr(torch.optim, name)([p], **OPTIMIZERS[name])
@@ -213,7 +213,7 @@ def test_gradients_are_scaled_while_they_are_rounded():
 
 
 def test_draws_of_parts_differ():
-    """Seed, step, parameter and rounded tensor each change the bits of stochastic rounding."""
+    """Stochastic rounding differs between seeds, steps, parameters and rounded tensors."""
     made = {}
     for seed in (0, 1):
         params = [nn.Parameter(torch.full((512,), 1.3)) for _ in range(2)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of codecs' and optimizers' arguments, and signs and random streams of steps."""
+"""Tests edge cases of codecs' and optimizers' arguments, weight decay, and random streams."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_weight_decay_shrinks_weights():
 
 
 def test_each_state_draws_from_a_stream_of_its_own():
-    """Each state of an optimizer has its own random stream.
+    """Each tensor that a step rounds has its own random stream.
 
-    The stream of a step's first parameter is the purpose of the rounding. For states, the purpose
-    is 3 plus the index of the state's name among the sorted names.
+    For the first parameter, the stream is the number of the rounding's purpose. The purpose of a
+    state is 3 plus the index of the state's name among the sorted names.
     """
     n = 512
     gradient = [1 + 2**-7] * n

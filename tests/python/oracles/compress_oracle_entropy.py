@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An oracle for entropy codes: Elias and Huffman codes as texts of bits, and uniform bins.
+"""An oracle for uniform bins and for entropy codes (Elias, Huffman) as texts of 0 and 1.
 
 It is written from the papers and from the comments of the C++ headers. It computes bins in rational
 numbers and is slow.
@@ -125,9 +125,9 @@ def entropy(numbers: list[int]) -> Decimal:
 def sampled_bits(
     x: np.ndarray, random: int, random_bits: int, c: float, sample: int, fraction: float
 ) -> int:
-    """Returns the number of bits that `uniform` chooses from a sample of the values x.
+    """Returns the number of bits that the codec `uniform` chooses for x from a sample of x.
 
-    The integer `random` decides where the sample begins.
+    The integer `random` decides at which value the sample begins.
     """
     numbers = x[np.isfinite(x)]
     least, greatest = float(numbers.min()), float(numbers.max())
@@ -139,9 +139,9 @@ def sampled_bits(
 
 
 def gradient_bits(rms: float, c0: float, c1: float) -> int:
-    """Returns the number of bits log2(rms + c0) + c1, rounded and limited by `whole_bits`.
+    """Returns a gradient's number of bits: log2(rms + c0) + c1, made an integer by `whole_bits`.
 
-    `rms` is the root mean square of a gradient and must be a binary32 number.
+    `rms` is the root mean square of the gradient and must be a binary32 number.
     """
     with localcontext() as context:
         context.prec = 60
@@ -156,7 +156,7 @@ def range_of(x: np.ndarray) -> tuple[float, float]:
 def package(
     x: np.ndarray, least: float, greatest: float, bits: int, coding: str
 ) -> tuple[bytes, list[float]]:
-    """Returns the encoded bytes and the decoded values of up to 65,536 values."""
+    """Encodes up to 65,536 values in uniform bins. Returns the bytes and the decoded values."""
     bins = [bin_of(float(v), least, greatest, bits) if np.isfinite(v) else 2**bits for v in x]
     has_nan = 2**bits in bins
     centres = {b: NAN if b == 2**bits else centre_of(b, least, greatest, bits) for b in set(bins)}

@@ -93,7 +93,7 @@ def steps_of(bits: int, levels: str) -> int:
 
 
 def code_bits(s: int) -> int:
-    """Returns the least number of bits that can encode 2 s + 1 levels."""
+    """Returns the least number of bits that can encode `s` levels above zero, `s` below, and 0."""
     bits = 0
     while 2**bits < 2 * s + 1:
         bits += 1
@@ -101,10 +101,10 @@ def code_bits(s: int) -> int:
 
 
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
-    """Returns the code of a level, which is given in units of scale / steps.
+    """Returns the code of a level. `number` is the level in units of scale / steps.
 
-    The code of a signed level is the level in two's complement. With `levels="intervals"`, the code
-    is the number of interval ends below this one.
+    The code of a signed level is the level in two's complement. With `levels="intervals"`, levels
+    are the ends of intervals, and the code is the number of ends below this level.
     """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 
@@ -152,8 +152,8 @@ def qsgd(
 ) -> np.ndarray:
     """Returns the values to which QSGD rounds a layer.
 
-    `bucket` None means the whole layer. `s` is the number of levels above zero; it replaces the
-    number that follows from `bits`.
+    If `bucket` is None, the layer is one bucket. `s` is the number of levels above zero; it
+    replaces the number that follows from `bits`.
     """
     steps = s or steps_of(bits, levels)
     result = np.empty(x.size, np.float32)
@@ -173,9 +173,9 @@ def qsgd(
 def qsgd_bytes(
     x: np.ndarray, random: np.ndarray, *, steps: int, bits: int, bucket: int, levels: str = "signed"
 ) -> bytes:
-    """Returns the bytes of a layer in one block: the norms, then codes of `bits` bits.
+    """Returns the bytes of a layer: the norms of all buckets, then codes of `bits` bits.
 
-    Norms are largest magnitudes, and rounding uses 24 random bits.
+    A norm is the largest magnitude of a bucket. Rounding uses 24 random bits.
     """
     scales = [norm(x[begin : begin + bucket], "max") for begin in range(0, x.size, bucket)]
     codes = [
@@ -193,8 +193,8 @@ def qsgd_bytes(
 def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
     """Divides n values into groups of `whole` values, and the groups into buckets.
 
-    Returns the range of values of each bucket. A bucket has as many groups as fit in `bucket`
-    values. The last group may have fewer than `whole` values.
+    Returns the range of values of each bucket. Each bucket gets groups until the next one would
+    exceed `bucket` values. The last group may have fewer than `whole` values.
     """
     buckets, begin, end = [], 0, 0
     while end < n:
@@ -206,7 +206,7 @@ def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
 
 
 def by_columns(x: np.ndarray, axis: int) -> list[int]:
-    """Returns the row-major indices of a layer's values, column after column along `axis`."""
+    """Returns the row-major indices of x's values, sorted by columns along `axis`."""
     axis %= x.ndim
     others = [range(n) for i, n in enumerate(x.shape) if i != axis]
     return [
@@ -234,7 +234,7 @@ def scaler(x: np.ndarray, clip: float | None) -> float:
 def terngrad(
     x: np.ndarray, random: np.ndarray, scale: float, *, random_bits: int = 24
 ) -> np.ndarray:
-    """Returns a layer's ternary values -1, 0, 1 or NaN, in units of the scaler."""
+    """Rounds a layer to TernGrad's levels -1, 0 and 1 of `scale`; NaN if a value is not finite."""
     result = np.empty(x.size, np.float32)
     for i, value in enumerate(x.tolist()):
         if not math.isfinite(value):
@@ -253,9 +253,9 @@ def clipped(x: np.ndarray, limit: float) -> np.ndarray:
 
 
 def trits(levels: np.ndarray) -> bytes:
-    """Returns ternary levels packed, five in a byte, the first in the least ternary digit.
+    """Packs ternary levels: five in a byte, the first in the lowest digit of base 3.
 
-    The digits of 0, 1 and -1 are 0, 1 and 2.
+    The levels 0, 1 and -1 become the digits 0, 1 and 2.
     """
     digits = [int(v) % 3 for v in levels]
     return bytes(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An oracle for 1-bit SGD and error feedback, by their definitions, in rational numbers.
+"""An oracle for 1-bit SGD and error feedback in rational numbers, written from the definitions.
 
 It computes a layer's decoded values, the bytes of each chunk, and the residual. Binary32 numbers
 are Python floats with binary32 values. Sums are binary64 additions in the order of indices, as in
@@ -49,7 +49,7 @@ def means_of(v: Sequence[float]) -> tuple[float, float]:
 
 
 class Layer:
-    """One layer as 1-bit SGD sends it: decoded values, the bytes of its chunks, and residual."""
+    """A layer encoded by 1-bit SGD: its decoded values, its chunks' bytes and the new residual."""
 
     def __init__(
         self, x: Sequence[float], residual: Sequence[float], bucket: int, shift: int = 0
@@ -90,8 +90,8 @@ def payload_bits(column: int) -> int:
 class Feedback:
     """Error feedback around a codec.
 
-    A call encodes v = x * 2^shift + r by `rounded`, which returns the codec's decoded values. The
-    new residual r is v - decoded, or 0 if that is not finite.
+    A call adds the residual r to its input: v = x * 2^shift + r. The function `rounded` encodes and
+    decodes v. The new residual is v minus the decoded value, or 0 if that is not finite.
     """
 
     def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:

@@ -79,10 +79,10 @@ def integers(
 
 
 def fp8_row(x: Layer) -> list[float]:
-    """Returns a row as torchft's FP8 kernels decode it, with divisions rounded to nearest.
+    """Returns the values of a row after torchft's FP8 kernels have encoded and decoded it.
 
-    The source is `_kernel_calculate_scale` and its callers in torchft/quantization.py (commit
-    001d404).
+    Divisions are rounded to nearest. The source is `_kernel_calculate_scale` and its callers in
+    torchft/quantization.py (commit 001d404).
     """
     row = np.asarray(x, np.float32)
     with np.errstate(all="ignore"):

@@ -31,7 +31,7 @@ from rationals import Fraction
 
 @dataclass(frozen=True)
 class Fixed:
-    """The options of a `cpd.Accumulator` of scheme `fixed`, as this oracle uses them."""
+    """The options of a `cpd.Accumulator` of scheme `fixed`, in the types of this oracle."""
 
     format: Spec
     width: int
@@ -96,7 +96,7 @@ def sum_of(acc: Fixed, terms: Iterable[Value], tininess: str = "after") -> tuple
 
 
 def product(x: Value, y: Value) -> Value:
-    """Returns the product; if an operand is infinite and none is NaN, the product is infinite."""
+    """Returns x * y: NaN if an operand is NaN, +Inf if an operand is infinite and none is NaN."""
     if isinstance(x, NotANumber) or isinstance(y, NotANumber):
         return NAN
     finite = isinstance(x, Number) and isinstance(y, Number)

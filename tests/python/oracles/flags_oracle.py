@@ -113,7 +113,7 @@ def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) 
 
 
 def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns which numbers are signaling NaN: NaN whose first fraction bit is 0."""
+    """Returns a mask of the signaling NaNs in x, whose first fraction bit is 0."""
     info = np.finfo(x.dtype)
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
     quiet = bits >> bits.dtype.type(info.nmant - 1) & bits.dtype.type(1)

@@ -35,9 +35,9 @@ ZERO = number(0, False)
 
 @dataclass(frozen=True)
 class Unit:
-    """A matrix unit, which adds a block of products cut to a common precision.
+    """A matrix unit, which adds a block of products that it first cuts to a common precision.
 
-    The cut is `fraction_bits` below the greatest exponent of the block.
+    Products are cut `fraction_bits` bits below the greatest exponent of the block.
     """
 
     a: Spec
@@ -60,9 +60,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Accumulation:
-    """The options of a `cpd.Accumulator`, as this oracle uses them.
+    """The options of a `cpd.Accumulator`, in the types of this oracle.
 
-    `product` None means that products are rounded to the accumulator's format.
+    If `product` is None, products are rounded to the accumulator's format.
     """
 
     format: Spec
@@ -75,8 +75,8 @@ class Accumulation:
     seed: int = 0
     stream: int = 0
     given: Sequence[Sequence[int]] | None = None
-    """The random integers that a caller gives for each element of the result. The first integer
-    rounds c, and the others round the operations in the order in which the program runs them."""
+    """The random integers of `random=` for each element of the result, or None. An element's first
+    integer rounds c; its other integers round the operations in their order."""
 
 
 class _Roundings:
@@ -256,8 +256,8 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
     """Returns the pairwise sum, computed by recursion over [begin, begin + 2^level).
 
-    A subtree is finished before its right neighbor begins. A subtree that the last pair leaves
-    incomplete is finished after all complete subtrees, and smaller ones before larger ones.
+    A subtree is finished before its right neighbor begins. A subtree with fewer than 2^level pairs
+    is finished after all complete subtrees, and smaller such subtrees before larger ones.
     """
     if not pairs:
         return s
@@ -302,9 +302,9 @@ def _block_fma(
 
 
 def _in_order(pairs: Pairs, unit: Unit) -> Pairs:
-    """Returns the pairs in the order in which the unit adds them.
+    """Returns the pairs in the order in which the matrix unit adds them.
 
-    Pairs of zeros fill the last group.
+    Pairs of zeros complete the last group of `unit.group` pairs.
     """
     if unit.group == 0:
         return pairs
@@ -411,9 +411,9 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
-    """Returns the sum of the terms, cut f bits below the greatest exponent, and that exponent.
+    """Adds the terms, each truncated to a multiple of 2^(e - f). Returns the sum and e.
 
-    Only nonzero terms determine the exponent.
+    e is the greatest exponent of the nonzero terms.
     """
     greatest = max((e for value, e in terms if value), default=-999)
     quantum = power_of_two(greatest - f)

@@ -13,11 +13,11 @@ import numpy as np
 
 INTEGERS = ("int", "int_full")
 _MOST_WORDS = 40
-"""A number of random words that suffices for every line."""
+"""An upper bound on the number of random words that a line needs."""
 
 
 class Line:
-    """Makes one line's random values from the line's words."""
+    """Makes the random values of one line of golden vectors from random words."""
 
     def __init__(self, words: Iterator[int]) -> None:
         self._words = words
@@ -98,10 +98,10 @@ def lines(
     n: int,
     which: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Returns n lines, or only the lines with the numbers `which`.
+    """Returns n lines of golden vectors, or only the lines whose numbers are in `which`.
 
-    A line has its operands and, with random_bits, its random integer. Word n w + i of the stream is
-    word w of line i. Afterwards `words` continues after the last word that the last line used.
+    A line has its operands and, with random_bits, its random integer. Line i takes the words i,
+    n + i, 2 n + i, … of the generator. Afterwards `words` continues after the last word used.
     """
     there = np.random.PCG64()
     there.state = words.state

@@ -130,7 +130,7 @@ class Spec:
 
     @property
     def specials(self) -> int:
-        """The number of magnitude codes, the greatest ones, that stand for NaN or infinity."""
+        """The number of magnitude codes of NaN and infinity, which are the greatest codes."""
         if self.encoding == "ieee":
             return 1 << self.man
         if self.encoding == "p3109":
@@ -477,7 +477,8 @@ def fold_chunked(
 ) -> int:
     """Returns a chunked sum.
 
-    Ordered sums of `chunk` terms are rounded to `inner`; their sum, in order, to `outer`.
+    The terms of a chunk are added in order, rounded to `inner`. The chunks' sums are added in
+    order, rounded to `outer`.
     """
     total: int | None = None
     for begin in range(0, len(terms), chunk):

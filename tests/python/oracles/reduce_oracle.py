@@ -86,7 +86,7 @@ def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
 
 @dataclass(frozen=True)
 class Reduce:
-    """The options of a `cpd.Reduce`, as this oracle uses them."""
+    """The options of a `cpd.Reduce`, in the types of this oracle."""
 
     wire: Spec
     sum: Spec
@@ -181,9 +181,9 @@ def _to_wire(rank: int, values: Sequence[int], spec: Reduce, shift: int, layer: 
 
 
 def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -> int:
-    """Returns the sum of element i: groups in rank order, then the groups in the spec's order.
+    """Returns the sum of element i. The ranks of a group are added in rank order.
 
-    Without groups, the ranks are added in the spec's order.
+    The groups' sums are added in the spec's order. Without groups, this is the order of the ranks.
     """
     if spec.group_size == len(terms):  # one group has no second level
         return _level(i, terms, spec, spec.scheme, layer, ACROSS)

@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """The parts of golden vectors (see `cpd.hardware.make_vectors`) that a test bench needs."""
+    """Golden vectors for a test bench: a part of what `cpd.hardware.make_vectors` returns."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]
@@ -66,7 +66,7 @@ def code_of(spec: Spec, value: Value) -> int:
 
 
 def flags_of(spec: Spec, exact: Value, o: Options) -> int:
-    """Returns the flags of rounding a number once."""
+    """Returns the exception flags of rounding `exact` once to a format."""
     return flags_oracle.result("cast", (exact,), spec, o)[1]
 
 
@@ -127,7 +127,7 @@ def corners(spec: Spec) -> list[int]:
 
 @dataclass(frozen=True)
 class Block:
-    """A matrix unit that adds one block of products, with options as in `cpd.Accumulator`.
+    """A matrix unit that adds one block of products to c; see the options of `cpd.Accumulator`.
 
     With scales it computes an MX dot product.
     """
@@ -156,7 +156,7 @@ def _exponent(spec: Spec, code: int) -> int:
 
 
 def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: Any) -> Any:
-    """Returns the result of a block and its flags."""
+    """Returns a matrix unit's result for one block of products plus c, and the flags."""
     spec, out = SPECS[unit.operands], SPECS[unit.out]
     power = sum(scale - 127 for scale in scales)
     products = [
@@ -193,7 +193,7 @@ def block_line(unit: Block, a: Sequence[int], b: Sequence[int], c: int, scales: 
 
 
 def blocks(unit: Block, count: int) -> Vectors:
-    """Returns vectors of a block.
+    """Returns `count` golden vectors of a matrix unit.
 
     Operands have similar exponents or are special, largest or least values. c is about as large as
     the sum, or arbitrary.

@@ -47,10 +47,10 @@ def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_
 
 
 def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
-    """Returns the codes and the binary32 values, both in x's shape, and the plan. The slow
-    oracle's `encode` returns the same.
+    """Returns the codes and the binary32 values, both in x's shape, and the `Plan` of x's blocks,
+    as the slow oracle's `encode` does.
 
-    Each quotient must be a product in binary32, or a division by a power of two.
+    Every multiplier must be a binary32 factor or a division by a power of two.
     """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, Options(rounding))

@@ -85,7 +85,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Scaled:
-    """An encoded array: elements in x's order, scales in the order of the grid of blocks.
+    """An encoded array: elements in x's order, scales in the row-major order of the blocks.
 
     An entry of `codes` is None for a value that has no code.
     """
@@ -158,7 +158,7 @@ def rounded(scale: oracle.Spec, x: np.float32) -> Value:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """Scales an element before rounding: `x / divisor` exactly, or `x * factor` in binary32."""
+    """Scales an element before it is rounded: `x / divisor` exactly, `x * factor` in binary32."""
 
     divisor: Value | None = None
     factor: np.float32 | None = None
@@ -207,8 +207,8 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
     """Returns a block's scale by the format's rule, computed from the exact quotient a / outer.
 
-    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is 3/2 for
-    the candidate that maps the largest value to 4, otherwise 1.
+    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is a factor:
+    3/2 for the second of two candidate scales, which maps the largest value to 4, otherwise 1.
     """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
         return NAN
@@ -261,7 +261,7 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
 
 
 def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    """Returns the e8m0 scale cvt.rp.ue8m0 of a * fl(1 / max), as torchao's rceil also does."""
+    """Returns a * fl(1 / max) rounded up to e8m0, as cvt.rp.ue8m0 and torchao's rceil do."""
     d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
     if np.isinf(d):
         return lost() if s.policy == "block" and np.isinf(a) else power_of_two_scale(127)
@@ -290,10 +290,10 @@ def te_outer(s: Spec, a: np.float32) -> tuple[np.float32, Value]:
 
 
 def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Value:
-    """Returns TransformerEngine's scale of a block below a tensor's scale.
+    """Returns TransformerEngine's scale of a block in a format with outer scales.
 
-    If the format chooses between two candidate scales, `a` (the block's largest magnitude) is
-    divided by the element format's max first. `more` is the candidate's factor.
+    If the format chooses between two candidate scales, `a` (the block's largest magnitude) is first
+    divided by the element format's max. `more` is the factor of the candidate, 1 or 3/2.
     """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
@@ -401,7 +401,7 @@ def outer_scale(s: Spec, a: Value) -> Value:
 def inner_scale(
     s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)
 ) -> Value:
-    """Returns the scale of a block below the tensor's scale."""
+    """Returns the scale of a block in a format with outer scales, by the format's arithmetic."""
     if isinstance(a, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return NAN
     match s.arithmetic:
@@ -451,8 +451,8 @@ def error(
     """Returns the summed error of a candidate scale, with elements rounded to nearest even.
 
     The errors of a row are added in the order of the indices; the rows' sums are added pairwise.
-    Arithmetic te works in binary32, and replaces the tensor's scale by its amax and one division.
-    Arithmetic exact works in binary64 on binary32 values.
+    With arithmetic `te`, errors are binary32; the tensor's amax and one division replace the
+    tensor's scale. With arithmetic `exact`, errors of binary32 values are computed in binary64.
     """
     te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
     kind = np.float32 if te else np.float64
@@ -479,7 +479,7 @@ def error(
 
 @dataclass(frozen=True)
 class Plan:
-    """The blocks of an array: their scales, their elements' multipliers, and their members."""
+    """The blocks of an array: scales, multipliers of the elements, and each element's block."""
 
     scales: list[Value]
     multipliers: list[Multiplier]
@@ -499,8 +499,8 @@ def encode(
 ) -> Scaled:
     """Returns the elements, scales and values of an array of binary32, bfloat16 or float16.
 
-    `random` has the integers of stochastic rounding, of x's shape. `given` has the arguments of
-    `plan`.
+    `random` has the integers of stochastic rounding, of x's shape. `given` has further arguments
+    of `plan`.
     """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, o, random=random, **given)
@@ -528,10 +528,10 @@ def plan(
     scales: Sequence[Value] | None = None,
     outer_scales: Sequence[Value] | None = None,
 ) -> Plan:
-    """Returns the blocks of an array, with their scales and multipliers.
+    """Divides an array into blocks. Returns their scales and the multipliers of their elements.
 
-    `amax_given` has the largest magnitudes of the outermost level, in the grid's order. `scales`
-    and `outer_scales` replace the scales that the rule gives.
+    `amax_given` has the largest magnitudes of the outermost level's blocks, in row-major order.
+    `scales` and `outer_scales` replace the scales that the rule gives.
     """
     flat = x.reshape(-1).astype(np.float64).tolist()
     block_of = block_indices(x.shape, s.block, axis).reshape(-1)
@@ -588,7 +588,7 @@ def better(
 ) -> tuple[Value, Multiplier]:
     """Returns the candidate scale with the smaller error; the first one if the errors are equal.
 
-    The candidates map the largest value to the element format's max, or to 2/3 of it (6 or 4).
+    The candidates map the largest value to the element's max or to 2/3 of it (e2m1: 6 or 4).
     """
     candidates = []
     for more in (Fraction(1), Fraction(3, 2)):

@@ -210,8 +210,8 @@ def test_diloco(capsys: pytest.CaptureFixture[str]) -> None:
 def test_diloco_of_64_workers_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """With DiLoCo over 64 workers, outer gradients in four bits move the weights as in FP32.
 
-    If the scale left room for the sum of 64 workers in four bits, all outer gradients would become
-    zero and the weights would not move.
+    Contributions use the whole range of four bits. If the scale left room for sums of 64 workers in
+    four bits, all outer gradients would become zero and the weights would not move.
     """
     example, moved = module_of("17_diloco"), {}
 
@@ -351,8 +351,8 @@ def test_notebook() -> None:
 
 
 def which_collective(world: int, *words: str) -> list[str]:
-    """Runs the example on `world` ranks, with the environment that torchrun sets. Returns its lines
-    on values."""
+    """Runs the example on `world` ranks, with the environment that torchrun sets. Returns the
+    printed lines that state a range of values and its order of ranks."""
     place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         forked.Program(
@@ -384,7 +384,7 @@ def test_which_collective(dtype: str) -> None:
 
 
 def test_which_collective_between_slices() -> None:
-    """The example divides a chunk of values in which one slice ends and the next one begins."""
+    """A chunk in which one slice ends and the next begins is divided where the order changes."""
     lines = which_collective(3, "--values", "9000")
     assert [line.split(": ")[1].split(";")[0] for line in lines] == [
         "1 + 2 + 0",

@@ -129,7 +129,7 @@ def test_what_must_not_be_written_is_not(tmp_path: Path) -> None:
 
 
 def test_an_owner_who_would_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a new file cannot get the old file's owner or mode, the old file is overwritten."""
+    """A file is overwritten, not replaced, if a new file could not get its owner or mode."""
 
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "no")
@@ -285,7 +285,7 @@ def test_a_bench_is_replaced_whole(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_nothing_else_writes_files() -> None:
     """Only the module `_files` opens files for writing.
 
-    `probe` is an exception: it passes a program through a folder of its own.
+    `probe` is an exception: it writes the input of a command to a file in a temporary folder.
     """
     root = Path(_files.__file__).parent
     writes = re.compile(

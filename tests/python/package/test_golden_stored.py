@@ -41,10 +41,10 @@ def with_types(data: Any) -> Any:
 
 
 def without_numbers(data: Any) -> Any:
-    """Returns the data without the numbers of calls that version 0.7 stored.
+    """Returns the data of version 0.7 without the seeds and steps, which specs no longer have.
 
-    Tables with text and seed become texts; layer, seed and step are removed. The codecs in states
-    lose the seed in their texts.
+    A table of a text and a seed becomes the text. Keys such as layer, seed and step are removed.
+    The codecs' texts in states lose their seed.
     """
     if isinstance(data, list) and data and isinstance(data[0], dict) and "codec" in data[0]:
         return [one | {"codec": re.sub(r" seed=\d+", "", one["codec"])} for one in data]

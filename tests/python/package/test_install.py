@@ -184,9 +184,9 @@ FIRST_TABLE = "\n".join(re.findall(r"^\$ ((?:python|cpd roundoff) .*)$", README,
 
 
 def test_first_results_from_the_wheel(tmp_path):
-    """From the wheel, README's table of sums takes at most 60 s and its report at most 180 s.
+    """A new user gets README's first table within 60 s and its first report within 180 s.
 
-    The limits are for an idle machine.
+    The times include the installation of the wheel. The limits are for an idle machine.
     """
     wheel = str(made_wheel())
     begun = time.monotonic()

@@ -197,10 +197,10 @@ def train(transport: str, **settings: str) -> forked.Program:
 
 
 def has_begun(process: forked.Program, *others: forked.Program) -> bool:
-    """Waits until all processes train.
+    """Returns True when all processes train; False if `process` ends before that.
 
-    It waits until `process`, which has node 0, has printed its first line on the data. Then it
-    waits until each process has used one more second of CPU time: a first step takes less.
+    Waits until `process`, which has node 0, has printed a line on its data set. Then waits until
+    each process has used one more second of CPU time: a first step takes less.
     """
     assert process.stdout is not None
     begun = any(line.startswith("digits:") for line in process.stdout)
@@ -261,7 +261,7 @@ def test_twenty_times_between_processes(transport: str) -> None:
 
 
 def spawn_late(name: str, transport: str, victim: int) -> list[Spawned]:
-    """Starts three ranks: one is interrupted, one waits for it, and one makes its call late."""
+    """Starts three ranks: one is interrupted, one waits for it, and one makes its call later."""
     timeout, late = scaled(60), scaled(LATE)
     return spawn_ranks(
         transport, 3, f"interrupt_cases:{name}", victim, late, timeout=timeout, victims=(victim,)
@@ -309,7 +309,7 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
 def test_calls_are_ended_on_other_threads() -> None:
     """After `end_other_calls`, which CPD calls as a program ends, other threads make no calls.
 
-    The count may still increase by one: a call was finished but not yet counted.
+    The number of counted calls may still grow by one: a finished call may not be counted yet.
     """
     seen, said = run("calls_after_the_end_of_calls")
     assert said == ""
@@ -329,7 +329,10 @@ def test_a_program_ends_24_times(name: str) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("name", "world"), [("rank_ends", 3), ("backward_ends", 2)])
 def test_processes_end_while_threads_wait(name: str, world: int) -> None:
-    """Processes end without an error while threads wait in a call; otherwise spawn_ranks fails."""
+    """A process ends without an error although one of its threads still waits in a call.
+
+    spawn_ranks fails the test if a process ends with an error.
+    """
     pytest.importorskip("torch")
     ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=scaled(60))
     assert all(spawned.result for spawned in ranks)

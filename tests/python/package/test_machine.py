@@ -76,7 +76,7 @@ def test_a_tensor_that_virtual_ranks_do_not_have():
 
 
 def test_no_memory_for_virtual_ranks():
-    """A first contribution that cannot allocate the sums of all layers raises MemoryError."""
+    """A reduction over virtual ranks raises MemoryError if it cannot allocate the sums."""
     spec = cpd.Reduce("fp32")
     reduction = _core.VirtualReduce(spec._held, 2, [8, 2**56])
     with pytest.raises(MemoryError):

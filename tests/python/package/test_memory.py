@@ -23,11 +23,11 @@ import cpd.functional as F  # noqa: E402
 CALLS = 1_000
 ALL_CALLS = 200_000
 SPARE_BYTES = 16
-"""The memory that may grow for each call of a round, in bytes: half of malloc's least chunk."""
+"""The bytes by which the heap may grow for each call of a round: half of malloc's least chunk."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
 """The greatest growth of memory in a round: bytes of the heap, and Python's memory blocks.
 
-With ALL_CALLS calls, the limit is less than a byte for each call.
+With ALL_CALLS calls in all rounds, this is less than a byte for each call.
 """
 
 

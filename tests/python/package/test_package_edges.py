@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of the package's machinery: imports, stored results and wrappers."""
+"""Tests edge cases of imports, signals, cpd.compat, communicators and written results."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_interruptions_are_held_and_let_go():
 def test_the_first_cpds_sums():
     """cpd.compat.cpd2020 sums as the CPD of 2020 did: its APS has the headroom of the APS paper.
 
-    The test compares sums of three ranks. Without APS, contributions are in fp32. The result is
-    in the chosen format with and without APS.
+    The test compares sums of three ranks. Without APS, ranks send contributions in fp32. The result
+    is in the chosen format with and without APS.
     """
     pytest.importorskip("torch")
     from cpd.compat.cpd2020 import _reduction

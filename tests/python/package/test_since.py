@@ -184,7 +184,7 @@ def test_a_row_is_true(name: str) -> None:
 
 
 def test_every_name_has_its_row() -> None:
-    """Every name of 0.7 is in the table; every current name is in the table or is new."""
+    """The page's table has every name of version 0.7; its list of new names has all others."""
     new = set(re.findall(r"`([\w.]+)`", first_cells(section("New names"))))
     renamed = {
         now.strip("`").removeprefix("cpd.") for what, now, _ in ROWS.values() if what[:2] == "re"

@@ -42,7 +42,7 @@ FOLDER = tempfile.TemporaryDirectory()
 
 
 def recipe_file(kind, text):
-    """Returns the recipe in a file of that kind and text."""
+    """Writes the text to a file of a kind (toml or json). Returns the recipe that it contains."""
     path = Path(FOLDER.name) / f"recipe.{kind}"
     path.write_text(text)
     return cpd.Recipe(path)

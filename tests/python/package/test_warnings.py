@@ -71,7 +71,7 @@ def slow_layer():
 
 
 def slow_backward():
-    """Runs a backward pass on a slow path. The forward pass is too small to be slow."""
+    """Runs a backward pass with a slow product. The forward product is too small for a warning."""
     torch = pytest.importorskip("torch")
     x = torch.ones(10, 10, requires_grad=True)
     recipe = cpd.Recipe("fp32", grad_input="e5m12 kahan")

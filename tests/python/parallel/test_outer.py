@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests workers that synchronize their weights after a number of steps (DiLoCo and averages).
 
-Over every transport, the weights must have the bits of a run written by hand. The file
+Over every transport, the weights must have the bits of a plain loop, `by_hand`. The file
 also tests checkpoints and errors.
 """
 
@@ -142,8 +142,8 @@ def test_layers_meet_by_fragments():
                 parameter.data.add_(torch.randn_like(parameter))
         outer.report = {}
         met.append((outer.step(), sorted(outer.report)))
-    # The layers have 54, 3, 240 and 5 values. The middles of the first two layers lie in the first
-    # half of the values, so these layers form the first fragment.
+    # The layers have 54, 3, 240 and 5 values. A fragment has the layers whose middle lies in its
+    # half of all values: the first two layers form the first fragment.
     nothing, first, second = (False, []), (True, sorted(NAMES[:2])), (True, sorted(NAMES[2:]))
     assert met == [nothing, first, nothing, second] * 2 + [nothing]
     assert not torch.equal(models[0][3].bias, models[1][3].bias)
@@ -203,7 +203,7 @@ def test_values_that_are_not_finite(value, weights):
 
 
 def test_what_codecs_keep():
-    """Codecs' states are restored if an outer step fails, because a failed step changes nothing.
+    """A failed outer step (an average of the workers' weights) restores the codecs' states.
 
     `reset` deletes the state of the parameter that it names.
     """

@@ -113,9 +113,9 @@ def test_channels_last_gradients_are_reduced():
 
 
 def test_gradients_lie_in_a_bucket_as_their_parameters_do():
-    """In a bucket, a dense parameter's gradient has the order of the parameter's memory.
+    """In a bucket, the gradient of a parameter that is dense in memory has the parameter's order.
 
-    The gradients of other parameters are in row-major order.
+    The gradients of parameters that are not dense in memory are in row-major order.
     """
     flat = torch.arange(7.0, 127.0)
     given = torch.arange(127.0)[7:].view(2, 3, 4, 5)

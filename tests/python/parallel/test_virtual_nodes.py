@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that virtual nodes have the results of real ranks, bit for bit.
 
-The results are weights, buffers, losses and counts.
+The results are weights, buffers, losses, and the number of bytes sent.
 """
 
 from __future__ import annotations

@@ -103,9 +103,9 @@ def test_a_second_tensor_by_position():
 @pytest.mark.parametrize("keep", ["memory", "disk", "recompute"])
 @pytest.mark.parametrize("call", [0, 2, 3, 7])
 def test_a_loss_that_raises_changes_nothing(keep, call, tmp_path):
-    """A loss that raises changes nothing, even if `keep` calls the loss a second time.
+    """A loss that raises changes nothing, even if it raises when `keep` computes it again.
 
-    With four nodes, calls 4 to 7 are second calls.
+    With four nodes, calls 4 to 7 of the loss are second computations.
     """
     model = classifier()
     nodes = cpd.VirtualNodes(
@@ -371,7 +371,7 @@ def test_reports_have_what_codecs_chose():
 
 
 def test_accumulated_gradients_are_those_of_one_loss():
-    """Several calls under no_sync give the same sums as one loss that yields several losses."""
+    """Several calls under no_sync give the sums of a single call that yields several losses."""
     images = torch.randn(12, 3)
     found = []
     for how in ("calls", "yields"):

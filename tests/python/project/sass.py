@@ -170,7 +170,10 @@ def loops(code: list[Instruction]) -> list[Loop]:
 def kernels(
     library: Path, cuobjdump: Path, architecture: str, wanted: list[str]
 ) -> dict[str, list[Instruction]]:
-    """Returns the code of each kernel with one of `wanted` in its C++ name without namespaces."""
+    """Returns the code of the kernels whose name contains a text of `wanted`, by short name.
+
+    A short name is the C++ name without namespaces.
+    """
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}:{os.environ['PATH']}"}
 
     def listed(*options: str) -> str:

@@ -126,7 +126,7 @@ def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges,
 
 
 def foreign_includes(root: Path) -> list[str]:
-    """Complains about foreign headers that a package includes without permission."""
+    """Complains about headers of other libraries that a package may not include."""
     _, foreign = includes(root)
     complaints = []
     for pattern, packages, most in FOREIGN:
@@ -151,7 +151,7 @@ def shared_with_the_oracle(root: Path) -> list[str]:
 
 
 def past_the_tables(root: Path) -> list[str]:
-    """Complains about files that include the kernels' own headers instead of using the tables."""
+    """Complains about files that include kernels' headers instead of calling cpd/backend."""
     own, _ = includes(root)
     return [
         f"{name} includes {target}: kernels are called through cpd/backend"
@@ -206,7 +206,7 @@ def _is_for_types(node: ast.stmt) -> bool:
 
 
 def names_of_the_lab(root: Path) -> list[str]:
-    """Complains about modules of the library that name the lab."""
+    """Complains about modules of cpd that name the package cpd_lab."""
     return [
         f"{path.relative_to(root)} names cpd_lab, which it finds by entry points"
         for path in files(root / "python", ("cpd",), (".py", ".j2", ".toml"))
@@ -226,7 +226,7 @@ def root_modules(root: Path) -> list[str]:
 
 
 def _place(name: str, order: Order) -> tuple[int, str] | None:
-    """Returns the row and the package of a file; None if the file is in no package."""
+    """Returns the row in `order` and the package of a file; None if the file is in no package."""
     best, place = -1, None
     for row, packages in enumerate(order):
         for package in packages:
@@ -238,7 +238,7 @@ def _place(name: str, order: Order) -> tuple[int, str] | None:
 
 
 def against_the_order(edges: Edges, order: Order) -> list[str]:
-    """Complains about uses of a higher or the same row, and about files without a package."""
+    """Complains about files in no package, and about uses of packages in this or a higher row."""
     complaints = []
     for name, targets in sorted(edges.items()):
         here = _place(name, order)

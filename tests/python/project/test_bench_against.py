@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `./dev bench --against REV`: its verdicts, the compared rows, and its benchmark requests.
+"""Tests `./dev bench --against REV`: which rows it compares and calls slower or faster.
 
-Invented versions replace builds.
+Tests also how it starts benchmarks. Invented versions replace builds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_verdict_needs_the_median_and_every_round(ratios, word):
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
     """Rows found slower or faster in rounds 1 to 3 are measured again in rounds 4 to 9.
 
-    A row is measured no further after a round that disagrees with the other rounds.
+    A row is measured no further after a round that finds the opposite: faster instead of slower.
     """
     rounds = {
         "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests benchmark rows under autocast, without timing.
 
-A recipe's row is compared to a training step without the recipe. The products of that step must
-have the data types that the recipe's operands need, and correct results.
+A recipe's row is compared to a training step without the recipe. The products of this other step
+must have the data types that the recipe's operands need, and correct results.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def test_the_peers_products_are_exact_and_rounded_once(layer, shape):
 
 
 def test_a_step_of_each_row(monkeypatch):
-    """A small model has a row without a recipe, and one row for each recipe. Each row names the
-    training step to which its step is compared."""
+    """The benchmark of a small model has a row without a recipe and a row for each recipe. Each row
+    names the training step to which the row's own step is compared."""
     torch.manual_seed(2)
     plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     options = Namespace(selection=selection.EVERY, repeats=1)

@@ -80,7 +80,7 @@ def read_by_the_compiler():
 
 
 def test_nothing_that_the_compiler_read_is_missing():
-    """Each file that the compiler read for a group of tests leads to a test of the group."""
+    """A change of any file that the compiler read for some tests selects at least one of them."""
     edges = changed.cpp_edges()
     groups = read_by_the_compiler()
     if not groups:

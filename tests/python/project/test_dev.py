@@ -57,8 +57,8 @@ def test_architectures_of_this_machine(
 
 
 def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
-    """Without a GPU, `./dev test` compiles the kernels without optimization; `--all`, the archive
-    for a GPU's machine and the wheel are optimized."""
+    """Without a GPU, `./dev test` compiles the kernels without optimization. `./dev test --all`,
+    the archive of tests for a GPU's machine, and the wheel have optimized kernels."""
     built = function("build_locked")
     assert "CMAKE_CUDA_ARCHITECTURES=${found:-90}" in built
     assert "CPD_UNOPTIMIZED_CUDA=$(unoptimized_cuda)" in built

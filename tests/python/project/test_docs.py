@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests statements of the README and of the pages in python/docs.
 
-Commands print the shown output, and pictures come from their commands. CPD computes correctly where
-other libraries do not. Old names have replacements that exist.
+Commands must print the output shown, and pictures must come from the commands shown. Where a page
+says that other libraries are wrong, CPD must be right. Replacements of old names must exist.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ RUN_BY = {
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }
-"""README's commands that are slow or install something. Each is mapped to the file that runs the
-command elsewhere, and to a word that this file must contain."""
+"""Maps commands of README that are slow or install something to the file that runs the command
+elsewhere, and to a word that this file must contain."""
 
 
 def test_who_runs_the_other_commands_of_readme() -> None:
@@ -239,7 +239,7 @@ def test_blocks_of_transformer_engine() -> None:
 def test_element_formats_of_microxcaling() -> None:
     """The page porting.md maps each element format of microxcaling to a format of CPD.
 
-    The elements of the CPD format have the bits that microxcaling's name states.
+    Elements of the CPD format have the widths that microxcaling's name states.
     """
     found = {}
     for left, right in rows("porting.md", "microxcaling"):

@@ -47,7 +47,7 @@ def sections(doc: str) -> dict[str, str]:
 
 
 def listed(text: str) -> Iterator[str]:
-    """Yields the names at the beginning of a section's entries."""
+    """Yields the names that the entries of a section describe, such as parameters under Args."""
     for line in re.findall(r"^ {4}([\w*][^:\n]*):", text, re.MULTILINE):
         yield from (one.strip(" *`") for one in re.sub(r"\(.*?\)", "", line).split(","))
 
@@ -116,7 +116,7 @@ def described_default(text: str) -> str:
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns True if a word describes a default. A default None agrees with any word."""
+    """Returns True if the word of a docstring is the default; any word agrees with None."""
     if default is None or default in ("", "same"):
         return True
     if isinstance(default, (bool, str)):

@@ -11,7 +11,7 @@ _CUDA = _ROOT / "kernels/cuda"
 
 
 def test_every_path_has_a_row_a_file_and_a_line() -> None:
-    """Each fast path has a row in paths.def, a file, and a line in the README, all in one order."""
+    """Each fast path of paths.def has a file and a row of README's table, in the same order."""
     rows = re.findall(
         r"^CPD_FAST_CUDA\((\w+)\)", (_ROOT / "cpd/numeric/fast/paths.def").read_text(), re.MULTILINE
     )

@@ -32,7 +32,7 @@ def command(*words: str) -> str:
 
 
 def rows(page: str, first: str) -> list[list[str]]:
-    """Returns the entries of the table whose head begins with `first`."""
+    """Returns the cells of a table's rows; the table's first line begins with `first`."""
     lines = page[page.index(first) :].partition("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

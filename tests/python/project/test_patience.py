@@ -60,7 +60,7 @@ def test_stuck():
 
 
 def test_is_measured_again_where_old(monkeypatch):
-    """The speed is measured again if the last measurement is old, so new load counts."""
+    """The speed is measured again if the last measurement is old, because the load may change."""
     monkeypatch.delenv(patience.NAME, raising=False)
     seconds, now = [3 * patience.IDLE, 5 * patience.IDLE], [1000.0]
     monkeypatch.setattr(patience, "_start", lambda: seconds.pop(0))
@@ -84,10 +84,10 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture(scope="module", autouse=True)
 def environment():
-    """Asserts that a test does not change the environment variables in SHARED.
+    """Asserts that the tests here do not change the environment variables in SHARED.
 
-    A pytest session inside a test sets them. Later tests would then fork their programs from
-    another process.
+    A pytest session inside a test sets these variables. Later tests would then use that session's
+    process for forks.
     """
     before = {name: os.environ.get(name) for name in SHARED}
     yield
@@ -146,7 +146,7 @@ def test_a_process_whose_gil_is_gone_ends(marked):
 
 
 def fixed_limits(path):
-    """Yields the waits of a test file whose limit is a constant of a second or more."""
+    """Yields the calls of a test file that wait with a constant timeout of a second or more."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue

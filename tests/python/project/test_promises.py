@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the map of promises to tests is complete, and that its checks find every mistake."""
+"""Tests that each promise to users has its tests, and that the check of this finds mistakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ If you shorten a list, lower its number here.
 
 @pytest.mark.exhaustive
 def test_every_promise_has_its_test(tmp_path: Path) -> None:
-    """`./dev check lint` checks the map of promises, too."""
+    """The check of promises finds no mistake. `./dev check lint` makes the same check."""
     assert promises.complaints(ROOT, tmp_path / "map.json") == []
     whole = json.loads((tmp_path / "map.json").read_text())
     kinds = {promise["kind"] for promise in whole["promises"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the drawing of a reading sample, and the confidence interval that judges the sample."""
+"""Tests `reading.py`: how it draws texts at random, and the interval of the share understood."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import reading
 
 @pytest.mark.parametrize(("hits", "count"), [(47, 80), (1, 2), (3, 4), (79, 80)])
 def test_wilsons_interval(hits: int, count: int) -> None:
-    """Each end p of Wilson's interval for n texts lies 1.96 sqrt(p (1 - p) / n) from the sample's
-    share."""
+    """For n texts, the share of understood texts is 1.96 sqrt(p (1 - p) / n) from each end p of
+    Wilson's interval."""
     for end in reading.interval(hits, count):
         deviation = (end * (1 - end) / count) ** 0.5
         assert abs(hits / count - end) == pytest.approx(1.959964 * deviation)

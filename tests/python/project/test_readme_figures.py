@@ -72,10 +72,10 @@ def spec_of(text: str, exchange: str) -> cpd.Reduce:
 
 @pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
 def test_what_compressors_take(row: list[str]) -> None:
-    """The table states what the compressors send.
+    """The table of compressors states what `cpd.Codec` and `cpd.study.cost` compute.
 
-    It has the bits for each value of a linear layer and of a convolution. It also has the bytes of
-    an all-reduce in FP32, divided by the bytes of the compressed one by owner and by gather.
+    It has the bits of a value in a linear layer and in a convolution. It also has the bytes of an
+    all-reduce in FP32, divided by the compressed bytes, for the exchanges owner and gather.
     """
     text, _, *told = row
     draw = np.random.default_rng(0)
@@ -116,10 +116,10 @@ def test_short_columns_are_warned_of() -> None:
 
 
 def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
-    """Two measures of error, equation 5 and the relative RMS, rank the two group sizes differently.
+    """Equation 5 of the APS paper and the relative RMS error prefer different group sizes.
 
-    Both rank them equally if equation 5 leaves out the ten sums with the largest relative errors,
-    of a thousand. Such sums are near zero.
+    They prefer the same one if equation 5 leaves out the ten sums of a thousand with the largest
+    relative errors. Such sums are near zero.
     """
     x = np.random.default_rng(0).standard_normal((256, 1000), "f")
     true = x.astype(np.float64).sum(0)
@@ -137,7 +137,7 @@ def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
 
 
 def test_what_models_cost() -> None:
-    """MODELS.md's times, relative to the unconverted model, are reciprocals of stored rates."""
+    """MODELS.md states times relative to an unconverted model: reciprocals of the stored rates."""
     (name,) = re.findall(r"all rows in `(benchmarks/results/[\w.-]+)`", " ".join(MODELS.split()))
     rows = json.loads((ROOT / name).read_text())["rows"]
     ratio = {row["name"]: row["ratio"] for row in rows if row.get("ratio")}

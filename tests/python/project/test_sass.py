@@ -28,10 +28,10 @@ _ARCHITECTURE = "sm_90"
 
 
 class Figure(NamedTuple):
-    """Describes the loop of a kernel in which a thread's instructions for an element are counted.
+    """Finds a kernel's loop and counts the instructions that a thread issues in it for an element.
 
-    The loop is the kernel's smallest loop that has each of `operations` at least as often as its
-    number there. The count is the instructions of an iteration, divided by `elements`.
+    The loop is the smallest one in which each instruction of `operations` occurs at least as often
+    as stated there. The count is the number of an iteration's instructions, divided by `elements`.
     """
 
     kernel: str
@@ -269,7 +269,7 @@ BYTES = {
 }
 """Maps each kernel to the bytes that it reads and writes for an element.
 
-For a sum over ranks ("fold"), these are the bytes that it reads for an element of one rank.
+For a sum over ranks ("fold"), the figure is the bytes read for an element of one rank.
 """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the package's public surface is counted by its definition and does not grow."""
+"""Tests which names belong to the package's public surface, and that the surface does not grow."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def found() -> dict[str, Any]:
 
 
 def test_the_surface_does_not_grow(found: dict[str, Any]) -> None:
-    """The counts equal the stored counts.
+    """No count of public names, parameters or options exceeds its stored count.
 
-    To store smaller ones: `tests/testing/surface.py --store`.
+    To store smaller counts: `tests/testing/surface.py --store`.
     """
     stored = json.loads(surface.STORED.read_text())
     mirrors = "mirrors of torch in cpd.functional"
@@ -119,7 +119,7 @@ def test_specs_have_no_numbers(found: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None:
-    """Public names outside of any `__all__`, and names imported at their first use, count too."""
+    """Public names outside of `__all__` and names imported at first use are in the surface."""
     assert name in found["names"]
 
 
@@ -132,12 +132,12 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     ],
 )
 def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
-    """Modules, torch's functions, names counted elsewhere and names without a page do not count."""
+    """Not in the surface: modules, torch's functions, names counted elsewhere or on no page."""
     assert name not in found["names"]
 
 
 def test_what_is_counted_apart(found: dict[str, Any]) -> None:
-    """Names of cpd.compat, the lab and torch's mirrors are counted separately, by module lists."""
+    """Names of cpd.compat, of cpd_lab and of torch (in cpd.functional) are counted separately."""
     import cpd.functional
     import cpd_lab.train
     from cpd.compat import cpd2020, qpytorch, transformer_engine

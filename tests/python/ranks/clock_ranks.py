@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 import cpd
 
 OWN = (448.0, 448 / 1000)
-"""The activation's scale on each of two ranks if no magnitudes are exchanged. The ranks' largest
-magnitudes are 1 and 1000."""
+"""The scale of the activations on each of two ranks if the ranks do not exchange their largest
+magnitudes, which are 1 and 1000."""
 
 
 class Net(nn.Module):
@@ -109,9 +109,10 @@ def ddp_compiled() -> None:
 
 
 def ddp_of_what_is_around() -> None:
-    """If DDP wraps a larger model, ranks may call the converted part any number of times.
+    """If DDP wraps a larger model than the converted part, ranks may call the part any number of
+    times.
 
-    No magnitudes are exchanged, and no rank hangs.
+    The ranks exchange no magnitudes for delayed scaling, and no rank hangs.
     """
 
     class Around(nn.Module):
@@ -141,7 +142,7 @@ def fsdp() -> None:
 
 
 def within_layers() -> None:
-    """If steps begin within layers, no magnitudes are exchanged, and the report says so.
+    """If a step begins within a layer's forward, ranks exchange no magnitudes; the report says so.
 
     Ranks may then take different numbers of steps.
     """
@@ -154,7 +155,7 @@ def within_layers() -> None:
 
 
 def one_rank_calls_a_part() -> None:
-    """If one rank calls a part before all ranks call the model, no rank hangs.
+    """If one rank calls a part of the model before all ranks call the model, no rank hangs.
 
     Each rank makes the same number of exchanges, but the ranks' histories then hold other
     magnitudes.

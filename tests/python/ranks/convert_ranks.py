@@ -90,7 +90,7 @@ def ddp_unused() -> None:
 
 
 def ddp_accumulates() -> None:
-    """Under no_sync each rank has its own gradients, and every call is a step of the clock."""
+    """Under no_sync each rank has its own gradients; the model's step count grows at each call."""
     model = made()
     wrapped, rank = DistributedDataParallel(model), dist.get_rank()
     alone = copy.deepcopy(model)

@@ -121,7 +121,7 @@ def known_module() -> None:
 
 
 def initial_buckets() -> None:
-    """If DDP looks for unused parameters, already the first pass has several buckets."""
+    """With find_unused_parameters, DDP has several buckets in the first pass, too."""
     run(perceptron, STOCHASTIC, find_unused_parameters=True)
 
 
@@ -151,7 +151,7 @@ def bfloat16() -> None:
 
 
 def accumulated() -> None:
-    """Passes without synchronization are not steps; their gradients are added to the next pass."""
+    """A pass under no_sync is not a step; its gradients are added to the gradients of the next."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
     state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
@@ -182,7 +182,7 @@ def checkpoint() -> None:
 
 
 def codec_checkpoint() -> None:
-    """The pickled hook holds the codec's state, which can be removed by name."""
+    """A pickled hook contains the codec's state. `reset` deletes the state of a named parameter."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     state, hook = cpd.ddp_hook(spec, model=perceptron())
     for step in range(4):
@@ -234,7 +234,7 @@ def state_dicts() -> None:
 
 
 def double_gradients() -> None:
-    """Without the model, the hook finds float64 gradients in the bucket and raises an error."""
+    """A hook that does not know the model finds float64 gradients in DDP's bucket and raises."""
     state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)

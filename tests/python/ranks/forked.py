@@ -42,10 +42,10 @@ CompletedProcess = subprocess.CompletedProcess
 
 
 class Program:
-    """A running program.
+    """A running Python program, with the interface of subprocess.Popen.
 
     `arguments` are the arguments of a Python interpreter: a file, or `-m` and a module, and further
-    arguments.
+    arguments of the program.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ def run(
 
 
 def _number(given: int | IO[Any], opened: list[int]) -> int:
-    """Returns the file descriptor of a stream. If `given` is DEVNULL, opens /dev/null and appends
-    its descriptor to `opened`."""
+    """Returns the file descriptor of a stream `given`. If it is DEVNULL, opens /dev/null and
+    appends its descriptor to `opened`."""
     if given == DEVNULL:
         opened.append(os.open(os.devnull, os.O_RDWR))
         return opened[-1]
@@ -195,14 +195,14 @@ def _all_of(pipe: IO[Any] | None, parts: dict[int, list[bytes]]) -> Any:
 
 
 FOLDER = "CPD_FORK_FOLDER"
-"""The environment variable with the folder in which processes find the process that forks.
+"""The environment variable that names the folder with the socket of the process that forks.
 
-All workers of pytest share it (conftest.py).
+All workers of pytest share this folder (conftest.py).
 """
 
 
 def prepare() -> None:
-    """Makes that folder for this process. The process that forks ends when this process ends."""
+    """Makes the folder of FOLDER. The process that forks ends when the present process ends."""
     folder = tempfile.TemporaryDirectory(prefix="cpd-fork-")
     atexit.register(folder.cleanup)
     os.environ[FOLDER] = folder.name
@@ -277,7 +277,7 @@ def _serve(folder: Path) -> dict[str, Any]:
 
 
 def _report(lines: dict[int, socket.socket]) -> None:
-    """Reports the exit status of each child that has ended."""
+    """Sends the exit status of each child that has ended to the process that asked for it."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -127,7 +127,7 @@ def schedule() -> None:
 
 
 def codec() -> None:
-    """A codec's state continues after a checkpoint; a small module is summed in fp32."""
+    """Codecs sum the gradients; with min_size, a small module is summed in fp32 instead."""
     run(cpd.Reduce("feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
     spec = cpd.Reduce("qsgd bits=4 bucket=64")
     run(cpd.Schedule(spec, min_size=260), dist.ReduceOp.AVG, sharded())
@@ -159,7 +159,7 @@ def refused() -> None:
 
 
 def traffic() -> None:
-    """A rank sends one byte for each value that another rank stores."""
+    """A rank sends one byte for each value of another rank's slice, because e4m3 has 8 bits."""
     model = sharded()
     made = fsdp_hook(model, cpd.Reduce("e4m3"))
     assert all(one.traffic is None for one in made.values())

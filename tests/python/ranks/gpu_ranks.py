@@ -20,7 +20,7 @@ def on_cpu(layers: list[Any]) -> list[Any]:
 
 
 def reduce(comm: Any) -> list[str]:
-    """Returns the specs whose sums do not have the bits of virtual ranks."""
+    """Returns the specs whose sums on GPUs differ from the sums of virtual ranks."""
     wrong = []
     for index in range(0, 24, 3):
         spec, step = comm_cases.spec_at(comm.size, index)

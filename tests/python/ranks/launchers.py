@@ -3,7 +3,7 @@
 
 import sys
 
-# These are not the options in spawn.py, because in recovery mode mpirun's exit status is always 0.
+# spawn.py has other options: with its recovery mode, mpirun's exit status would always be 0.
 MPI_SETTINGS = {
     "TERM": "dumb",  # mpirun gives its ranks a terminal
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -19,20 +19,20 @@ from spawn import spawn_ranks
 
 WORLD = 4
 TIMEOUT = 4.0
-"""The seconds until a rank is lost, on an idle machine."""
+"""The communicators' timeout in seconds, on an idle machine."""
 PATIENCE = 3
-"""The most attempts of a trial. Each attempt has three times the timeout of the previous one."""
+"""The most attempts of a trial (`trial`). Each has three times the timeout of the one before."""
 ROOM = 60.0
 """Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
     "mpi": ("at once", "in MPI", "subgroup"),
     "gloo": ("at once", "connecting", "subgroup"),
 }
-"""The moments at which the victim is lost.
+"""The moments at which a rank, the victim, is lost.
 
-Either it has done nothing yet. Or the program has started MPI, and all ranks are in MPI. Or it is
-connecting, and other ranks know it. Or it is about to make a subgroup of the ranks that remain
-after another loss.
+At once: before it has done anything. In MPI: when all ranks have started MPI. Connecting: when the
+other ranks know it. Subgroup: before it makes a subgroup of the ranks that remain after an earlier
+loss.
 """
 KINDS = ("kill", "stop", "exit")
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 def start_mpi() -> None:
-    """Starts MPI as a program does that uses MPI itself."""
+    """Starts MPI without CPD, as a program does that calls MPI itself."""
     mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
     multiple = 3
     mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))
@@ -91,8 +91,8 @@ def heard(make: Callable[[], Any]) -> dict[str, Any]:
 def rank_of_trial(
     rank: int, connect: Callable[[], Any], way: str, kind: str, victims: list[int]
 ) -> dict[str, Any]:
-    """Runs one rank of a trial. A survivor returns the error that reports the lost rank. If there
-    are two `victims`, the survivors return the error that reports the second one."""
+    """Runs one rank of a trial. A survivor returns the error that reports the lost rank. If
+    `victims` has two ranks, the error reports the second one."""
     if way == "subgroup":
         return rank_of_subgroup(rank, connect(), kind, victims)
     if way == "in MPI":
@@ -106,9 +106,9 @@ def rank_of_trial(
 
 
 def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dict[str, Any]:
-    """Loses a second rank before a subgroup without the first exists.
+    """Loses one rank, and then a second one before the others have made a subgroup.
 
-    A group without both then works.
+    A subgroup without both lost ranks then works.
     """
     comm.barrier()
     if rank == victims[0]:
@@ -124,16 +124,16 @@ def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dic
 
 
 def victims_of(way: str, number: int) -> list[int]:
-    """Returns the victims of trial `number`; the numbers cover all ranks, rank 0 included."""
+    """Returns the ranks that trial `number` loses. The trials lose every rank, rank 0 included."""
     first = number % WORLD
     return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
 
 
 def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, dict[str, Any]]:
-    """Returns each survivor's error, and as "limit" the seconds within which it had to occur.
+    """Loses `victims` in a run of all ranks. Returns the error of each survivor.
 
-    Runs again if the victim outlived the timeout, because a busy machine may not have reached the
-    moment of the loss.
+    The key "limit" has the seconds within which the error had to occur. If the timeout was over
+    before the victim was lost, runs again: a busy machine may be too slow.
     """
     for attempt in range(PATIENCE):
         timeout = scaled(TIMEOUT) * 3**attempt
@@ -157,12 +157,12 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Returns True if a survivor reports that every rank, the victim included, gave up waiting."""
+    """Returns True if the error says that connecting failed on all ranks, the victim included."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 
 def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
-    """Returns (way, kind, victims) for each of `count` trials."""
+    """Returns `count` trials: a moment of WAYS, a kind of loss of KINDS, and the lost ranks."""
     ways = WAYS[transport]
     return [
         (way, KINDS[n // len(ways) % len(KINDS)], victims_of(way, n))

@@ -60,7 +60,7 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
 
 
 def traffic_of(comm: Communicator) -> str:
-    """Returns the hook's traffic after each of two backward passes, without the seconds."""
+    """Returns the bytes that the DDP hook sent in each of two backward passes, as a text."""
     ddp = DistributedDataParallel(classifier())
     state, hook = cpd.ddp_hook(cpd.Reduce("e4m3"), comm, model=ddp)
     ddp.register_comm_hook(state, hook)
@@ -75,7 +75,7 @@ def traffic_of(comm: Communicator) -> str:
 
 
 def run_ranks(comm: Communicator) -> dict[str, str]:
-    """Returns the hash of each case on this rank, or its error."""
+    """Returns, for each case, the hash of this rank's results, or the error text."""
     torch.set_num_threads(1)
     told = {"traffic": traffic_of(comm)}
     for name, case in DDP_CASES.items():

@@ -88,7 +88,8 @@ def _check(make) -> None:
 
 
 def _saved_and_loaded(make, model: nn.Module, optimizer):
-    """Returns a new optimizer that loads the old one's state as a distributed checkpoint."""
+    """Saves an optimizer's state with torch's distributed checkpoints. Returns a new optimizer with
+    this state."""
     held = states.get_optimizer_state_dict(model, optimizer)
     weights = [p.detach().clone() for p in model.parameters()]
     made = make(model.parameters())
@@ -99,7 +100,10 @@ def _saved_and_loaded(make, model: nn.Module, optimizer):
 
 
 def _check_columns() -> None:
-    """Shards that are not contiguous in the tensor get the random bits of their own values."""
+    """Stochastic rounding of a shard uses the random bits of the shard's values in the tensor.
+
+    This holds for shards along every dimension, which may not be contiguous in the tensor.
+    """
     x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
     spec = cpd.Cast("e5m2", rounding="stochastic")
     wanted = cpd.cast(x, "e5m2 stochastic", seed=3, stream=4)

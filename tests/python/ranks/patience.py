@@ -13,7 +13,7 @@ import sys
 import time
 
 NAME = "CPD_TEST_SLOWNESS"
-"""The environment variable with the last measurement and its time; child processes read it."""
+"""The environment variable with the last slowness and the time when it was measured."""
 IDLE = 0.25
 """The seconds in which an interpreter starts, imports the package and ends, on an idle machine."""
 FRESH = 20.0
@@ -21,7 +21,7 @@ FRESH = 20.0
 
 
 def slowness() -> float:
-    """Returns 1 on an idle machine, 3 if a program takes three times as long to start."""
+    """Returns the time that a program takes to start, relative to an idle machine, at least 1."""
     value, _, when = os.environ.get(NAME, "").partition("@")
     if not when or not 0 <= time.time() - float(when) < FRESH:
         value = str(max(1.0, _start() / IDLE))
@@ -35,7 +35,7 @@ def scaled(seconds: float) -> float:
 
 
 def _start() -> float:
-    """Returns the seconds of the second of two starts; the first may wait for a disk."""
+    """Starts a program twice. Returns the seconds of the second start, which needs no disk."""
     command = [sys.executable, "-c", "import cpd"]
     subprocess.run(command, check=True)
     begin = time.perf_counter()

@@ -107,8 +107,8 @@ def spawn_ranks(
 ) -> list[Spawned]:
     """Runs `module:function`(comm, *arguments) on `world` ranks and returns each rank's outcome.
 
-    Skips the test if the transport is not available. Fails the test if a rank that is not a victim
-    raises, does not end within `limit`, or ends with an error. Under MPI with victims, an error
+    Skips the test if the transport is not available. Fails the test if a rank raises, does not end
+    within `limit`, or ends with an error; `victims` are excepted. Under MPI with victims, an error
     status is not detected.
 
     Args:
@@ -173,7 +173,7 @@ def _wait(
     victims: tuple[int, ...],
     limit: float,
 ) -> set[int]:
-    """Waits for the job, and kills the processes that remain.
+    """Waits for the ranks' processes, and kills the ones that remain after `limit` seconds.
 
     Returns the ranks whose processes ended by themselves.
     """

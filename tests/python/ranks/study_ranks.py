@@ -41,7 +41,7 @@ def as_json(table: dict[int, Any]) -> list[Any]:
 
 
 def tables(comm: Communicator) -> list[Any]:
-    """Returns the tables that a rank computes with its own layers alone."""
+    """Returns the round-off tables that ranks compute together; each gives only its own layers."""
     layers = layers_of(comm.rank)
     sizes = group_sizes(comm.size)
     return [
@@ -61,7 +61,7 @@ def virtual_tables(world: int) -> list[Any]:
 
 
 def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
-    """Returns, for every exchange, this rank's traffic and the cost model's prediction."""
+    """Runs an all-reduce by each exchange. Returns this rank's counted and predicted traffic."""
     layers = [np.full(size, 1 / comm.size, np.float32) for size in sizes]
     found = []
     for exchange, group_size in (("owner", None), ("gather", None), ("ring", None),

@@ -100,9 +100,9 @@ def moved_by(comm: cpd.comm.Communicator, layers: list[np.ndarray], spec: cpd.Re
 
 
 def differences(seed: int, count: int) -> tuple[list[Any], int]:
-    """Makes `count` random all-reduces and returns the ones whose bytes differ from `cost`.
+    """Runs `count` random all-reduces. Returns those whose bytes `cpd.study.cost` predicts wrongly.
 
-    Also returns how many of the predictions claim to be exact.
+    Also returns the number of all-reduces whose prediction is marked as exact.
     """
     rng = random.Random(seed)
     world, chunk = rng.choice([1, 2, 3, 4, 5, 7]), rng.choice([256, 512, 1 << 20])
@@ -191,7 +191,7 @@ def test_ranks_are_a_sequence(per_rank) -> None:
 
 
 def test_sums_that_overflow_a_result_without_nan() -> None:
-    """Sums of top_k have the format `result`, or binary32 if that format has no code for NaN."""
+    """Sums of top_k that may be NaN are sent in binary32 if `result` has no code for NaN."""
     layers = [[np.full(9, 2.0**40 * sign, np.float32)] for sign in (1, -1, 1)]
     spec = cpd.Reduce("top_k 0.5 e4m3", result="e3m0")
     with cpd.comm.local(3) as group:

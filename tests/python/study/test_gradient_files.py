@@ -52,7 +52,7 @@ def test_compressed_npz(tmp_path):
     ("dtype", "way_out"), [("V2", "view(ml_dtypes.bfloat16)"), ("V1", "any 8-bit type")]
 )
 def test_types_that_numpy_cannot_name(tmp_path, capsys, dtype, way_out):
-    """A file in which np.savez stored bfloat16 or 8-bit floats, without a type, is refused."""
+    """np.savez stores bfloat16 and 8-bit floats without their type; such a file is refused."""
     path = tmp_path / "g.npz"
     np.savez(path, w=np.zeros((4, 8), dtype))
     with pytest.raises(ValueError, match="ml_dtypes") as caught:
@@ -179,9 +179,9 @@ def twice() -> bytes:
 
 
 def patched(content: bytes, what: bytes, offset: int, value: bytes) -> bytes:
-    """Returns a copy of `content` that has `value` at some positions.
+    """Returns a copy of `content` in which `value` overwrites some bytes.
 
-    The positions are `offset` bytes after the start of each occurrence of `what`.
+    The bytes begin `offset` bytes after the start of each occurrence of `what`.
     """
     changed = bytearray(content)
     at = changed.find(what)

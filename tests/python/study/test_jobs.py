@@ -64,7 +64,7 @@ def test_wrong_choices(jobs, cluster, folder, what):
     ],
 )
 def test_lokys_thread_ends_by_a_key_error(monkeypatch, name, error, is_reported):
-    """A KeyError that ends loky's thread is not reported; all other errors are reported."""
+    """A KeyError in the manager thread of loky (a process pool) is ignored; others are reported."""
     reported = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
 

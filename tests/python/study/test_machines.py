@@ -192,7 +192,7 @@ def test_machines_are_values():
 
 
 def test_levels_of_files_of_older_versions(tmp_path):
-    """In files of older versions, `port` within a host applies only without a table `between`."""
+    """In an older version's file, `port` of `within` is used only if there is no `between`."""
     path = tmp_path / "old.toml"
     path.write_text("within = { alpha = 0, bandwidth = 8, port = 2 }\n")
     assert Machine(path).port == 2.0

@@ -462,7 +462,7 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
 def in_a_process(*words, terminal=False):
     """Runs `cpd roundoff WORDS` in a process and returns its standard output and error.
 
-    In a terminal, the first text holds both.
+    If `terminal`, the command runs in a terminal, and the first text holds both outputs.
     """
     command = [sys.executable, "-m", "cpd", "roundoff", *words]
     if terminal:

@@ -53,7 +53,7 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
 
 
 def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
-    """For a codec, every group size has the error, steps and time of the exchange `owner`."""
+    """For a codec, the rows of all group sizes have error, steps and time of exchange `owner`."""
     arguments = ["roundoff", "--gradients", str(normal_file), "--recommend", "--no-baselines"]
     assert main([*arguments, "--reduce", "int4", "--group-sizes", "2,4,8"]) == 0
     printed = capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_what_is_fed_back_is_measured_over_steps(wire):
 
 
 def test_rows_count_over_real_ranks():
-    """Layers keep their two dimensions when processes exchange them."""
+    """`roundoff` over real ranks keeps the two dimensions of layers, on which int8_rows depends."""
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=(16, 8)).astype(np.float32) * 2.0**rank] for rank in range(3)]
     spec = cpd.Reduce("int8_rows")
@@ -160,7 +160,7 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """The choice with the least error in every resample wins; a difference by chance is a tie."""
+    """`undecided` returns the one choice that is best in nearly every resample, or all in a tie."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
@@ -203,7 +203,7 @@ def huge_file(tmp_path):
 
 @pytest.mark.parametrize("values", [1, 100])
 def test_a_sum_without_finite_values_has_an_infinite_roundoff(values):
-    """A sum without finite values has an infinite round-off; so has the sum of NaN inputs."""
+    """The round-off of a sum without finite values is infinite, also if the inputs are NaN."""
     for value in (1e30, np.nan):
         ranks = [[np.full(values, value, np.float32)] for _ in range(4)]
         row = cpd.study.roundoff(ranks, "e4m3", [2])[2]
@@ -235,7 +235,7 @@ def test_a_lost_sum_is_a_dash_and_no_advice(huge_file, tmp_path, capsys):
 
 
 def test_a_lost_sum_is_not_on_the_front_of_costs(huge_file, capsys):
-    """e4m3 without APS is the fastest choice, but its sums are lost, so it is not on the front."""
+    """e4m3 without APS is fastest, but its sums are lost, so it is not on the Pareto front."""
     words = ["cost", "--gradients", str(huge_file), "--compute", "0.1", "--ranks", "8"]
     assert main([*words, "--reduce", "e4m3,e4m3 aps,fp32", "--json", "-"]) == 0
     printed = capsys.readouterr()
@@ -274,9 +274,9 @@ def test_inputs_that_are_not_finite_are_not_the_formats_fault(tmp_path, capsys):
 @pytest.mark.parametrize("wire", ["qsgd", "top_k 0.1", "terngrad exchange=gather", "mxfp8", "e4m3"])
 @pytest.mark.parametrize("size", [2, 8])
 def test_steps_of_a_row_are_those_of_an_exchange_that_runs(normal_file, tmp_path, wire, size):
-    """The steps of a row are those that `cpd.study.cost` counts for an exchange that can run.
+    """A row states the steps that `cpd.study.cost` counts for an exchange that supports the spec.
 
-    A format uses the hierarchical exchange or one ring, a codec its own exchange.
+    That is the hierarchical exchange or one ring for a format, and a codec's own exchange.
     """
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", wire, "--group-sizes", str(size)]

@@ -41,10 +41,7 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
 
 
 def test_ranks_that_are_threads_recommend_alike() -> None:
-    """Ranks that are threads all get the same recommendation.
-
-    They reduce in step, although a value is requested only once.
-    """
+    """Ranks that are threads of a process get the same recommendation."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", order="ring")
@@ -209,7 +206,8 @@ def test_recommend_by_what_counts() -> None:
 def test_recommend_avoids_what_overflows() -> None:
     """The recommendation is the group size with the fewest infinite sums.
 
-    A sum of 200 and 200 is infinite in (4,3), so the order of the ranks decides the number.
+    A sum of 200 and 200 is infinite in (4,3). The group size changes the order of the additions,
+    and so the number of infinite sums.
     """
     ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
     spec = cpd.Reduce("e4m3", order="ring")
@@ -240,8 +238,8 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
     """Random gradients of one distribution get the same recommendation for every seed.
 
-    Equation 5 of the APS paper would recommend different group sizes, because a few exact sums near
-    zero dominate it.
+    Equation 5 of the APS paper would recommend different group sizes for different seeds: its mean
+    relative error depends mainly on a few sums whose exact values are near zero.
     """
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
@@ -258,9 +256,9 @@ def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
 
 
 def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
-    """If group sizes differ only by chance, the fastest one is recommended.
+    """If the errors of group sizes differ only by chance, the fastest group size is recommended.
 
-    In this sum only the rounding of contributions loses bits, whatever the order.
+    Here sums are in fp32, so for every group size only the rounding of contributions loses bits.
     """
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
@@ -289,9 +287,9 @@ def test_no_spread_of_few_values() -> None:
 
 
 def test_small_layers_fill_all_blocks() -> None:
-    """The values of forty layers, two in each layer, fill all 16 blocks with five values each.
+    """Small layers fill the 16 blocks of values whose differences give the spread of a round-off.
 
-    The blocks give the spread of the measured round-off.
+    Forty layers with two values each give every block five values.
     """
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]

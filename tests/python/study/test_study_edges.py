@@ -18,7 +18,7 @@ from cpd.study.step_rows import step_rows
 
 
 def test_measured_costs_are_the_ranks():
-    """The predicted cost of each rank equals the traffic that the rank reports.
+    """The predicted cost of each rank equals the traffic that the rank reports, by exchange owner.
 
     Rank 0 owns 2 of 5 values; the other three ranks own 1 value each. Rank 0 receives 3 · 2 values
     and sends 3. Then it sends its 2 sums to 3 ranks and receives 3 sums. Another rank receives 3 ·
@@ -65,7 +65,7 @@ def test_ties_by_error_and_of_the_compromise_are_told_apart():
 
 
 def test_figures_of_a_codec_by_hand(monkeypatch):
-    """A codec's figures equal errors and variances by NumPy, and times by a fake clock."""
+    """The errors and variances that `compression.measured` returns for a codec equal NumPy's."""
     x = np.float32([[0.3, -0.7, 0.2], [1.0, 0.45, -0.11]])
     wire, seeds = "qsgd bits=4 bucket=3", range(5, 9)
     figures, data = compression.measured(wire, seeds, x)

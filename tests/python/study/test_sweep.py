@@ -117,7 +117,7 @@ def test_a_cells_recipe():
 
 
 def pairs(x, length):
-    """Yields the pairs of vectors whose dot products a sweep measures, by the documented rule.
+    """Yields the pairs of vectors whose dot products are part of a sweep's measurement.
 
     The rows are cut into vectors, the vectors into groups. Each vector of a group is paired with
     the first vector of the next group.
@@ -134,9 +134,9 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """Returns the losses of the matrix x by the cast and the sum of `cell`.
+    """Returns the losses of the matrix x by the cast `cell.to` and by dot products in `cell.sum`.
 
-    A cell is one measurement of a sweep. NumPy computes the expected losses.
+    A cell is one measurement of a sweep. NumPy computes the exact values in binary64.
     """
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
@@ -185,7 +185,7 @@ def test_losses_are_those_of_plain_loops(operand, total, rounding, shape):
 
 
 def overflowing(x, cell):
-    """Returns the number of overflows, as observers count them."""
+    """Returns the number of values that overflow in the cast of `cell`, as observers count them."""
     torch = pytest.importorskip("torch")
     from cpd.nn.losses import Judged, judge
 
@@ -198,7 +198,8 @@ def overflowing(x, cell):
 )
 @pytest.mark.parametrize("piece", [64, 1000, 100_000])
 def test_pieces_change_nothing_of_the_values(monkeypatch, operand, piece):
-    """The losses do not depend on how a matrix is cut, even within a row or a block."""
+    """The losses do not depend on the pieces in which a sweep reads a matrix, even within a row or
+    a block."""
     monkeypatch.setattr(measure, "PIECE", piece)
     monkeypatch.setattr(measure, "GROUP", 4)
     for x in (normal(40, 96), normal(1, 5000), normal(7, 700)):

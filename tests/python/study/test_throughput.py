@@ -70,10 +70,10 @@ AGREED = [
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (4, 2), (5, 3), (8, 3)])
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
-    """Before some all-reduces, ranks agree on scales, in ceil(log2(ranks)) steps.
+    """Before some all-reduces, ranks first agree on scales, in ceil(log2(ranks)) steps.
 
-    `agreed` is the number of bytes that a rank sends in each of these steps. In step k, each rank
-    sends them to the rank that is 2^k places further.
+    `agreed` is the number of bytes that a rank sends in each of these steps. In step k, a rank
+    sends the bytes to the rank that is 2^k places further.
     """
     two = Network(shapes=((8, 5), (3,)), batch=1)
     spec = cpd.Reduce(wire)
@@ -87,7 +87,7 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 
 
 def test_what_ranks_agree_on_first_goes_between_hosts():
-    """The agreement of six ranks in hosts of two sends the predicted messages between hosts.
+    """To agree on a scale, six ranks on three hosts send the predicted messages between hosts.
 
     When each rank sends to the next rank, one message leaves each host. When each rank sends to the
     rank two or four places further, the messages of both ranks leave the host.
@@ -101,10 +101,10 @@ def test_what_ranks_agree_on_first_goes_between_hosts():
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
-    """Real ranks send as many bytes for the agreement as predicted, 4 a layer and step."""
+    """Real ranks send the predicted bytes to agree on scales: 4 for each layer and step."""
 
     def others(layers):
-        """Returns the bytes that all ranks send in addition to a sum without a scale."""
+        """Returns the bytes that all ranks send in addition to an all-reduce without a scale."""
         x = [np.ones(3, np.float32) for _ in range(layers)]
         with cpd.comm.local(ranks) as group:
             reports = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce(wire), report=True))
@@ -375,10 +375,10 @@ def test_more_wrong_steps():
 
 
 def test_largest_magnitudes_decide_whether_values_are_packed():
-    """The largest magnitudes decide whether sums travel in the format or in binary32.
+    """The largest magnitudes decide whether ranks send sums in the format or in binary32.
 
-    e3m0 has no code for NaN, so sums that may overflow travel in binary32. The ranks agree on this
-    in 8 bytes: 4 of the layer and 4 more.
+    e3m0 has no code for NaN, so sums that may overflow travel in binary32. To agree on the form, a
+    rank sends 8 bytes: 4 for the layer and 4 more.
     """
     small = messages("e3m0", 2, "alpha=0 beta=1", largest=1.0)
     assert small.messages == 8 + messages("fp32", 2, "alpha=0 beta=1").messages / 8

@@ -34,7 +34,7 @@ def data() -> list[dict[str, torch.Tensor]]:
 
 
 class Classifier(nn.Module):
-    """A model with the interface of transformers: takes keywords, returns a loss and logits."""
+    """A model that transformers' Trainer accepts: takes keywords, returns a loss and logits."""
 
     def __init__(self) -> None:
         super().__init__()

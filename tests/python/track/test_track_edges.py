@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of trackers: step numbers, sums over reducers, values that are written once."""
+"""Tests a tracker's step numbers, its sums over reducers, and values that it writes only once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_module_is_named_where_there_are_several():
 
 
 def test_a_model_in_ddp_is_the_model_itself():
-    """A model in DDP is tracked with its own names, without `module.`, and with its coverage."""
+    """A tracker uses the names that a model in DDP has without DDP, and reports its coverage."""
     model = nn.Sequential(nn.Linear(4, 4))
     cpd.convert(model, "mxfp8")
     wrapped = object.__new__(nn.parallel.DistributedDataParallel)

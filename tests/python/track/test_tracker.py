@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a tracker writes what observer, coverage and all-reduce report, and nothing else."""
+"""Tests that a tracker writes exactly the numbers of the observer, coverage and all-reduces."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_written_is_what_the_observer_has():
 
 
 def test_steps_of_several_calls():
-    """With gradient accumulation, a step reports the numbers of the last observed call."""
+    """If a step has several calls, the tracker reports the numbers of the last observed call."""
     made, seen = model(), Seen()
     with Tracker(made, seen, every=1) as track:
         for scale in (1.0, 64.0):

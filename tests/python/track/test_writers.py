@@ -14,7 +14,7 @@ SCALARS = {"reduce/bytes": 1516.0, "0/weight/amax": 0.5}
 
 
 class Calls:
-    """Records the calls of the methods with these names."""
+    """An object that has the named methods and records their calls."""
 
     def __init__(self, *methods: str) -> None:
         self.calls: list[tuple] = []
@@ -41,7 +41,7 @@ def test_what_each_kind_is_given(methods, calls):
 
 
 def test_a_run_of_wandb():
-    """A wandb run gets the steps as its own axis, so the user may log at other steps."""
+    """In a wandb run, CPD's numbers have their own step axis, so a user may log at other steps."""
     given = Calls("define_metric", "log")
     writer_of(given).write(SCALARS, 7)
     *defined, logged = given.calls
