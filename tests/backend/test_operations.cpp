@@ -309,9 +309,9 @@ class Operations : public testing::OnDevice {
     });
   }
 
-  /// Returns the columns "CUDA" and "in a graph" of an operation's table row. The operation's
-  /// tensors are on the device of `there`. If `current` is not null, that device is made current
-  /// before the call.
+  /// Runs an operation on tensors that `there` copies to a device. Returns the operation's entries
+  /// in the columns "CUDA" and "in a graph" of the table. If `current` is not null, that device is
+  /// made current before the call.
   static std::string Columns(const Operation& operation, Memory& memory, Copies there,
                              const Accelerator* current) {
     Views views = ViewsOf(memory);

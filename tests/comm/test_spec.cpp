@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the texts and checks of an all-reduce's description: printing, parsing, options that
-// exclude each other, and sums that stall.
+// exclude each other, and whether a sum of many terms may stall (grow too large for further terms
+// to change it).
 #include <gtest/gtest.h>
 
 #include <cmath>

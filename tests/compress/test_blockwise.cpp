@@ -59,7 +59,7 @@ std::vector<float> coded(const Codec& codec, const std::vector<float>& x) {
   return coded(codec, x, 0, static_cast<std::int64_t>(x.size()));
 }
 
-/// Calls bucket(begin, values) for each bucket of x alone, and concatenates the results.
+/// Calls bucket(begin, values) once for each bucket of x, and concatenates the results.
 template <class Bucket>
 std::vector<float> by_bucket(const std::vector<float>& x, Bucket bucket) {
   std::vector<float> all;

@@ -340,8 +340,8 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   }
 }
 
-/// Encodes a slice of sums in ranges, without the rest of the layer. A rank that owns the slice
-/// does this in a reduce-scatter.
+/// Encodes a slice of sums in ranges, without the rest of the layer, as the rank that owns the
+/// slice does in a reduce-scatter.
 TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {

@@ -185,7 +185,7 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
 }
 
 /// Decodes n symbols of `bytes`, which begin with the code's table. At the same time, decodes
-/// `behind` symbols of the stream `second`, which uses the same code.
+/// `behind` symbols of `second`, a stream of the same code without a table.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
                                    std::uint32_t alphabet, std::int64_t most,
                                    std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {

@@ -82,8 +82,8 @@ std::vector<float> Numbers(std::size_t n) {
 std::vector<double> Doubles(std::size_t n) {
   std::vector<double> x(n);
   for (std::size_t i = 0; i < n; ++i) {
-    // The numbers have the size of binary32's subnormal numbers, or are binary64's own subnormal
-    // numbers.
+    // The numbers are as small as binary32's subnormal numbers, or are subnormal numbers of
+    // binary64.
     const std::uint64_t field = i % 4 == 3 ? 0 : 1023 - 155 + i % 12;
     x[i] = std::bit_cast<double>(field << 52 | 0x000F123456789ABCULL * (i + 1) >> 12);
   }

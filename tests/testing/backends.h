@@ -36,7 +36,7 @@ inline bool tests_only(std::string_view which) {
 }
 
 /// Returns whether this run tests the device "cuda" or "sim". Returns false only if
-/// CPD_TEST_BACKENDS names the other of the two devices alone.
+/// CPD_TEST_BACKENDS is the name of the other device.
 inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }
@@ -71,7 +71,7 @@ inline std::string reason_without(std::string_view name) {
   return why + std::string(name);
 }
 
-/// While it lives, the library uses the backend with this name.
+/// Makes the library use the backend with this name while the object lives.
 class WithBackend {
  public:
   explicit WithBackend(const std::string& name) { ForceKernels(name); }

@@ -198,7 +198,7 @@ def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a file, except those that only type checkers read."""
+    """Yields the nodes of a syntax tree, except branches that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue

@@ -61,8 +61,7 @@ inline std::vector<std::string> codec_texts() {
   };
 }
 
-/// Returns further texts: other options and sizes of the same kinds of bytes, and codecs within
-/// codecs.
+/// Returns further texts: the same codecs with other options and sizes, and codecs within codecs.
 inline std::vector<std::string> more_codec_texts() {
   return {
       "e3m0",

@@ -24,8 +24,8 @@ std::string program_of(std::string source) {
   return "test_" + source;
 }
 
-/// Returns a filter for the tests in the source that the program is named for. Returns "*" if there
-/// are none.
+/// Returns a filter for the tests in the source that the program is named for. Returns "*" if the
+/// program is not named for a source.
 std::string filter_of(const std::string& program) {
   std::string filter;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();

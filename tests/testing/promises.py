@@ -69,8 +69,8 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map of promises. A table has tests, or the rows of results that measured its
-    text, or the reason for having neither."""
+    """A table of the map of promises: a sentence of a page and the tests that check it, or the
+    stored results of the sentence's figure, or the reason why it has neither."""
 
     text: str
     tests: tuple[str, ...] = ()
@@ -160,8 +160,7 @@ def pages(root: Path = ROOT) -> list[str]:
 
 
 def lines(root: Path, name: str) -> list[str]:
-    """Returns the lines of one of the two lists that belong to the map of promises, without
-    comments."""
+    """Returns the lines of a list of exceptions (UNMAPPED or UNREAD), without comments."""
     text = (root / FOLDER / name).read_text()
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -173,8 +172,8 @@ def reasons(root: Path = ROOT) -> dict[str, str]:
 
 
 def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
-    """Returns the differences between the claims of a page and the tables for the page in the map
-    of promises."""
+    """Compares a page's claims (sentences and tables) with its tables in the map of promises.
+    Returns a line for each difference."""
     wanted, known = claims(page, text), [entry.text for entry in found]
     wrong = [f"{page}: twice in the map: {t}" for t in dict.fromkeys(known) if known.count(t) > 1]
     for claim in wanted:
@@ -245,7 +244,8 @@ def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
 
 
 def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -> list[str]:
-    """Returns what is wrong with a list of exceptions that may only become shorter."""
+    """Returns a line for each exception that the list lacks, and for each listed one that must be
+    struck because it no longer exists."""
     now = {*found}
     wrong = [f"{text}: {each}" for each in sorted(now - {*listed})]
     wrong += [
@@ -263,7 +263,8 @@ def unmapped(root: Path = ROOT) -> list[str]:
 
 
 def store(root: Path = ROOT) -> None:
-    """Writes the two lists again, each below its opening comment."""
+    """Writes the lists of exceptions, UNMAPPED and UNREAD, again, each below its opening
+    comment."""
     _, unread = errors(root)
     known = reasons(root)
     whys = {name: known.get(name, "") for name in unread}

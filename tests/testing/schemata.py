@@ -3,7 +3,7 @@
 
 An expression becomes `(::cpd_mutant::on(N) ? (after) : (before))`, and a statement becomes
 `if (on(N)) {after} else {before}`. The smallest whole expression or statement around the change is
-wrapped. Changes that overlap, or that are at one place, form one chain. Constant expressions keep
+wrapped. Changes within one expression or statement form one chain of such choices. Constant expressions keep
 the original.
 """
 

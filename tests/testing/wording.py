@@ -24,9 +24,9 @@ import prose
 FILE = Path(__file__).with_suffix(".toml")
 DICTIONARIES = "clear,rare,en-GB_to_en-US"
 HASH = (".cmake", ".sh", ".toml", ".yaml", ".yml", "CMakeLists.txt", "/run", "dev")
-"""The ends of names of files whose comments begin with a number sign."""
+"""Suffixes of the files whose comments begin with a number sign."""
 SLASHES = (".sv", ".svh")
-"""The ends of names of further files whose comments begin with two slashes."""
+"""Suffixes of further files whose comments begin with two slashes."""
 MADE = ("requirements.lock", "tests/testing/wording.toml")
 """Files that are not checked."""
 QUOTED = re.compile(r"``.+?``|`[^`]+`|\"[^\"]*\"|“[^”]*”|<[^ >][^>]*>|\]\([^)]*\)|https?://\S+")
@@ -128,8 +128,7 @@ word."""
 
 
 def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields codespell's objections except to `words`: the index of the text, and the
-    correction."""
+    """Yields a misspelled word's text, by index, and codespell's correction, except for `words`."""
     lines = [NAME.sub("_", text.text) for text in read]
     command = [sys.executable, "-m", "codespell_lib", f"--builtin={DICTIONARIES}"]
     command += ["--regex=[A-Za-z']+", f"--ignore-words-list={','.join(words)}", "-"]

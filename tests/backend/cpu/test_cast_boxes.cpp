@@ -51,8 +51,8 @@ std::size_t PlaceOf(const TensorView& x, std::int64_t index) {
   return static_cast<std::size_t>(offset);
 }
 
-/// Returns memory that holds `values`, which are in row-major order, where the view x expects its
-/// elements. All elements between them are `rest`.
+/// Returns memory in which the view x finds `values`, given in row-major order. All memory between
+/// the elements of x holds `rest`.
 template <class T>
 std::vector<T> Placed(const std::vector<T>& values, const TensorView& x, T rest) {
   std::vector<T> memory(PlaceOf(x, x.size() - 1) + 1, rest);

@@ -42,8 +42,8 @@ Codecs of(const std::vector<SharedCodec>& planes) {
   return codecs;
 }
 
-/// Returns a message that holds the values of a part in all `planes`. The function value_at gives
-/// the values.
+/// Returns a message that holds the values of a part (ranges of layers) for every plane of the
+/// sums' states. value_at(plane, position) gives each value.
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));

@@ -29,8 +29,8 @@ namespace {
 
 using testing::view_of;
 
-/// The accumulators of the tests: every summation scheme, with every property on which a fast path
-/// depends. These are rounded and exact products, fp32, formats with no mantissa and with few or
+/// The accumulators of the tests. They cover every summation scheme and every property on which a
+/// fast path depends: rounded and exact products, fp32, formats with no mantissa and with few or
 /// many mantissa bits, saturation, and stochastic rounding whose random bits fit in binary32 or do
 /// not.
 constexpr std::array kProducts = {

@@ -58,7 +58,7 @@ std::string name_of(const void* kernel);
 
 /// Ends the process, because a kernel or its caller did something that is undefined on a GPU.
 [[noreturn]] void fail(const std::string& why);
-/// Ends the process like `fail`, and adds the name of the kernel at that address.
+/// Ends the process like `fail`. The message also names the kernel whose code is at `kernel`.
 [[noreturn]] void fail_in(const void* kernel, const std::string& why);
 
 }  // namespace cuda_on_cpu

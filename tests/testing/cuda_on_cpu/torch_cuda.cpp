@@ -68,8 +68,8 @@ thread_local std::array<cudaStream_t, kDevices> t_streams{};
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
 
 std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
-/// Allocation requests are counted by g_asked. Requests from the first number on, and below the
-/// second, are refused.
+/// Requests for memory are numbered by g_asked. Requests number g_refused_from to g_refused_to - 1
+/// are refused.
 std::atomic<std::int64_t> g_refused_from = 0, g_refused_to = 0;
 
 bool is_refused() {
