@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the texts and checks of an all-reduce's description: printing, parsing, options that
-// exclude each other, and whether a sum of many terms may stall (grow too large for further terms
-// to change it).
+// exclude each other, and sums that may stall (become too large for a further term to change them).
 #include <gtest/gtest.h>
 
 #include <cmath>

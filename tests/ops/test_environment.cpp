@@ -64,8 +64,8 @@ class Results {
   std::vector<std::pair<std::string, std::vector<std::uint8_t>>> all_;
 };
 
-/// Returns numbers of all sizes, including subnormal ones. The function gives the numbers as bit
-/// patterns.
+/// Returns numbers of all sizes, including subnormal ones. The numbers are made from bit patterns,
+/// without floating-point arithmetic.
 std::vector<float> Numbers(std::size_t n) {
   constexpr std::array<std::uint32_t, 12> kFirst = {0x00000001, 0x80000001, 0x00400000, 0x807FFFFF,
                                                     0x00800000, 0x00800001, 0x3F800000, 0xBF800001,

@@ -147,8 +147,8 @@ TEST(GemmErrors, BatchesOfOneBroadcast) {
 }
 
 /// A stochastic product takes up to six random integers for each value of k. The random stream of
-/// an element has 2^24 blocks of four words, two of which are reserved. A product that needs more
-/// is refused.
+/// an element has 2^24 blocks of four words, and two blocks are reserved. A longer product is
+/// refused.
 TEST(GemmErrors, StochasticProductsAreAsLongAsTheirCounters) {
   Accumulator accumulator = accumulator_of("e4m3");
   accumulator.rounding.mode = Rounding::stochastic;

@@ -412,7 +412,7 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
 }
 
 /// The chunks are longer than a step of the kernel. One value does not fit in 16 bits, so its step
-/// computes the tile in four quarters, each of which must begin with the same count of the chunk's
+/// computes the tile in four quarters. Each quarter must begin with the same count of the chunk's
 /// products.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;

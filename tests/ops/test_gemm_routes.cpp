@@ -192,7 +192,7 @@ class Block {
     block_.index_row = static_cast<std::uint64_t>(columns);
   }
 
-  /// Computes all sums of the block, each of which starts from `start`.
+  /// Computes all sums of the block. Each sum starts from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
     std::vector<float> state = Start(plan, block_.count, start);
     Add(plan, 0, true, state);

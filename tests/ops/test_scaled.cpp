@@ -171,8 +171,8 @@ Floats Largest(const Floats& x, const std::vector<std::int64_t>& block_of, std::
   return a;
 }
 
-/// Returns the number of each element's block. test_block_layout.cpp tests this layout against the
-/// shapes.
+/// Returns the number of each element's block, by the library's BlockLayout. test_block_layout.cpp
+/// tests that layout.
 std::vector<std::int64_t> BlockOf(const BlockShape& block, const Shape& shape, int axis) {
   const BlockLayout layout =
       LayoutOf(block, shape, ResolveAxis(axis, static_cast<int>(shape.size())));

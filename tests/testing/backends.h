@@ -59,7 +59,8 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
-/// Returns why this run does not test a backend that was built; empty if it tests it.
+/// Returns the reason why this run does not test a backend that was built; empty if the run tests
+/// it.
 inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";

@@ -121,7 +121,7 @@ def core_names() -> dict[str, str]:
 
 
 def public_names() -> dict[str, str]:
-    """Returns the module for each name of the package `cpd`."""
+    """Returns the module from which the package `cpd` takes each of its names."""
     names: dict[str, str] = {}
     tree = ast.parse((ROOT / "python/cpd/__init__.py").read_text())
     for node in ast.walk(tree):

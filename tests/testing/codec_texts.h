@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of codecs for tests that cover all codecs: every compressor with the options that change
-// its bytes, formats, and scaled formats.
+// Texts of codecs for tests that cover all codecs: formats, scaled formats, and every compressor
+// with the options that change its bytes.
 #pragma once
 
 #include <algorithm>

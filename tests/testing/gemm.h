@@ -57,7 +57,8 @@ enum class Layout : std::uint8_t {
 inline constexpr std::array kLayouts = {Layout::contiguous, Layout::transposed, Layout::reversed,
                                         Layout::gaps};
 
-/// Values in row-major order, and a copy of them in memory with a certain layout and type.
+/// Values in row-major order, and a copy of the values in memory with the requested layout and
+/// type.
 class Tensor {
  public:
   /// Values are rounded to the type.
@@ -350,8 +351,8 @@ inline std::vector<float> numbers_around(int centre, int spread, int bits, std::
   return values;
 }
 
-/// Returns n operands of products that are summed in a format. The exponents of operands are about
-/// half those of the format's values, so products are about as large as the values.
+/// Returns n operands of products that are summed in a format. Each operand has about half the
+/// exponent of a value of the format, so each product is about as large as such a value.
 inline std::vector<float> operands(Values kind, const Format& format, std::size_t n,
                                    std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);

@@ -11,8 +11,7 @@ Every sentence of a page is a claim, unless it ends with a colon or a question m
 page is a claim too, and its first row stands for it. promises/*.toml has a file for each page, with
 these tables:
 
-- `[[claim]]`: the sentence's `text`, and the `tests` that check it. A test is `FILE::test_name`
-under
+- `[[claim]]`: the sentence's `text`, and the `tests` that check it. A test is `FILE::test_name` in
   tests/python, or `FILE Suite.Name` for C++.
 - `[[measured]]`: the `text` of a figure, the `machine` on which it was measured (a file of
   benchmarks/results), and patterns of the `rows` in that file.

@@ -128,7 +128,8 @@ word."""
 
 
 def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields a misspelled word's text, by index, and codespell's correction, except for `words`."""
+    """Finds misspelled words other than `words`. Yields the index of each word's text and
+    codespell's correction."""
     lines = [NAME.sub("_", text.text) for text in read]
     command = [sys.executable, "-m", "codespell_lib", f"--builtin={DICTIONARIES}"]
     command += ["--regex=[A-Za-z']+", f"--ignore-words-list={','.join(words)}", "-"]
@@ -140,8 +141,8 @@ def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tup
 
 
 def lines_of(read: Sequence[prose.Text], rules: Rules) -> Lines:
-    """Returns the lines of banned phrases and misspelled words. A line occurs once for each of its
-    faults."""
+    """Returns the numbers of the lines with banned phrases or misspelled words. A number occurs
+    once for each fault of its line."""
     found: Lines = {}
     for text in read:
         for phrase in rules.phrases:

@@ -117,7 +117,7 @@ class FastPathsOn : public testing::OnDevice {
     OnDevice::TearDown();
   }
 
-  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few of them.
+  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few cases.
   template <std::size_t n>
   std::vector<const char*> OnThisDevice(const std::array<const char*, n>& cases) const {
     std::vector<const char*> all(cases.begin(), cases.end());

@@ -129,8 +129,7 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
-// Computes element `index` of a product by the rule of matrix units (BlockFma), in integer
-// arithmetic.
+// Computes element `index` of a product by the rule of matrix units (BlockFma), in integers.
 float model(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
@@ -166,8 +165,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line (a row of a, a column of b), from index first_k on, into panels
-// of `width` lines.
+// Packs values first_k … first_k + count - 1 of each row or column, in panels of `width` of them.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -222,8 +220,7 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with model(), for all of k in one call and in several. Returns false on
-// failure.
+// Compares every backend with model(), with k in one or several calls. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -338,8 +335,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Gives `unit` a random adder other than Adder::aligned, and values of the other fields that this
-// adder supports.
+// Gives `unit` a random adder other than Adder::aligned, and other fields that this adder supports.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -400,8 +396,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests products whose exponents lie at a limit of the computation in binary32, one below it or one
-// above it.
+// Tests products whose exponents lie at a limit of the computation in binary32, or next to one.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -469,31 +464,28 @@ TEST(BlockFma, LargestSums) {
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");
-  // The largest exponent is 0, so with 3 fraction bits each term is cut to a multiple of 1/8. A
-  // negative term loses as much as a positive one.
+  // The largest exponent is 0, so terms are cut to multiples of 1/8: negative ones toward zero,
+  // too.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}), 1.125F);
   EXPECT_EQ(dot(unit, {1, -0.1875F}, {1, 1}), 0.875F);
   EXPECT_EQ(dot(unit, {1, 0.1F, 0.1F}, {1, 1, 1}), 1);
   // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // The next block is aligned anew: the running sum 2 has exponent 1, so terms are cut to multiples
-  // of 1/4.
+  // The next block is aligned anew: with the running sum 2, terms are cut to multiples of 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 has the exponent 0, the sum of its operands' exponents. With 2 fraction bits
-  // it is cut to a multiple of 1/4, and loses nothing.
+  // 1.5 * 1.5 = 2.25 counts as a term of exponent 0. A multiple of 1/4 holds it exactly.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // The subnormal fp16 number 2^-20 counts with fp16's least exponent, -14. With 4 fraction bits
-  // its product with 1 is cut to a multiple of 2^-18: to 0.
+  // 2^-20 counts with fp16's least exponent, -14. Its product is cut to a multiple of 2^-18: to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
@@ -511,8 +503,7 @@ TEST(BlockFma, ZerosCountForNothing) {
   EXPECT_EQ(bits_of(dot(unit, {0, -0.0F}, {1, 1}, 0)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {-0.0F}, {1}, -0.0F)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {1, -1}, {1, 1}, -0.0F)), 0U);
-  // All products are zero. The addend's exponent E is so small that the factor 2^(F - E), for F
-  // fraction bits, does not fit in binary32.
+  // All products are zero. The addend is so small that its scaling factor does not fit in binary32.
   for (int exponent = -133; exponent < -95; ++exponent) {
     const float c = std::ldexp(1.5F, exponent);
     EXPECT_EQ(dot(Preset("h100-bf16"), {0}, {1}, c), c);
@@ -570,8 +561,7 @@ TEST(BlockFma, SpecialValues) {
 }
 
 TEST(BlockFma, PromotionStartsTheUnitAnew) {
-  // A sum of ones stops at 2^14 because a further 1 is cut to a multiple of 2. With promotion, the
-  // unit's sum is often added to an fp32 sum and starts anew.
+  // Without promotion (adding to an fp32 sum at intervals), ones added to 2^14 are cut to 0.
   const std::size_t depth = 32 * 1024;
   const std::vector<float> ones(depth, 1);
   EXPECT_EQ(dot(Preset("h100-fp8"), ones, ones), 0x1p14F);
