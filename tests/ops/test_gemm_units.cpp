@@ -87,8 +87,8 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(bits_of(dot(Preset("cdna2-bf16"), {-0x1.8p-126F}, {1}, 0x1p-126F)), 0x80000000U);
 
   const Accumulator steps = Preset("cdna3-bf16");
-  // For terms near 1, products are cut toward zero to multiples of 2^-24, their sum is rounded down
-  // to 2^-32, and the sum with the addend to 2^-31.
+  // For terms near 1, products are cut toward zero to multiples of 2^-24. Their sum is rounded down
+  // to a multiple of 2^-32, and the sum with the addend to a multiple of 2^-31.
   EXPECT_EQ(dot(steps, {1, -0x1p-25F}, {1, 1}), 1);
   EXPECT_EQ(dot(steps, {-0x1p-40F}, {1}, 1), 0x1.fffffep-1F + 0x1p-24F);  // 1 - 2^-31 rounds to 1
   EXPECT_EQ(dot(steps, {1}, {1}, -0x1p-26F), 0x1.fffffep-1F);  // -2^-26 goes down to -2^-24

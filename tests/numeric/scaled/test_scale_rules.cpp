@@ -186,8 +186,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // For these formats, the library does not compute the scale by the fast rule for powers of two.
-  // It uses the full rules instead.
+  // For these formats, the library computes the scale by the full rules, and not by the fast rule
+  // for powers of two.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;

@@ -339,8 +339,8 @@ class HeldTexts {
   void load_tree(int plane) { tree_ = planes_.at(plane); }
   void store_tree(int plane) { planes_[plane] = tree_; }
 
-  /// Returns a sum of `count` products as a text that shows the order of its additions. A new
-  /// SumWalk takes each `together` products.
+  /// Returns a sum of `count` products as a text that shows the order of its additions. For each
+  /// `together` products, a new SumWalk is made.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";

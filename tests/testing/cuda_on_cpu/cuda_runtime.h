@@ -227,9 +227,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 namespace cuda_on_cpu {
 
-/// Queues a grid. Sets the last error instead if no GPU from sm_80 on accepts the launch. `kernel`
-/// is the address of the kernel's code. The thread-local variables of the library that contains
-/// this code serve as the kernel's shared memory.
+/// Queues a grid of thread blocks. If no GPU from sm_80 on accepts the launch, sets the last error
+/// and queues nothing. `kernel` is the address of the kernel's code. The thread-local variables of
+/// the library that contains this code serve as the kernel's shared memory.
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
 

@@ -44,7 +44,7 @@ c10::Device device_number(int device) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(device)};
 }
 
-/// While it lives, makes a device current.
+/// Makes a device current while the object lives.
 class OnDevice {
  public:
   explicit OnDevice(int device) : before_(current_device()) { cudaSetDevice(device); }
