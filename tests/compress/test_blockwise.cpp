@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the codecs that divide a layer into blocks of 4096 values: each block gives the result that
-// the inner codec, or a cast, gives for the block alone. A block with NaN becomes all NaN if the
-// inner codec has no NaN. Tests also refused arguments.
+// Tests the codecs that divide a layer into blocks of 4096 values. Each block must give the result
+// that the inner codec, or a cast, gives for the block alone. A block with NaN becomes all NaN if
+// the inner codec has no NaN. Tests also refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests properties of every codec: its values do not depend on how a layer is cut into ranges, on
-// threads, on instruction sets or on the program's floating-point flags. Tests also APS shifts and
-// states. Other files test packed formats.
+// Tests that the values of every codec do not depend on how a layer is cut into ranges, on threads,
+// on instruction sets or on the program's floating-point flags. Tests also APS shifts and states.
+// Other files test packed formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -213,8 +213,8 @@ class CodecDevices : public testing::OnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The sizes of buckets and layers lie on both sides of two limits: the sizes at which kernels use
-/// 16 threads, and those at which they use a whole thread block.
+/// Kernels use 16 threads for a short bucket and a whole thread block for a long one. The sizes of
+/// buckets and layers lie on both sides of the limits.
 TEST_P(CodecDevices, EveryCodecWithKernels) {
   int codecs = 0;
   std::size_t number = 0;

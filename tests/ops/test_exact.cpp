@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Div, Sqrt, Flags and wide formats on tensors. The values and exceptions of these operations
-// equal the values and exceptions that the engine (soft_float.h) computes for single numbers, for
-// all types, layouts, numbers of threads and backends. Tests also that the engine's values equal
-// the kernels'.
+// Tests Div, Sqrt, Flags and wide formats on tensors. For all types, layouts, numbers of threads
+// and backends, the values and exceptions must equal those that the engine (soft_float.h) computes
+// for single numbers. Tests also that the engine's values equal the kernels'.
 #include <gtest/gtest.h>
 
 #include <bit>

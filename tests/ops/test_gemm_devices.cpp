@@ -182,8 +182,8 @@ TEST_F(GemmDevices, LargeProductsOnEveryShortRoute) {
   }
 }
 
-/// Tests products and sums of all pairs of a format's finite values. The GPU computes them two at a
-/// time in 16-bit floats (bf16 for e5m2, else fp16), and there are enough tiles for it to do so.
+/// Tests products and sums of all pairs of a format's finite values. The products have enough tiles
+/// for the GPU to compute them two at a time in 16-bit floats (bf16 for e5m2, else fp16).
 TEST_F(GemmDevices, AllPairsOfFormatsOfFewBits) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m2", "e2m1"}) {
     const Accumulator accumulator = testing::accumulator_of(name);

@@ -396,9 +396,9 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   }
 }
 
-/// Tests every path for stochastic sums: sums that overflow, special values among the operands and
-/// at the start, random integers that begin within a block of words or within a word, and even and
-/// odd numbers of products.
+/// Tests every path for stochastic sums. Some sums overflow, or have special values among the
+/// operands or at the start. Random integers begin within a block of words or within a word. The
+/// number of products is even or odd.
 TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   constexpr std::int64_t kColumns = 37;
   std::mt19937_64 bits(23);

@@ -66,8 +66,8 @@ class LastPage {
   void* memory_ = nullptr;
 };
 
-/// If the operands do not fill whole panels (the groups of rows or columns that a kernel packs
-/// together), the panels are filled without reading past the operands' end.
+/// A kernel packs rows or columns together in panels. If the operands do not fill whole panels, the
+/// kernel must not read past the operands' end.
 TEST(Gemm, OperandsAtTheEndOfMemory) {
   const LastPage left;
   const LastPage right;

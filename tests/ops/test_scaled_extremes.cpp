@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Cast and Encode of scaled formats where binary32 and bfloat16 cannot hold every
-// intermediate result: scales of all sizes, given scales of 0, and results in bfloat16.
+// Tests Cast and Encode of scaled formats where binary32 or bfloat16 cannot hold every intermediate
+// result. The cases are scales of all sizes, given scales of 0, and results in bfloat16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,8 +60,8 @@ Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   return testing::run_decode(scales, scaled.scale, x.size() / 4);
 }
 
-/// Replaces all but the first value of each block by a number that, divided by the scale, lies next
-/// to a tie between two values of the element format.
+/// Replaces all but the first value of each block. Divided by the scale, the new values lie next to
+/// ties between values of the element format.
 void MakeNearTies(Floats& x, const Floats& scales, const Format& element) {
   std::mt19937_64 bits(7);
   for (std::size_t i = 0; i < x.size(); ++i) {

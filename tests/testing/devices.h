@@ -25,8 +25,8 @@
 
 namespace cpd::testing {
 
-/// Returns the names of the CPU backends that this tree was built with, of "cuda" (a GPU, or its
-/// emulation on the CPU), and of "sim" (the device in tests/testing/sim).
+/// Returns the names of the CPU backends that this tree was built with. Also returns "cuda" (a GPU,
+/// or its emulation on the CPU) and "sim" (the device in tests/testing/sim).
 inline const std::vector<const char*>& Backends() {
   static const std::vector<const char*> all = [] {
     std::vector<const char*> names(std::begin(kBuiltBackends), std::end(kBuiltBackends));

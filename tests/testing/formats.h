@@ -53,8 +53,8 @@ inline int default_bias(int exp, Encoding encoding) {
   return (1 << (exp - 1)) - (wide ? 0 : 1);
 }
 
-/// Returns the formats with IEEE encoding, with 1 … 8 exponent bits and 0 … 23 mantissa bits: all 8
-/// * 24, or a seventh of them under a sanitizer.
+/// Returns the 8 * 24 formats with IEEE encoding, 1 … 8 exponent bits and 0 … 23 mantissa bits;
+/// under a sanitizer, a seventh of them.
 inline std::vector<Format> ieee_formats() {
   std::vector<Format> formats;
   for (int exp = 1; exp <= 8; ++exp) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that a cast of a transposed tensor gives the oracle's value for each element. The cases
-// vary the shape (around the size of a box, the range of elements that a kernel visits at once),
-// the memory order of x, of `out` and of the caller's random integers, the types, casts in place,
-// and the number of threads.
+// Tests that a cast of a transposed tensor gives the oracle's value for each element. Shapes lie
+// around the size of a box, the range of elements that a kernel visits at once. The cases also vary
+// the types, the number of threads, and the memory order of x, `out` and the caller's random
+// integers. Some casts are in place.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests how the blocks of a part (the values that travel in one message) are stored in the message,
-// for codecs whose blocks have a fixed size and for codecs whose blocks vary in size.
+// Tests how the blocks of a part (the values that travel in one message) are stored in the message.
+// Some codecs have blocks of a fixed size, others have blocks that vary in size.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -496,8 +496,8 @@ TEST(ScaledElements, QuotientsAreRoundedToOdd) {
     const double q = divide_to_odd<double>(x, y);
     if (std::fma(q, y, -static_cast<double>(x)) == 0) continue;  // exact
     ASSERT_EQ(std::bit_cast<std::uint64_t>(q) & 1, 1U) << x << " / " << y;
-    // The exact quotient x / y lies between the neighbors of q: the lower one times y is below x,
-    // the upper one times y is above x.
+    // The exact quotient x / y must lie between the neighbors of q. So the lower neighbor times y
+    // is below x, and the upper one times y is above x.
     const double below = std::fma(std::nextafter(q, -HUGE_VAL), y, -static_cast<double>(x));
     const double above = std::fma(std::nextafter(q, HUGE_VAL), y, -static_cast<double>(x));
     ASSERT_TRUE(below < 0 && above > 0) << x << " / " << y;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the rule of matrix units: every backend gives the results of integer arithmetic and of
+// Tests the rule of matrix units. Every backend must give the results of integer arithmetic and of
 // reference.h, which share no code with the kernels, and the results of cases worked out by hand.
 #include <gtest/gtest.h>
 

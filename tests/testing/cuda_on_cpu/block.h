@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs the threads of a CUDA block as fibers of one host thread. Each fiber runs until its thread
-// ends or waits for others. Where a GPU's behavior is undefined, the process ends with the kernel's
-// name: if some threads miss a barrier, or lanes of a warp are at different collectives.
+// ends or waits for others. If some threads miss a barrier, or lanes of a warp are at different
+// collectives, a GPU's behavior is undefined. The process then ends with the kernel's name.
 #pragma once
 
 #include <cstdint>

@@ -94,8 +94,8 @@ void free_block(void* freed) {
   cudaFreeAsync(block->memory, block->stream);
 }
 
-/// Allocates the block. If this fails, waits for the device, because memory freed in a stream's
-/// order is free only after the stream has reached that point, and tries again.
+/// Allocates the block. If this fails, waits for the device and tries again. Memory that was freed
+/// in a stream's order becomes free only when the stream has reached that point.
 bool fill(Block& block, std::size_t bytes) {
   if (cudaMalloc(&block.memory, bytes) == cudaSuccess) return true;
   cudaDeviceSynchronize();
