@@ -51,9 +51,9 @@ struct Case {
   Layout out = Layout::contiguous;
 };
 
-/// Compares a product with sums in binary64. A sum of n products in any order, fused or not, errs
-/// by at most (n + 1) u times the sum of magnitudes, where u = 2^-24, to first order (Higham 2002,
-/// section 3.1).
+/// Compares a product with sums in binary64. In any order, fused or not, the error of a sum of n
+/// products is at most (n + 1) u times the sum of magnitudes, to first order (Higham 2002, section
+/// 3.1). Here u = 2^-24.
 ::testing::AssertionResult blas_matches(const Case& x) {
   const testing::GemmCase shapes{x.a, x.b, x.c};
   const Shape shape = testing::out_shape(shapes);

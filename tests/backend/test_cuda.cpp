@@ -144,7 +144,8 @@ TEST_F(Cuda, SumsTakeNoMatrixUnit) {
               [&] { Sum(OnGpu(Matrix(X())), 0, Preset("h100-fp16"), sums); });
 }
 
-/// While it lives, replaces the CUDA backend by functions that return this status (a cudaError_t).
+/// Replaces the CUDA backend, while the object lives, by functions that return `status` (a
+/// cudaError_t).
 class FailingLibrary {
  public:
   explicit FailingLibrary(int status) {

@@ -36,7 +36,7 @@ std::vector<float> ValuesWith(float odd) {
 class Faults : public testing::OnDevice {
  protected:
   /// Expects that `call` throws an Error whose text begins with `text`. If `earlier` is true, more
-  /// text must follow, which says that an earlier call caused the fault.
+  /// text must follow: a note that an earlier call caused the fault.
   static void ExpectError(const std::string& text, bool earlier,
                           const std::function<void()>& call) {
     try {
@@ -49,13 +49,14 @@ class Faults : public testing::OnDevice {
     }
   }
   /// Returns the value that an error text must name: `value` on the CPU, `elsewhere` on another
-  /// device, which does not know the value.
+  /// device, whose kernels do not report the value.
   [[nodiscard]] std::string Got(const char* value, const char* elsewhere) const {
     return on_host() ? value : elsewhere;
   }
   /// Expects the fault of call(there) both with CheckAtOnce(true) and with CheckAtOnce(false).
-  /// `harmless` waits for the device and then casts valid values, so it raises a fault that is
-  /// still pending. A later operation within `call` may already raise the fault of an earlier one.
+  /// `harmless` waits for the device and then casts valid values, so a fault that is still pending
+  /// is raised by then. Within `call`, a later operation may already raise the fault of an earlier
+  /// operation.
   void ExpectFault(const std::string& text, const std::function<void(testing::Copies&)>& call) {
     const auto bad = [&] {
       testing::Copies there = There();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests every operation of the library on tensors of a device: the operation gives the bits of the
-// scalar kernels, or refuses the tensors before it writes anything. Repeats this on a second device
-// while the first device is current, and from two threads that use one device each. For each
+// Tests every operation of the library on tensors of a device. The operation must give the bits of
+// the scalar kernels, or refuse the tensors before it writes anything. Repeats this on a second
+// device while the first device is current, and from two threads that use one device each. For each
 // operation, prints a row of the table in kernels/cuda/README.md;
 // tests/python/ops/test_operations_table.py compares the rows with the table.
 #include <dlfcn.h>
@@ -309,9 +309,9 @@ class Operations : public testing::OnDevice {
     });
   }
 
-  /// Returns the columns "CUDA" and "in a graph" of an operation's table row. The operation's
-  /// tensors are on the device of `there`. If `current` is not null, that device is made current
-  /// before the call.
+  /// Runs an operation on tensors that `there` copies to a device. Returns the operation's entries
+  /// in the columns "CUDA" and "in a graph" of the table. If `current` is not null, that device is
+  /// made current before the call.
   static std::string Columns(const Operation& operation, Memory& memory, Copies there,
                              const Accelerator* current) {
     Views views = ViewsOf(memory);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the loops that process several pages of a tensor at a time, against the oracle's value for
-// each element. The cases vary the length (around pages of 4 KiB and groups of four pages), the
-// alignment of memory, and the random integers (given by the caller or made in the call). Tests
-// also that the NaN with the lowest index is reported.
+// each element. The lengths lie around pages of 4 KiB and groups of four pages. The alignment of
+// memory varies, and random integers are given by the caller or made in the call. Tests also that
+// the NaN with the lowest index is reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -73,8 +73,8 @@ const RouteCase kRouteCases[] = {
     {"int8 row", ElementRoute::divide},        {"fp8-block", ElementRoute::wide},
     {"int4 32 scale=fp32", ElementRoute::wide}};
 
-/// Returns scales that the computation `route` supports, with any number of significant bits. The
-/// route `wide` also gets scales of zero.
+/// Returns scales that `route`, a way of dividing by scales, supports: powers of two for
+/// `multiply`, otherwise any number of significant bits. For `wide`, some scales are zero.
 Floats Scales(ElementRoute route, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> exponent(-70, 99), near(-6, 6), kind(0, 9);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that the simulated device is separate from all others: an operation of the CPU or of
-// another device cannot use the simulated device's memory or streams.
+// Tests that the simulated device is separate from all others. An operation of the CPU or of
+// another device must not be able to use its memory or streams.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -113,9 +113,9 @@ bool EndsAnotherCall() {
   return ended && taken.count() < kPatience;
 }
 
-// Runs in a child process, because calls of other threads that the test ends never return, and
-// their threads would remain in this process. A fork copies only the calling thread, so the child
-// begins without other calls.
+// Runs in a child process. The test ends calls of other threads, and these threads would wait
+// forever in this process. A fork copies only the calling thread, so the child begins without other
+// calls.
 TEST_F(Interrupt, EndsTheCallsOfOtherThreads) {
   const pid_t child = fork();
   if (child == 0) _exit(EndsAnotherCall() ? 0 : 1);

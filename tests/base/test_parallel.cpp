@@ -25,7 +25,7 @@
 namespace cpd {
 namespace {
 
-/// While it lives, sets CPD_NUM_THREADS to `count`.
+/// Sets CPD_NUM_THREADS to `count` while the object lives.
 class Threads {
  public:
   explicit Threads(const char* count) { setenv("CPD_NUM_THREADS", count, 1); }

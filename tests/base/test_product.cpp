@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that MakeProduct finds every element of every operand at its position in the tensor.
-// MakeProduct may merge any dimensions.
+// Tests that MakeProduct finds every element of every operand at its position in the tensor. The
+// tests do not fix which dimensions MakeProduct merges.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -34,7 +34,8 @@ std::int64_t OffsetIn(const TensorView& x, const Shape& whole, std::int64_t inde
   return offset;
 }
 
-/// Returns the offset of an element by the product's strides, given its matrix, row and column.
+/// Returns the offset, by the product's strides, of the element (`row`, `column`) of matrix number
+/// `batch`.
 std::int64_t OffsetIn(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                       std::int64_t row, std::int64_t column) {
   std::int64_t offset = row * x.row_stride + column * x.column_stride;

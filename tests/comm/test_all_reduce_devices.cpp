@@ -131,9 +131,9 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   }
 }
 
-/// Packs one rank's values into a message and unpacks them, with various first indices, shifts and
-/// divisors, and with messages that begin at various bytes. Checks the cast values, the codes and
-/// the counts.
+/// Packs one rank's values into a message and unpacks the message. The cases vary the shift, the
+/// divisor and the byte at which the message begins. Checks the cast values, the codes and the
+/// counts.
 TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
@@ -178,8 +178,8 @@ TEST_P(AllReduceDevices, PackedContributions) {
         queue->reduce(call);
         queue->Wait();
         copies.Read(packed.data());
-        // On the CPU, the range of one call may not cross a multiple of 2^32, so the cast takes two
-        // calls.
+        // The indices of one call of CastScaled may not cross a multiple of 2^32, so the test casts
+        // the values in two calls.
         std::vector<float> cast(n);
         CastScaled(format, options, shift, first, 77, x.data(), cast.data(), testing::kKey);
         CastScaled(format, options, shift, first + 77, n - 77, x.data() + 77, cast.data() + 77,
@@ -242,7 +242,7 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
 }
 
 /// Returns the layers of all ranks, with values so small that no sum overflows a format of 4 bits.
-/// Such formats have no NaN. If a sum could be NaN, the messages would therefore be in fp32.
+/// Such formats have no NaN, so a possible NaN would make the reduction send its messages in fp32.
 Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), sizes, 9);
   for (auto& layers : ranks) {
@@ -295,10 +295,9 @@ TEST_P(AllReduceDevices, ShortFolds) {
         ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks);
       }
     }
-    // The first term of a sum need not be a value of the accumulator's format, and can be -0
-    // although the format has no -0. If the ranks form groups, this holds for the sum within a
-    // group. The terms of the sum over groups are the groups' sums, which are values of that
-    // format.
+    // The first term of a sum need not be a value of the accumulator's format: it can be -0
+    // although the format has no -0. With groups, this is true of the sums within groups. The sum
+    // over the groups adds values of the accumulator's format only.
     for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
         Reduce spec;
@@ -331,7 +330,8 @@ TEST_P(AllReduceDevices, WideContributions) {
   }
 }
 
-/// Returns spec number `pick` of the specs that use the codec with this text.
+/// Returns a reduction that uses the codec with this text. `pick` selects the exchange, the order
+/// and whether the sum is divided.
 Reduce coded_spec(const std::string& text, std::size_t pick) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = kFp32;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests codecs whose messages vary in size, with run-length encoding over every exchange. Real
-// ranks give the bits of virtual ranks with the same codec, of packed values, and of a serial
-// oracle. Tests also the messages that announce sizes, states, damaged bytes and lost ranks.
+// Tests run-length encoding, a codec whose messages vary in size, in every exchange. Real ranks
+// give the bits of virtual ranks with the same codec, of a reduction of packed values, and of a
+// serial oracle. Tests also the messages that announce sizes, states, damaged bytes and lost ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -107,8 +107,8 @@ TEST(CodecExchanges, NanAndInfinity) {
   }
 }
 
-/// Compares the result with sums that the oracle computes rank by rank, without CPD's virtual
-/// ranks.
+/// Compares reductions that use the codec with sums that the oracle computes rank by rank, without
+/// CPD's virtual ranks.
 TEST(CodecExchanges, EqualASerialSum) {
   const Ranks ranks = testing::random_ranks(5, {300, 41}, 12);
   for (const char* name : {"e4m3", "e3m0", "fp16"}) {
@@ -378,8 +378,8 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
         Way{Order::ring, Exchange::hierarchical, 2}}) {
     Reduce spec = spec_of(way, 0);
     const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
-    // Damages rank 0's contributions to layer 1. A piece belongs to rank 0 if the low 20 bits of
-    // its random stream number are 0.
+    // Damages rank 0's contributions to layer 1. A range of values belongs to rank 0 if the low 20
+    // bits of its random stream number are 0.
     codec->damages = [](const Piece& piece) {
       return piece.layer == 1 && piece.key.stream != 0 && (piece.key.stream & 0xFFFFFU) == 0;
     };

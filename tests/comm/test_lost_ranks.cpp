@@ -57,8 +57,8 @@ struct Seen {
   double seconds = 0;    ///< until it was told
 };
 
-/// Runs a reduction in which the victim's link drops as it enters a phase. Returns what each rank
-/// observes, and how often the link was dropped.
+/// Runs a reduction in which the link of one rank (loss.victim) drops as that rank enters a phase.
+/// Returns what each rank observes, and how often the link was dropped.
 std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const Reduce& spec,
                                                 const Ranks& ranks, double timeout) {
   const int world = static_cast<int>(ranks.size());
@@ -101,9 +101,9 @@ std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const Reduce& 
   return {all, fired};
 }
 
-/// Expects that the other ranks name the victim and continue without it. On a busy machine another
-/// rank may exceed the timeout and count as lost too. The test then repeats with four times the
-/// timeout.
+/// Expects that the other ranks report loss.victim as lost, and continue without that rank. On a
+/// busy machine another rank may exceed the timeout and count as lost too. The test then repeats
+/// with four times the timeout.
 void expect_loss(const Loss& loss, int world) {
   const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {5000, 9}, 3);
   Reduce spec = spec_of(loss.way, 0);

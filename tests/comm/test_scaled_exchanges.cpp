@@ -49,7 +49,8 @@ Reduce scaled_spec(const Way& way, std::size_t pick) {
   return spec;
 }
 
-/// Casts each rank's layer first, and returns the same sum over the cast layers.
+/// Casts each rank's layers to the scaled format, and returns the reduction of the cast layers
+/// without a codec.
 testing::Layers sum_of_casts(Reduce spec, const char* name, const Ranks& ranks,
                              const TensorOptions& call) {
   Ranks casts = ranks;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the texts and checks of an all-reduce's description: printing, parsing, options that
-// exclude each other, and sums that stall.
+// Tests the texts and checks of an all-reduce's description: printing, parsing, and options that
+// exclude each other. Tests also which sums may stall (become too large for a further term to
+// change them).
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -242,7 +242,8 @@ TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
   }
 }
 
-/// If all casts and sums round up, APS must leave room for one more bit.
+/// APS scales a layer by a power of two so that its sum does not overflow. If all casts and sums
+/// round up, the sum may be one bit larger, and still must not overflow.
 TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
   for (const auto& [name, worlds] : {std::pair{"e5m2", std::array{13U, 14U, 15U}},
                                      {"e4m2", {13U, 14U, 15U}},
@@ -260,8 +261,8 @@ TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
 }
 
 /// The wire format e5m0 has only powers of two, so each rank's 1.52 becomes 2. The sum is then 42,
-/// although APS expects at most 32. A result format whose largest number is a power of two can hold
-/// 42 only if APS scales the values down further.
+/// although APS expects at most 32. The result format's largest number is a power of two, so APS
+/// must scale the values down further.
 TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
   Reduce spec;
   spec.format = ParseFormat("e5m0");
@@ -353,7 +354,8 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
   }
 }
 
-/// Zeros are counted in ranges of limited length. A codec's block may be longer than such a range.
+/// The library counts zeros in ranges of limited length. The count must be right if a codec's block
+/// is longer than such a range.
 TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
   Reduce spec;
   spec.wire = MakeCodec("qsgd bits=3 bucket=65536");
@@ -457,8 +459,8 @@ void expect_error(const std::string& what, const std::function<void()>& call) {
   }
 }
 
-// If a layer were missing, the last rank's values would be added again. If a layer were given
-// twice, it would count twice.
+// Each rank must contribute each layer once. A missing layer would be replaced by the previous
+// rank's values, and a repeated layer would count twice.
 TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
   const std::vector<float> x(5, 1.0f);
   const std::vector<float> y(3, 2.0f);

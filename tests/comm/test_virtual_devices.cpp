@@ -223,8 +223,8 @@ TEST_P(VirtualDevices, SixtyFourRanks) {
   ExpectSame(spec, 64);
 }
 
-/// Sums more ranks than one pass over the sums can add, in formats of every kind that has a fast
-/// path. Some large values exceed the limit of the fast path.
+/// Sums more ranks than a device adds in one pass, in formats of every kind that has a fast path.
+/// Some large values exceed the limit of the fast path.
 TEST_P(VirtualDevices, ManyRanks) {
   const std::array formats = {"e4m3", "bf16", "e4m3fn", "fp32"};
   std::size_t pick = 0;
@@ -303,7 +303,7 @@ TEST_P(VirtualDevices, Errors) {
 }
 
 /// Makes two calls with each codec. The second call adds the rounding errors of the first. Some
-/// cases have groups or divide the sum.
+/// cases sum in groups of ranks, or divide the sum by the number of ranks.
 TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {

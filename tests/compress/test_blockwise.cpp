@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the codecs that divide a layer into blocks of 4096 values: each block gives the result that
-// the inner codec, or a cast, gives for the block alone. A block with NaN becomes all NaN if the
-// inner codec has no NaN. Tests also refused arguments.
+// Tests the codecs that divide a layer into blocks of 4096 values. Each block must give the result
+// that the inner codec, or a cast, gives for the block alone. A block with NaN becomes all NaN if
+// the inner codec has no NaN. Tests also refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ std::vector<float> coded(const Codec& codec, const std::vector<float>& x) {
   return coded(codec, x, 0, static_cast<std::int64_t>(x.size()));
 }
 
-/// Calls bucket(begin, values) for each bucket of x alone, and concatenates the results.
+/// Calls bucket(begin, values) once for each bucket of x, and concatenates the results.
 template <class Bucket>
 std::vector<float> by_bucket(const std::vector<float>& x, Bucket bucket) {
   std::vector<float> all;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests properties of every codec: its values do not depend on how a layer is cut into ranges, on
-// threads, on instruction sets or on the program's floating-point flags. Tests also APS shifts and
-// states. Other files test packed formats.
+// Tests that the values of every codec do not depend on how a layer is cut into ranges, on threads,
+// on instruction sets or on the program's floating-point flags. Tests also APS shifts and states.
+// Other files test packed formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,9 +69,9 @@ Values values_of(std::size_t n, std::size_t seed = 77) {
   return x;
 }
 
-/// A layer, for which a test calls a codec once or several times. If the codec stores rounding
-/// errors, the first call adds errors to the values, as after earlier calls; with has_error =
-/// false, the first call adds none.
+/// A layer that a test passes to one or more calls of a codec. If the codec stores rounding errors,
+/// the layer begins with stored errors, as after earlier calls; with has_error = false it begins
+/// with none.
 class Layer {
  public:
   Layer(const Codec& codec, std::size_t n, bool has_error = true)
@@ -210,8 +210,8 @@ TEST(Codec, ThreadsShareALayer) {
   }
 }
 
-/// Returns the values of three calls. All have zeros of both signs, the second call's values are
-/// multiplied by 2^-126, and the third's include NaN and infinities.
+/// Returns a layer's values for three successive calls. All have zeros of both signs. The second
+/// call's values are multiplied by 2^-126, and the third call's values include NaN and infinities.
 std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
   std::vector<Values> all;
   for (const std::size_t call : {0, 1, 2}) {

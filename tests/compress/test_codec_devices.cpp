@@ -213,8 +213,8 @@ class CodecDevices : public testing::OnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The sizes of buckets and layers lie on both sides of two limits: the sizes at which kernels use
-/// 16 threads, and those at which they use a whole thread block.
+/// Kernels use 16 threads for a short bucket and a whole thread block for a long one. The sizes of
+/// buckets and layers lie on both sides of the limits.
 TEST_P(CodecDevices, EveryCodecWithKernels) {
   int codecs = 0;
   std::size_t number = 0;
@@ -340,8 +340,8 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   }
 }
 
-/// Encodes a slice of sums in ranges, without the rest of the layer. A rank that owns the slice
-/// does this in a reduce-scatter.
+/// Encodes a slice of sums in ranges, without the rest of the layer, as the rank that owns the
+/// slice does in a reduce-scatter.
 TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {

@@ -355,7 +355,8 @@ TEST(Elias, WhatTheDamageIs) {
   EXPECT_EQ(damage(EliasLayout::sparse, {1, 1, 1}, 2, 7), "a number is above 3");
 }
 
-// Tests the bound of the QSGD paper with the paper's parameters: s = sqrt(n), and the 2-norm.
+// Tests the QSGD paper's bound on the length of the sparse coding, 2.8 n + 32 bits. The parameters
+// are the paper's: s = sqrt(n), and the 2-norm.
 TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
   std::mt19937_64 random(1);
   const std::size_t n = 4096;

@@ -225,8 +225,8 @@ TEST(Feedback, Refused) {
                  MakeCodec("feedback terngrad"));
 }
 
-/// In version 0.7 a codec's text contained the seed. Such a text still loads, because a state
-/// serves calls with any seed.
+/// In version 0.7 a codec's text contained the seed. States that were stored with such a text still
+/// load, and the seed in the text is ignored.
 TEST(Feedback, StatesWithASeedInTheirTextLoad) {
   const SharedCodec codec = MakeCodec("feedback qsgd bits=4 bucket=64");
   const Values kept{1, 2, 3};

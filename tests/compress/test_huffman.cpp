@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that Huffman codes are as short as possible: compared with a tree built with a heap, with
-// all trees of a few symbols, and with the entropy.
+// Tests that Huffman codes are as short as possible. The lengths are compared with a tree built
+// with a heap, with all trees of a few symbols, and with the entropy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ std::int64_t bits_of(const Counts& counts, const Lengths& lengths) {
   return bits;
 }
 
-/// Returns the least number of bits by Huffman's algorithm: joins the two trees with the smallest
-/// counts until one remains, and adds up the counts of all joined trees.
+/// Returns the least number of bits by Huffman's algorithm. Joins the two trees with the smallest
+/// counts until one tree remains, and adds up the counts of all joined trees.
 std::int64_t fewest_bits(const Counts& counts) {
   std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> heap;
   for (const std::uint32_t count : counts) heap.push(count);
@@ -185,7 +185,7 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
 }
 
 /// Decodes n symbols of `bytes`, which begin with the code's table. At the same time, decodes
-/// `behind` symbols of the stream `second`, which uses the same code.
+/// `behind` symbols of `second`, a stream of the same code without a table.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
                                    std::uint32_t alphabet, std::int64_t most,
                                    std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the codec of scaled formats: any range of a layer decodes to the values of a cast of the
-// whole layer. Tests also the bytes and the refused arguments.
+// Tests the codec of scaled formats: encoding and decoding any range of a layer gives the values of
+// a cast of the whole layer. Tests also the bytes and the refused arguments.
 #include <gtest/gtest.h>
 
 #include <array>

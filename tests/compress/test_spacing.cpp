@@ -116,8 +116,9 @@ TEST(Spacing, LevelsAreThoseOfWholeNumbers) {
         const testing::Quad draws = std::ldexp(1.0, random_bits);
         const int low = spacing.place[lower];
         const int gap = spacing.place[lower + 1] - low;
-        // Rounds up if the fraction (u / scale - low) / gap plus R / 2^N is at least 1. Both sides
-        // are multiplied by scale * gap * 2^N.
+        // The value lies at u / scale, between the levels at low and low + gap. It is rounded up if
+        // (u / scale - low) / gap + R / 2^N is at least 1. The code multiplies both sides by scale
+        // * gap * 2^N.
         const bool up = (u - scale * low) * draws + scale * gap * random[i] >= scale * gap * draws;
         ASSERT_EQ(spaced_level_of(plan, v, norm, random[i]), up ? lower + 1 : lower)
             << testing::hex(v) << " of " << testing::hex(norm) << " " << random[i];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests self-describing streams of every codec: the header, the streams that the decoder refuses,
-// and the decoded values, which must equal the values of the codec's own calls.
+// Tests self-describing streams of every codec: the header, and the streams that the decoder
+// refuses. The decoded values must equal the values of the codec's own calls.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -145,8 +145,8 @@ class TopKDevices : public testing::OnDevice {
     return got;
   }
 
-  /// Compares one call on the device with the definition and with the scalar kernels. Both calls
-  /// begin with the given states.
+  /// Compares one call on the device with the same call on the scalar kernels, and with the
+  /// definition of top-k (expected_of). Both calls begin with the given states.
   void Expect(const Case& one, const Codec& codec, const Floats& x, Piece whole, CodecState* scalar,
               CodecState* there) const {
     const Floats kept = scalar->Kept();
@@ -474,7 +474,8 @@ TEST_P(TopKKernels, SpansOfAnyLength) {
   }
 }
 
-/// Tests counts that need more than 32 bits, and counts of zero.
+/// Tests the selection from numbers of values that need more than 32 bits, and from numbers that
+/// are zero.
 TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {

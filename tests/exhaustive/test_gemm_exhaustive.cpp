@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Gemm completely where the quick tests take samples: 2^24 fused multiply-adds per format,
-// all pairs of 8-bit numbers in every mode, and a result of more than 2^32 elements.
+// Tests Gemm completely where the quick tests take samples. The cases are 2^24 fused multiply-adds
+// per format, all pairs of 8-bit numbers in every mode, and a result of more than 2^32 elements.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

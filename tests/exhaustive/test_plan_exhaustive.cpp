@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repeats tests/numeric/round/test_round_plan.cpp for every width of mantissa: each computation
-// path that a plan chooses is exact for the formats it is chosen for, in every rounding mode.
+// Repeats tests/numeric/round/test_round_plan.cpp for every width of mantissa. Each computation
+// path must be exact for the formats for which a plan chooses it, in every rounding mode.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Defines a fuzzer's input: numbers that describe a range of a layer (`Measures`), then the bytes
-// of the range. An input of the codec `stream` has only the bytes of a whole stream
-// (compress/stream.h).
+// Defines a fuzzer's input: a struct `Measures`, whose numbers describe a range of a layer, then
+// the encoded bytes of the range. An input of the codec `stream` has only the bytes of a whole
+// stream (compress/stream.h).
 #pragma once
 
 #include <cstdint>

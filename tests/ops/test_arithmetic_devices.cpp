@@ -144,8 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testin
 template <class T>
 constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-/// Sums rows of neighboring terms. The numbers of rows and terms lie on both sides of the number of
-/// rows that a thread block takes and the number of terms that a memory line holds.
+/// Sums rows of neighboring terms. Some cases have fewer rows than a thread block takes or fewer
+/// terms than a memory line holds; others have as many, or more.
 TEST_P(ArithmeticDevices, SumsOfRows) {
   std::mt19937 random(5);
   for (const auto& [rows, terms] :

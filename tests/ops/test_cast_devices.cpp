@@ -62,7 +62,7 @@ std::vector<RoundingOptions> AllOptions() {
   return all;
 }
 
-/// Returns the named formats, and every seventh format of testing::encoding_formats().
+/// Returns the named formats, and one in seven of the formats in testing::encoding_formats().
 std::vector<Format> Formats() {
   std::vector<Format> formats = testing::named_formats();
   const std::vector<Format> others = testing::encoding_formats();

@@ -345,7 +345,7 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
                                   {"TimeOf", [&] { TimeOf({}, 2, sizes, 1, 1); }}});
   Each("a tensor's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
                                           {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
-  // A size that can be counted, but not allocated, throws std::bad_alloc instead.
+  // A tensor whose size is valid, but cannot be allocated, throws std::bad_alloc and no Error.
   if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
     constexpr std::int64_t kSize = std::int64_t{1} << 56;
     VirtualReduce reduce({}, 2, {kSize});

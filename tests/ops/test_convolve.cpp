@@ -197,7 +197,8 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
   // The first result is the sum 0 * w0 + 0 * w1 + x * w2. Here 0 * Inf makes it NaN.
   EXPECT_TRUE(first_place("fp32 sequential", {kInf, 1, 1}, 1) != 1.0f);
   EXPECT_EQ(first_place("fp32 sequential", {2, 1, 1}, 3), 3.0f);
-  // A product that underflows to -0 stays -0 alone, but -0 added to +0 gives +0.
+  // With fma, the exact result -2^-18 underflows to -0. A product that is -0 before it is added to
+  // +0 gives +0.
   EXPECT_EQ(testing::bits_of(first_place("e4m3 fma", {-1, -1, -0x1p-9f}, 0x1p-9f)), 0x80000000U);
   EXPECT_EQ(testing::bits_of(first_place("e4m3 sequential", {-1, -1, -1}, 0)), 0U);
 }
@@ -206,7 +207,8 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
 TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
             0x1p-120f + 0x1p-127f);
-  // With spread 3, all products of the first chunk have a zero that lies between elements.
+  // With spread 3, elements lie at multiples of 3, and both zeros of the first chunk lie between
+  // such positions.
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f, 3),
             0x1p-120f + 0x1p-127f);
 }

@@ -64,8 +64,8 @@ class Results {
   std::vector<std::pair<std::string, std::vector<std::uint8_t>>> all_;
 };
 
-/// Returns numbers of all sizes, including subnormal ones. The function gives the numbers as bit
-/// patterns.
+/// Returns numbers of all sizes, including subnormal ones. The numbers are made from bit patterns,
+/// without floating-point arithmetic.
 std::vector<float> Numbers(std::size_t n) {
   constexpr std::array<std::uint32_t, 12> kFirst = {0x00000001, 0x80000001, 0x00400000, 0x807FFFFF,
                                                     0x00800000, 0x00800001, 0x3F800000, 0xBF800001,
@@ -82,8 +82,8 @@ std::vector<float> Numbers(std::size_t n) {
 std::vector<double> Doubles(std::size_t n) {
   std::vector<double> x(n);
   for (std::size_t i = 0; i < n; ++i) {
-    // The numbers have the size of binary32's subnormal numbers, or are binary64's own subnormal
-    // numbers.
+    // The numbers are as small as binary32's subnormal numbers, or are subnormal numbers of
+    // binary64.
     const std::uint64_t field = i % 4 == 3 ? 0 : 1023 - 155 + i % 12;
     x[i] = std::bit_cast<double>(field << 52 | 0x000F123456789ABCULL * (i + 1) >> 12);
   }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Div, Sqrt, Flags and wide formats on tensors. The values and exceptions of these operations
-// equal the values and exceptions that the engine (soft_float.h) computes for single numbers, for
-// all types, layouts, numbers of threads and backends. Tests also that the engine's values equal
-// the kernels'.
+// Tests Div, Sqrt, Flags and wide formats on tensors. For all types, layouts, numbers of threads
+// and backends, the values and exceptions must equal those that the engine (soft_float.h) computes
+// for single numbers. Tests also that the engine's values equal the kernels'.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -126,8 +125,8 @@ void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n
   expect_engine<T>(operands<T>(format, n, seed), format, o, backend, tininess);
 }
 
-/// Kernels compute a group of ordinary elements in binary32. If a group contains other elements,
-/// the kernels compute it in binary64.
+/// Kernels compute a group of elements in binary32 if binary32 is exact enough for all of them, and
+/// otherwise in binary64.
 TEST(Exact, ValuesOfGroupsWithFewSpecialElements) {
   constexpr std::size_t kMany = 2048 + 4 * 16 + 11;  // groups of the widest lanes; flags by limits
   for (const std::string& backend : testing::backends()) {
@@ -177,7 +176,8 @@ TEST(Exact, ValuesAreTheKernelsOnEveryBackend) {
   }
 }
 
-/// For many elements, most exceptions are found by comparisons with limits.
+/// If a call has many elements, the library finds most floating-point exceptions by comparisons
+/// with limits.
 TEST(Exact, FlagsOfManyElementsOnEveryBackend) {
   constexpr std::size_t kMany = 2048 + 13;
   for (const std::string& backend : testing::backends()) {

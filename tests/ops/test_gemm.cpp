@@ -32,7 +32,8 @@ using testing::Tensor;
 using testing::Turns;
 using testing::Values;
 
-/// Returns a number of terms, by the kind of values. Most sums of that number of values are finite.
+/// Returns the number of terms of each sum for operands of this kind, so few that most sums are
+/// finite.
 std::int64_t depth_of(Values kind) {
   switch (kind) {
     case Values::wild:

@@ -147,7 +147,7 @@ TEST(GemmErrors, BatchesOfOneBroadcast) {
 }
 
 /// A stochastic product takes up to six random integers for each value of k. The random stream of
-/// one product has 2^24 blocks of four words, and two blocks are reserved. A longer product is
+/// an element has 2^24 blocks of four words, and two blocks are reserved. A longer product is
 /// refused.
 TEST(GemmErrors, StochasticProductsAreAsLongAsTheirCounters) {
   Accumulator accumulator = accumulator_of("e4m3");

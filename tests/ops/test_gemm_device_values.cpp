@@ -151,8 +151,8 @@ TEST_F(GemmDeviceValues, FewProducts) {
 }
 
 /// Tests terms at the limits of what ShortBlocks computes in binary32, next to ordinary terms,
-/// zeros of both signs, Inf and NaN. After the terms of a block, units round the sum in several
-/// ways; the units here cover all of them.
+/// zeros of both signs, Inf and NaN. The listed matrix units cover every way of rounding the sum
+/// after a block.
 TEST_F(GemmDeviceValues, LimitsOfShortBlocks) {
   for (const char* text :
        {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=16",

@@ -119,8 +119,8 @@ TEST_F(GemmDevices, ShortStochasticSteps) {
   }
 }
 
-/// A range of rows has the bits of the whole product. A product that is computed in two ranges of k
-/// has them too, if the second call begins with the first call's result.
+/// A range of rows has the same bits as in the whole product. Two calls, for two ranges of k, also
+/// give the bits of the whole product if the second begins with the first one's result.
 TEST_F(GemmDevices, PartsAreThoseOfTheWhole) {
   const Format format = ParseFormat("e4m3");
   const Tensor a = Make({37, 96}, Values::on_grid, format);
@@ -182,8 +182,8 @@ TEST_F(GemmDevices, LargeProductsOnEveryShortRoute) {
   }
 }
 
-/// Tests products and sums of all pairs of a format's finite values. The GPU computes them two at a
-/// time in 16-bit floats (bf16 for e5m2, else fp16), and there are enough tiles for it to do so.
+/// Tests products and sums of all pairs of a format's finite values. The products have enough tiles
+/// for the GPU to compute them two at a time in 16-bit floats (bf16 for e5m2, else fp16).
 TEST_F(GemmDevices, AllPairsOfFormatsOfFewBits) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m2", "e2m1"}) {
     const Accumulator accumulator = testing::accumulator_of(name);
@@ -225,8 +225,8 @@ TEST_F(GemmDevices, LayoutsTypesAndBatches) {
   }
 }
 
-/// Tests every preset of a matrix unit and units with other orders of k, with values of similar
-/// size and with special values.
+/// Tests every preset of a matrix unit, and units that take the values of k in other orders. The
+/// operands have similar sizes, or some are special values.
 TEST_F(GemmDevices, MatrixUnits) {
   std::vector<std::string> texts{
       "fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
@@ -411,8 +411,9 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
-/// The chunks are longer than 16-bit lanes can sum at once, and one value does not fit in 16 bits.
-/// Each quarter of a tile must therefore count its position in the chunk by itself.
+/// The chunks are longer than a step of the kernel. One value does not fit in 16 bits, so its step
+/// computes the tile in four quarters. Each quarter must begin with the same count of the chunk's
+/// products.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;

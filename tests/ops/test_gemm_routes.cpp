@@ -32,7 +32,6 @@ namespace {
 
 using testing::path_named;
 
-/// Returns the kernel tables that this run tests.
 std::vector<const KernelTable*> tables() { return testing::kernel_tables(); }
 
 struct Case {
@@ -161,7 +160,7 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
 /// One packed block of operands, and its sums.
 class Block {
  public:
-  /// The index of the block's first element. If the block has many columns, the indices pass 2^32
+  /// The index, for random integers, of the first sum. With many columns, the indices pass 2^32
   /// within the second row.
   static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
 
@@ -193,7 +192,7 @@ class Block {
     block_.index_row = static_cast<std::uint64_t>(columns);
   }
 
-  /// Returns the sums if each of them starts from `start`.
+  /// Computes all sums of the block. Each sum starts from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
     std::vector<float> state = Start(plan, block_.count, start);
     Add(plan, 0, true, state);
@@ -284,8 +283,8 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
     for (const Case& c : testing::thinned(cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p60);
-      // The sums have about 1 %, 30 % or 100 % of the largest value, exceed it, or have the size of
-      // the least normal number.
+      // The sums are about 0.01, 0.3, 1 or 4 times the format's largest value, or about its least
+      // normal number.
       for (const double part : {0.01, 0.3, 1.0, 4.0, -1.0}) {
         const double sums = part > 0 ? part * max : accumulator.format.min_normal();
         const double size = std::sqrt(sums / std::sqrt(static_cast<double>(kDepth)));
@@ -363,8 +362,8 @@ TEST(GemmRoutes, SumsStartAnywhere) {
   }
 }
 
-/// Tests sums over two blocks of k. The kernel stores the range of operands for each group of k.
-/// The second block may begin within such a group.
+/// Tests sums that continue in a second block of k. The kernel stores the range of the operands for
+/// each group of 8 values of k, and the second block may begin within a group.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
   for (const KernelTable* kernels : tables()) {
@@ -397,9 +396,9 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   }
 }
 
-/// Tests every path for stochastic sums: sums that overflow, special values among the operands and
-/// at the start, random integers that begin within a block of words or within a word, and even and
-/// odd numbers of products.
+/// Tests every path for stochastic sums. Some sums overflow, or have special values among the
+/// operands or at the start. Random integers begin within a block of words or within a word. The
+/// number of products is even or odd.
 TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   constexpr std::int64_t kColumns = 37;
   std::mt19937_64 bits(23);
@@ -497,8 +496,8 @@ TEST(GemmRoutes, AnyRowMayOverflow) {
   }
 }
 
-/// The kernel stores the range of operands for each group of k. If one operand is large, the steps
-/// of k in its group take the general path, and no other steps do.
+/// The kernel stores the range of the operands for each group of 8 values of k. One large operand
+/// makes its group take the general path, and no other group.
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
   for (const KernelTable* kernels : tables()) {

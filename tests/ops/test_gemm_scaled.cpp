@@ -97,7 +97,8 @@ TEST(GemmScaled, TilesOfScales) {
   }
 }
 
-/// Tests steps of k that end within chunks and within blocks, as in the tiles of a GPU.
+/// Tests chunks and blocks of scales that do not end where a step of a kernel along k ends, as in
+/// the tiles of a GPU.
 TEST(GemmScaled, SchemesOfTiles) {
   Maker make(ParseFormat("e4m3"));
   std::size_t turn = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests matrix units on every backend with results worked out by hand: sums at the ends of the
-// range, and adders other than the aligned one.
+// range, and adders other than Adder::aligned.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -19,7 +19,7 @@ namespace {
 using testing::kInf;
 using testing::Tensor;
 
-// Returns one dot product. Every backend and the oracle must agree on it.
+// Returns Gemm's dot product of a and b, plus c. Expects that every backend agrees with the oracle.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,
           float c = 0) {
   const auto k = static_cast<std::int64_t>(a.size());
@@ -78,8 +78,8 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(bits_of(dot(wide, {-0x1p-100F}, {0x1p-100F})), 0x80000000U);
 
   const Accumulator pairs = Preset("cdna2-fp16");
-  // The unit adds (1 + 2^-24) and (2^-24 + 0). The first sum is a tie and becomes 1. Adding 2^-24
-  // to it is a tie again.
+  // The unit adds the pairs (1 + 2^-24) and (2^-24 + 0). The first pair is a tie and rounds to 1.
+  // Adding the second pair to 1 is a tie again, and gives 1.
   EXPECT_EQ(dot(pairs, {1, 0x1p-14F, 0x1p-14F}, {1, 0x1p-10F, 0x1p-10F}), 1);
   EXPECT_EQ(dot(pairs, {0x1p-15F}, {1024}), 0);  // a subnormal operand
   EXPECT_EQ(dot(pairs, {1}, {0}, 0x1p-127F), 0);
@@ -87,8 +87,8 @@ TEST(GemmBlockFma, OtherAddersByHand) {
   EXPECT_EQ(bits_of(dot(Preset("cdna2-bf16"), {-0x1.8p-126F}, {1}, 0x1p-126F)), 0x80000000U);
 
   const Accumulator steps = Preset("cdna3-bf16");
-  // Relative to the largest term, products are cut toward zero at 2^-24. The sum of products is
-  // rounded down at 2^-32, and the total at 2^-31.
+  // For terms near 1, products are cut toward zero to multiples of 2^-24. Their sum is rounded down
+  // to a multiple of 2^-32, and the sum with the addend to a multiple of 2^-31.
   EXPECT_EQ(dot(steps, {1, -0x1p-25F}, {1, 1}), 1);
   EXPECT_EQ(dot(steps, {-0x1p-40F}, {1}, 1), 0x1.fffffep-1F + 0x1p-24F);  // 1 - 2^-31 rounds to 1
   EXPECT_EQ(dot(steps, {1}, {1}, -0x1p-26F), 0x1.fffffep-1F);  // -2^-26 goes down to -2^-24

@@ -52,7 +52,7 @@ class LastPage {
   LastPage(const LastPage&) = delete;
   LastPage& operator=(const LastPage&) = delete;
   ~LastPage() { munmap(memory_, 2 * size_); }
-  /// Copies the values to the end of the page, and returns them as a matrix.
+  /// Copies the values to the end of the memory page, and returns them as a matrix.
   [[nodiscard]] TensorView Put(const std::vector<float>& values, std::int64_t rows,
                                std::int64_t columns) const {
     float* const at = reinterpret_cast<float*>(end()) - values.size();
@@ -66,8 +66,8 @@ class LastPage {
   void* memory_ = nullptr;
 };
 
-/// If the operands do not fill whole panels (the groups of rows or columns that a kernel packs
-/// together), the panels are filled without reading past the operands' end.
+/// A kernel packs rows or columns together in panels. If the operands do not fill whole panels, the
+/// kernel must not read past the operands' end.
 TEST(Gemm, OperandsAtTheEndOfMemory) {
   const LastPage left;
   const LastPage right;
@@ -328,9 +328,9 @@ TEST(GemmValues, OneSumThatOverflowsAmongMany) {
   }
 }
 
-// The sum is a number with an odd last digit plus an exact product just below half of that digit.
-// The product comes at a different value of k each time. A sum in binary32 would lose the product's
-// last bits and round to the next number.
+// The sum is a number whose last bit is 1, plus an exact product just below half a unit in the last
+// place. The product comes at a different value of k each time. A sum in binary32 would lose the
+// product's last bits and round to the next number.
 TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   constexpr float kOdd = 1 + 0x1p-10F;
   constexpr int kCount = 19;
@@ -350,8 +350,8 @@ TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
 }
 
 // Some products are exact in the format because the operands have few bits. Other products need one
-// more bit, or have half the least spacing. The products lie around the least spacing, in the
-// middle of the range, and at its end.
+// more bit, or are multiples of only half the format's least spacing. The products lie around the
+// least spacing, in the middle of the range, and at its end.
 TEST(GemmValues, ProductsThatNeedNoRounding) {
   Turns turns;
   std::mt19937_64 generator(8);

@@ -35,8 +35,8 @@ RoundingOptions stochastic(int random_bits, Variant variant = Variant::A) {
   return o;
 }
 
-/// Returns `draws` random integers for each element: first integer 0 of the element's random
-/// stream, then the integers from index `first` on.
+/// Returns `draws` random integers for each element: number 0 of the element's random stream, then
+/// numbers `first`, `first` + 1 and so on.
 std::vector<std::uint32_t> drawn(const RoundingOptions& o, std::int64_t elements,
                                  std::int64_t draws, std::int64_t first) {
   std::vector<std::uint32_t> all;

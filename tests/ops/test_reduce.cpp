@@ -28,8 +28,8 @@ using reference::Spec;
 // terms[k][i] is term k of the sum of element i.
 using Terms = std::vector<std::vector<float>>;
 
-/// Computes the sums in ranges of `piece` elements. A call takes `together` terms of each range. If
-/// `together` is 0, FoldStep is called for each term.
+/// Computes the sums in ranges of `piece` elements. Each call of FoldSteps adds `together` terms to
+/// a range. If `together` is 0, FoldStep adds each single term.
 std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
                         std::size_t piece, std::int64_t together, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();
@@ -57,9 +57,9 @@ std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Term
   return state;
 }
 
-/// Returns the source of random integers for the sum of element `index`. Integer number t is part t
-/// mod s of word t / s of the element's random words. A block has four words, and the block number
-/// is in the counter above the 40 bits of the index.
+/// Returns the source of random integers for the sum of element `index`. A 32-bit word holds s
+/// integers, so integer t is part t mod s of the element's word t / s. A block has four words, and
+/// the block number is in the counter above the 40 bits of the index.
 reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) {
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;

@@ -101,7 +101,7 @@ Floats Values(const Format& element, std::int64_t n, bool wild, std::uint64_t se
   return x;
 }
 
-/// The results of casting and encoding. Two of them are equal if their bits are.
+/// The results of casting and encoding one tensor. They are compared bit by bit.
 struct Made {
   Floats values;
   Bytes codes, scales, tensor;
@@ -171,8 +171,8 @@ Floats Largest(const Floats& x, const std::vector<std::int64_t>& block_of, std::
   return a;
 }
 
-/// Returns the number of each element's block. test_block_layout.cpp tests this layout against the
-/// shapes.
+/// Returns the number of each element's block, by the library's BlockLayout. test_block_layout.cpp
+/// tests that layout.
 std::vector<std::int64_t> BlockOf(const BlockShape& block, const Shape& shape, int axis) {
   const BlockLayout layout =
       LayoutOf(block, shape, ResolveAxis(axis, static_cast<int>(shape.size())));
@@ -363,8 +363,8 @@ TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned
   return x;
 }
 
-/// Tests transposed tensors whose shapes lie around the sizes of the ranges that kernels visit at
-/// once, and of blocks of random integers. All values are exact in bf16.
+/// Tests transposed tensors. Their shapes lie around the sizes of the ranges that kernels visit at
+/// once, and of the blocks in which random integers are made. All values are exact in bf16.
 TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
   const std::vector<Case> cases = {{{70, 300}, 0}, {{70, 300}, 1},   {{300, 17}, 0},
                                    {{300, 17}, 1}, {{2, 33, 70}, 1}, {{1, 64}, 1},
@@ -518,7 +518,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     const TensorView in = View(x.data(), DType::f32, c.shape);
     const Made made = MakeAll(in, scaled, c.axis, Saturating());
     const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
-    // The test gives the scales first as codes, and then as numbers.
+    // Passes the scales to Cast and Encode first as codes, and then as numbers.
     TensorView blocks = view_of(made.scales), tensor = view_of(made.tensor);
     GivenScales given{.blocks = &blocks, .tensor = scaled.tensor_scale ? &tensor : nullptr};
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");

@@ -29,7 +29,7 @@ Floats Values() {
 
 TensorView ViewOf(const Floats& x) { return View(x.data(), DType::f32, kShape); }
 
-/// The second result may be a transposed view of contiguous memory.
+/// CastBoth must give the results of two casts, also if its second result is a transposed view.
 TEST(ScaledBoth, IsTwoCasts) {
   const Floats x = Values();
   const RoundingOptions options{.overflow = Overflow::saturate};

@@ -121,8 +121,8 @@ TEST_F(ScaledErrors, GivenScales) {
              view_of(y), {.blocks = &negative});
 }
 
-/// The scale 1.25 * 2^-127 is refused, because its cast to e8m0 is another subnormal number. If the
-/// program flushes subnormals, a comparison would treat both as zero.
+/// The scale 1.25 * 2^-127 is refused, because its cast to e8m0 differs. Both are subnormal, so if
+/// the program flushes subnormals, a floating-point comparison would find them equal.
 TEST_F(ScaledErrors, GivenScalesThatAreSubnormal) {
 #if defined(CPD_TEST_FLUSHES)
   const Floats between = {1, std::bit_cast<float>(0x00500000U)};

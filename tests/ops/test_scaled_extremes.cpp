@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Cast and Encode of scaled formats where binary32 and bfloat16 cannot hold every
-// intermediate result: scales of all sizes, given scales of 0, and results in bfloat16.
+// Tests Cast and Encode of scaled formats where binary32 or bfloat16 cannot hold every intermediate
+// result. The cases are scales of all sizes, given scales of 0, and results in bfloat16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,8 @@ Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   return testing::run_decode(scales, scaled.scale, x.size() / 4);
 }
 
-/// Replaces all but the first value of each block by a number next to a tie between two elements.
+/// Replaces all but the first value of each block. Divided by the scale, the new values lie next to
+/// ties between values of the element format.
 void MakeNearTies(Floats& x, const Floats& scales, const Format& element) {
   std::mt19937_64 bits(7);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -72,8 +73,8 @@ void MakeNearTies(Floats& x, const Floats& scales, const Format& element) {
   }
 }
 
-/// The element must be the exact quotient by the block's scale, rounded once, for scales of any
-/// size.
+/// Each element must be the exact quotient of the value and its block's scale, rounded once, for
+/// scales of any size.
 TEST_P(ScaledExtremes, ScalesOfAllSizes) {
   constexpr std::size_t kCount = 64;
   for (const char* text : {"e4m3fn 4 scale=fp32", "e5m2 4 scale=fp32", "e2m1 4 scale=fp32",
@@ -101,9 +102,9 @@ TEST_P(ScaledExtremes, ScalesOfAllSizes) {
 }
 
 /// Stochastic rounding cuts a quotient to a multiple of 2^-N, and then adds the random integer
-/// times 2^-N. Each quotient here lies just below such a multiple m, and is cut to m - 2^-N. The
-/// sum with m would reach the next code, so the code must be one lower. The test computes the cut
-/// in integers: the greatest c with c * scale <= x * 2^N.
+/// times 2^-N. Each quotient here lies just below such a multiple m, and is cut to m - 2^-N. If the
+/// quotient were rounded to m, the sum would reach the next code; the right code is one lower. The
+/// test computes the cut in integers: the greatest c with c * scale <= x * 2^N.
 TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   constexpr int kBits = 24;
   constexpr std::int64_t kSteps = std::int64_t{1} << kBits;

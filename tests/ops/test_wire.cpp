@@ -36,8 +36,9 @@ Exact scaled(float x, int shift) {
   return multiply(reference::exact(x), reference::exact_finite(false, 1, shift));
 }
 
-/// Returns the random integer of element i: part (i / 64) mod s of word (i / 16) mod 4 of a block.
-/// The block's index is 16 floor(i / (64 s)) + i mod 16. A word holds s integers.
+/// Returns the random integer of element i. A block has four 32-bit words, and a word holds s
+/// integers. Element i takes block 16 floor(i / (64 s)) + i mod 16, its word (i / 16) mod 4, and
+/// part (i / 64) mod s of that word.
 std::uint32_t integer_of(const RoundingOptions& o, std::uint64_t i) {
   const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
   const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
@@ -147,9 +148,9 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   return good;
 }
 
-/// If several NaNs have no code, the index of the first one is returned. The test puts this NaN at
-/// any place in the ranges in which the array is processed and in the blocks of random integers.
-/// Long arrays are stored by instructions that bypass the caches.
+/// If several NaNs have no code, the index of the first one is returned. The position of that NaN
+/// varies within the ranges in which kernels process the array, and within the blocks of random
+/// integers. Long arrays are stored by instructions that bypass the caches.
 TEST(Wire, TheFirstNanIsFound) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& backend : testing::backends()) {

@@ -93,7 +93,8 @@ TEST(Oracle, GivesSoftFloatsValuesAndFlags) {
   }
 }
 
-/// The result of one line of operands, computed from the definitions with integers of any length.
+/// The result of an operation on one set of operands, computed from the definitions with integers
+/// of any length.
 struct ByDefinition {
   std::uint32_t code;
   std::uint8_t flags;
@@ -180,8 +181,8 @@ TEST(Oracle, LinesDoNotDependOnTheIntegers) {
 
 TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-    // Each line of vectors has operands and a random integer with 16 bits together (8 + 8, or 8 + 4
-    // + 4), so the oracle looks results up in a table. There are more lines than different results.
+    // The operands and the random integer of one result have 16 bits together (8 + 8, or 8 + 4 +
+    // 4), so the oracle looks results up in a table. The test has more lines than the table.
     ElementRule rule = rule_of(Operation::mul, "e4m3fn", mode);
     const bool is_random = mode == Rounding::stochastic;
     if (is_random) {
@@ -255,9 +256,9 @@ TEST(Oracle, TakesRandomIntegers) {
 }
 
 TEST(Oracle, TiesBelowPowersOfTwoKeepTheParityOfCodes) {
-  // In e4m0, 2^emin = 2^-6 has code 1. With an unbounded exponent range, 0.75 * 2^-6 is a tie
-  // between 2^-7 and 2^-6. The tie goes to 2^-7, because 2^-6 has an odd code, so the result counts
-  // as tiny and underflows.
+  // In e4m0, the least normal number 2^-6 has code 1. With an unbounded exponent range, 0.75 * 2^-6
+  // is a tie between 2^-7 and 2^-6. Because 2^-6 has an odd code, the tie goes to 2^-7. The result
+  // therefore counts as tiny and underflows.
   ElementRule rule = rule_of(Operation::cast, "e4m0");
   rule.operands[0] = ParseFormat("fp32");
   const Result made = run(rule, {{0x3C400000, 0x3C400001}});

@@ -65,8 +65,8 @@ void check_short_natural() {
     const auto high = static_cast<reference::Digits>(generator()) << 64;
     return static_cast<Word>((high | generator()) >> (generator() % 128));
   };
-  // A short number must give the result of Natural, or throw std::overflow_error if that result has
-  // too many bits.
+  // The type Short must give the result of Natural, whose length is unlimited, or throw
+  // std::overflow_error if the result has too many bits.
   const auto check = [](const auto& function, const auto&... x) {
     const Natural expected = function(Natural(x)...);
     if (expected.bit_length() > Short::kBits) {
@@ -203,7 +203,7 @@ TEST(Reference, EncodesWhatItDecodes) {
   }
 }
 
-// For any pattern, the step function must give the result of the cast.
+// For any bit pattern, reference::step_function must give the value of reference::cast.
 TEST(Reference, StepFunctionHoldsEverywhere) {
   for (const char* name : {"e4m3", "e5m2fnuz", "e3m2", "e8m0", "e3m0:unsigned", "e2m3:nosub"}) {
     const Spec spec = reference::spec_of(ParseFormat(name));

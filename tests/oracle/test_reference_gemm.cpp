@@ -59,8 +59,8 @@ std::vector<reference::Options> options(std::mt19937_64& generator) {
   return all;
 }
 
-// Compares the rounded a * b + c of the slow, exact arithmetic with the result of the fast
-// arithmetic.
+// Computes a * b + c, rounded once, with the slow ExactArithmetic and with the fast WideArithmetic.
+// Expects equal bits.
 void compare(const reference::Spec& spec, float a, float b, float c, const reference::Options& o,
              const Format& format) {
   const float slow = ExactArithmetic::to_float(ExactArithmetic::rounded(
@@ -166,24 +166,25 @@ TEST(ReferenceGemm, BlocksByHand) {
   const auto run = [](const Accumulator& a, std::vector<float> x, std::vector<float> y, float c) {
     return reference::dot(a, x, y, c, 0, testing::kKey);
   };
-  // One fraction bit: the unit is 1/2 next to a largest term of 1, so each 0.75 is cut to 0.5.
+  // With one fraction bit and a largest term of 1, terms are cut to multiples of 1/2, so each 0.75
+  // becomes 0.5.
   EXPECT_EQ(run(unit(4, 1), {1, 0.75f, 0.75f}, {1, 1, 1}, 0), 2.0f);
   EXPECT_EQ(run(unit(1, 1), {1, 0.75f, 0.75f}, {1, 1, 1}, 0), 2.0f);
   EXPECT_EQ(run(unit(4, 1), {1, -0.75f}, {1, 1}, 0), 0.5f);  // toward zero
-  // 1.5 * 1.5 = 2.25 counts with the exponent 0. With one fraction bit the unit is 1/2, so 2.25 is
-  // cut to 2.
+  // 1.5 * 1.5 = 2.25 has the exponent 0, the sum of its operands' exponents. With one fraction bit,
+  // 2.25 is cut to a multiple of 1/2: to 2.
   EXPECT_EQ(run(unit(4, 1), {1.5f}, {1.5f}, 0), 2.0f);
   EXPECT_EQ(run(unit(4, 2), {1.5f}, {1.5f}, 0), 2.25f);
-  // A subnormal operand counts with the exponent emin = -14. The product 2^-24 * 2^14 therefore
-  // counts like a product of the exponent 0.
+  // A subnormal fp16 operand has the exponent emin = -14. The product 2^-24 * 2^14 therefore has
+  // the exponent -14 + 14 = 0.
   EXPECT_EQ(run(unit(4, 3), {0x1p-24f, 1}, {0x1p14f, 0x1p-3f}, 0), 0x1p-3f);
-  // The addend takes part in the alignment unless the unit keeps it separate.
+  // The addend is aligned and cut like a product, unless aligns_addend is false.
   EXPECT_EQ(run(unit(4, 3), {0x1p-4f}, {1}, 1), 1.0f);
   Accumulator separate = unit(4, 3);
   separate.unit->aligns_addend = false;
   EXPECT_EQ(run(separate, {0x1p-4f}, {1}, 1), 1.0625f);
-  // The unit of 13 bits loses 2^-20 next to 1. If the unit's sum is added to a binary32 sum every
-  // four terms, 2^-20 is preserved.
+  // A unit with 13 fraction bits loses 2^-20 next to 1. With promote = 4, the unit's sum is added
+  // to a binary32 sum every four terms, and 2^-20 is preserved.
   Accumulator promoted = unit(4, 13, "e8m13");
   const std::vector<float> x = {1, 0, 0, 0, 0x1p-10f};
   const std::vector<float> y = {1, 1, 1, 1, 0x1p-10f};
@@ -208,9 +209,9 @@ TEST(ReferenceGemm, PhiloxIsRandom123s) {
 }
 #endif
 
-// In (4,3) with three random bits, 16 + 1 is rounded up for R >= 4. The three random integers (of
-// the addend, the product and the sum) have numbers 0, 16 and 17, so a wrong order changes the
-// result.
+// In e4m3 with three random bits, 16 + 1 is rounded up for random integers R >= 4. The addend, the
+// product and the sum use integers number 0, 16 and 17 of the element's stream. Another order would
+// change the result.
 TEST(ReferenceGemm, DrawsInProgramOrder) {
   Accumulator a = make("e4m3");
   a.rounding.mode = Rounding::stochastic;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that sums computed for many lines at once equal the oracle's single sums. Tests also the
-// inner signals of small blocks, worked out by hand.
+// Tests that many sums, computed at once, equal the oracle's single sums. Tests also the
+// intermediate values (signals) of small blocks, worked out by hand.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -88,8 +88,8 @@ TEST(Trace, ShowsKahansOperations) {
 }
 
 TEST(Trace, ShowsTheAlignedTermsOfABlock) {
-  // The block is 1.125² + 2^-6 * 1 + 8 with operands in e4m3fn, an addend c = 8 and four fraction
-  // bits. The largest exponent is 3, so the unit is 2^-1.
+  // The block sums 1.125² + 2^-6 * 1 + 8 with operands in e4m3fn, an addend c = 8 and four fraction
+  // bits. The largest exponent is 3, so terms are cut to multiples of 2^-1.
   SumRule rule =
       dot_rule("fp32 block_fma a=e4m3fn b=e4m3fn block=2 fraction_bits=4 min_exponent=-20 sum=fp32",
                "e4m3fn", 2);
@@ -215,7 +215,8 @@ TEST(Trace, SumsTerms) {
 }
 
 TEST(Trace, ShowsTermsAndSumsOfAnInteger) {
-  // Computes 7.5 + 100 * 100 - 3 * 1 in 14 bits with the unit 1/2. The first product wraps.
+  // Computes 7.5 + 100 * 100 - 3 * 1 in fixed point: 14 bits, with the last place 1/2. The first
+  // product exceeds 14 bits and wraps.
   SumRule rule = dot_rule("fp32 fixed width=14 fraction=1", "int8", 2);
   const Line line = run(rule, {100, 0xFD}, {100, 1}, 15);
   EXPECT_EQ(signal(rule, line, "term"), (Words{15, 20000 % 16384, 16384 - 6}));

@@ -72,7 +72,7 @@ class OnGpu {
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 
-  /// Returns the view of the copy that corresponds to `host`, a view of the values at `base`.
+  /// Returns the device's copy of `host`, a view of host values that begin at `base`.
   [[nodiscard]] TensorView View(TensorView host, const void* base) const {
     const auto offset =
         static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
@@ -95,7 +95,7 @@ class OnGpuView {
   OnGpuView(const Accelerator& driver, const TensorView& host)
       : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
   [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  /// Returns another view of the copied memory. The new view corresponds to the host view `host`.
+  /// Returns the device's copy of `host`, another view of the host memory that was copied.
   [[nodiscard]] TensorView Like(const TensorView& host) const {
     return memory_.View(host, range_.first);
   }

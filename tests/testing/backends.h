@@ -36,7 +36,7 @@ inline bool tests_only(std::string_view which) {
 }
 
 /// Returns whether this run tests the device "cuda" or "sim". Returns false only if
-/// CPD_TEST_BACKENDS names the other of the two devices alone.
+/// CPD_TEST_BACKENDS is the name of the other device.
 inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }
@@ -59,7 +59,8 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
-/// Returns why this run does not test a backend that was built; empty if it tests it.
+/// Returns the reason why this run does not test a backend that was built; empty if the run tests
+/// it.
 inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";
@@ -71,7 +72,7 @@ inline std::string reason_without(std::string_view name) {
   return why + std::string(name);
 }
 
-/// While it lives, the library uses the backend with this name.
+/// Makes the library use the backend with this name while the object lives.
 class WithBackend {
  public:
   explicit WithBackend(const std::string& name) { ForceKernels(name); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A minimal codec with buckets, for tests of exchanges. A bucket is stored as its largest |v| and
-// one byte for each value: its sign, and whether a random integer is below |v| as a fraction of
-// that largest magnitude. Options turn on the features that the engine supports: error feedback,
+// one byte for each value v. The byte holds v's sign, and whether a random fraction is below |v|
+// divided by the largest. Options turn on the features that the engine supports: error feedback,
 // results that are encoded again, rows, and one scale for all ranks.
 #pragma once
 

@@ -121,7 +121,7 @@ def core_names() -> dict[str, str]:
 
 
 def public_names() -> dict[str, str]:
-    """Returns the module for each name of the package `cpd`."""
+    """Returns the module from which the package `cpd` takes each of its names."""
     names: dict[str, str] = {}
     tree = ast.parse((ROOT / "python/cpd/__init__.py").read_text())
     for node in ast.walk(tree):
@@ -198,7 +198,7 @@ def _uses(name: str, text: str, public: dict[str, str]) -> Iterator[str]:
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a file, except those that only type checkers read."""
+    """Yields the nodes of a syntax tree, except branches that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue

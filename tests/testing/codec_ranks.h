@@ -18,7 +18,8 @@
 
 namespace cpd::testing {
 
-/// Returns the spec with its contributions encoded as run lengths. The values do not change.
+/// Returns the spec with a codec that encodes the ranks' contributions as run lengths. The decoded
+/// values equal the cast values.
 inline Reduce coded(Reduce spec, bool feeds_back = false) {
   spec.wire = std::make_shared<RunLength>(spec.format, spec.rounding, feeds_back);
   return spec;
@@ -35,8 +36,8 @@ inline Ranks constant_runs(std::size_t world, std::size_t n) {
   return ranks;
 }
 
-/// Checks every exchange on all ranks of a group: it must give the virtual ranks' bits, with states
-/// that pass from call to call. All ranks call this function.
+/// Checks on each rank of a group that every exchange gives the bits of the virtual ranks. Later
+/// calls use the codec states of earlier calls. All ranks must call this function.
 inline void check_codec(Communicator& comm) {
   const auto world = static_cast<std::size_t>(comm.size());
   const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);

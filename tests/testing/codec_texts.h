@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of codecs for tests that cover all codecs: every compressor with the options that change
-// its bytes, formats, and scaled formats.
+// Texts of codecs for tests that cover all codecs: formats, scaled formats, and every compressor
+// with the options that change its bytes.
 #pragma once
 
 #include <algorithm>
@@ -61,8 +61,7 @@ inline std::vector<std::string> codec_texts() {
   };
 }
 
-/// Returns further texts: other options and sizes of the same kinds of bytes, and codecs within
-/// codecs.
+/// Returns further texts: the same codecs with other options and sizes, and codecs within codecs.
 inline std::vector<std::string> more_codec_texts() {
   return {
       "e3m0",

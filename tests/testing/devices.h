@@ -25,8 +25,8 @@
 
 namespace cpd::testing {
 
-/// Returns the names of the CPU backends that this tree was built with, of "cuda" (a GPU, or its
-/// emulation on the CPU), and of "sim" (the device in tests/testing/sim).
+/// Returns the names of the CPU backends that this tree was built with. Also returns "cuda" (a GPU,
+/// or its emulation on the CPU) and "sim" (the device in tests/testing/sim).
 inline const std::vector<const char*>& Backends() {
   static const std::vector<const char*> all = [] {
     std::vector<const char*> names(std::begin(kBuiltBackends), std::end(kBuiltBackends));
@@ -36,8 +36,7 @@ inline const std::vector<const char*>& Backends() {
   return all;
 }
 
-/// Returns the device for a name in Backends(). Null for a backend of the CPU, or if the device is
-/// missing.
+/// Returns the device for a name in Backends(); null for a backend of the CPU or a missing device.
 inline const Accelerator* AcceleratorOf(std::string_view name) {
   return name == "cuda" || name == "sim" ? Found::Of(name).get() : nullptr;
 }
@@ -55,7 +54,7 @@ inline std::vector<std::string> devices() {
 /// memory. Views with the same address use the same copy.
 class Copies {
  public:
-  /// Makes tensors for this device, or for the CPU if the device is null.
+  /// Copies tensors to `device`. If `device` is null, gives the host's tensors.
   explicit Copies(const Accelerator* device) : device_(device) {}
 
   TensorView operator()(const TensorView& host) {
@@ -73,8 +72,8 @@ class Copies {
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
     return static_cast<T*>((*this)(View(host.data(), DType::u8, bytes)).data);
   }
-  /// Returns the view on the device that corresponds to `host`; Returns null if `host` is null. The
-  /// view is valid as long as this object.
+  /// Returns a view of the tensor's copy on the device; null if `host` is null. The view is valid
+  /// as long as this object.
   const TensorView* operator()(const TensorView* host) {
     return host == nullptr ? nullptr : &views_.emplace_back((*this)(*host));
   }
@@ -92,7 +91,7 @@ class Copies {
   std::deque<TensorView> views_;
 };
 
-/// While it lives, the library computes on one of Backends().
+/// Makes the library compute on the named backend, one of Backends(), while the object lives.
 class OnBackendOrGpu {
  public:
   explicit OnBackendOrGpu(const std::string& name) : device_(AcceleratorOf(name)) {

@@ -32,7 +32,7 @@
 
 namespace cpd::testing {
 
-/// All fields of a format except its bias.
+/// A family of formats: all fields of a format except its bias.
 struct Family {
   int exp, man;
   Encoding encoding;
@@ -90,7 +90,7 @@ inline std::vector<Format> edge_formats(const Family& f) {
   return edges;
 }
 
-/// Returns every family with these widths of mantissa.
+/// Returns all families of formats whose mantissas have one of these widths.
 inline std::vector<Family> families(std::span<const int> mantissas) {
   std::vector<Family> all;
   for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,

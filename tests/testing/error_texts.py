@@ -39,8 +39,8 @@ CPP_THROWS = re.compile(
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
-"""Files of calls that raise errors, with the errors' texts, by kind of call. The name of the test
-that reads a kind is REFUSED_BY followed by the kind."""
+"""Files that list calls that raise errors, and the errors' texts, in a table for each kind of call.
+REFUSED_BY followed by the kind is the name of the test that makes these calls."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 
 
@@ -79,7 +79,8 @@ def _has_words(text: str) -> bool:
 
 
 def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[str]:
-    """Returns the templates that an expression may give. Parts that are not literal become OPEN."""
+    """Returns the templates of the texts that an expression may have as its value. Parts that are
+    not literal become OPEN."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):

@@ -73,7 +73,8 @@ inline bool lacks_nan(const Reduce& spec) {
            spec.result.has_nan());
 }
 
-/// Returns the spec with all formats replaced by binary32. Removes the codec if it has no NaN.
+/// Returns the spec with all formats replaced by binary32. Removes the codec if it cannot encode
+/// NaN.
 inline Reduce plain(Reduce spec) {
   if (spec.wire != nullptr && !spec.wire->has_nan()) spec.wire = nullptr;
   spec.format = spec.accumulator.format = spec.result = kFp32;

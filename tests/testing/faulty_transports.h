@@ -82,7 +82,8 @@ class FlippingTransport : public ForwardingTransport {
   Flip& flip_;
 };
 
-/// While it lives, sets a hook that is called when a rank enters a phase.
+/// Sets a hook while the object lives. The hook is called when a rank enters a phase of a
+/// reduction.
 class Hooked {
  public:
   explicit Hooked(FaultHook hook) { SetFaultHook(std::move(hook)); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of a codec with a residual, and the single steps that compute the codec's values.
+// Calls a codec that adds a residual, and computes the same values step by step: add, encode,
+// decode.
 #pragma once
 
 #include <cmath>
@@ -56,7 +57,8 @@ inline std::vector<float> decoded_piece(const Codec& codec, const Piece& piece,
   return y;
 }
 
-/// Returns ranges of a layer that grow, and that cut buckets.
+/// Divides a layer into ranges, each about three times as long as the one before. The ranges cut
+/// buckets.
 inline std::vector<Piece> growing_pieces(const Piece& layer) {
   std::vector<Piece> pieces;
   for (std::int64_t begin = 0, n = 1; begin < layer.n; begin += n, n = n * 3 + 1) {

@@ -16,8 +16,8 @@
 namespace cpd::testing {
 
 #if defined(CPD_TEST_FLUSHES)
-/// While it lives, this thread flushes subnormal operands and results to zero. If `toward_zero` is
-/// true, the thread also rounds toward zero.
+/// Makes this thread flush subnormal operands and results to zero while the object lives. If
+/// `toward_zero` is true, the thread also rounds toward zero.
 class Flushing {
  public:
   explicit Flushing(bool toward_zero = false) : saved_(get()) {

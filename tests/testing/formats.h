@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of formats and options that tests cover, and their conversion for the oracle.
+// Sets of formats and options that tests cover, and functions that convert options to the oracle's
+// types.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@ inline constexpr std::array kDeterministicModes = {Rounding::nearest_even, Round
 inline constexpr std::array kPolicies = {Overflow::ieee, Overflow::saturate};
 inline constexpr std::array kVariants = {Variant::A, Variant::B, Variant::C};
 
-/// The seed and stream of tests that do not choose any. Neither number fits in 32 bits.
+/// The seed and the random stream that tests use by default. Neither number fits in 32 bits.
 inline constexpr RandomKey kKey{.seed = 0x123456789ABCDEF0U, .stream = 0x3'0000'0007U};
 
 inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::ieee) {
@@ -52,8 +53,8 @@ inline int default_bias(int exp, Encoding encoding) {
   return (1 << (exp - 1)) - (wide ? 0 : 1);
 }
 
-/// Returns the formats (exp, man) with the papers' encoding: all 8 * 24, except those that are not
-/// admissible.
+/// Returns the 8 * 24 formats with IEEE encoding, 1 … 8 exponent bits and 0 … 23 mantissa bits;
+/// under a sanitizer, a seventh of them.
 inline std::vector<Format> ieee_formats() {
   std::vector<Format> formats;
   for (int exp = 1; exp <= 8; ++exp) {

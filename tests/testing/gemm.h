@@ -57,7 +57,8 @@ enum class Layout : std::uint8_t {
 inline constexpr std::array kLayouts = {Layout::contiguous, Layout::transposed, Layout::reversed,
                                         Layout::gaps};
 
-/// Values in row-major order, and a copy of them in memory with a certain layout and type.
+/// Values in row-major order, and a copy of the values in memory with the requested layout and
+/// type.
 class Tensor {
  public:
   /// Values are rounded to the type.
@@ -101,7 +102,7 @@ class Tensor {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = load(offset_of(i));
     return out;
   }
-  /// Returns whether all memory between the elements is unchanged.
+  /// Returns whether the bytes that belong to no element of the tensor are unchanged.
   bool gaps_untouched() const {
     std::vector<bool> used(memory_.size(), false);
     for (std::size_t i = 0; i < values_.size(); ++i) {
@@ -177,8 +178,8 @@ class Tensor {
   std::vector<std::byte> memory_;
 };
 
-/// Returns the index in a tensor of shape `part`, which is broadcast to `whole`, of the element
-/// with index i in `whole`.
+/// A tensor of shape `part` is broadcast to shape `whole`. Returns the index in the tensor of the
+/// element that has index i after broadcasting.
 inline std::size_t broadcast_index(std::size_t i, const Shape& whole, const Shape& part) {
   std::size_t at = 0;
   std::size_t scale = 1;
@@ -220,7 +221,7 @@ std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulat
   return result;
 }
 
-/// Returns a text for messages, such as `e4m3 sequential …`.
+/// Describes an accumulator for messages, such as `e4m3 sequential …`.
 inline std::string describe(const Accumulator& accumulator) {
   return ToString(accumulator) + ", " + describe(accumulator.format, accumulator.rounding);
 }
@@ -350,8 +351,8 @@ inline std::vector<float> numbers_around(int centre, int spread, int bits, std::
   return values;
 }
 
-/// Returns n operands for sums in a format. The exponent of each operand is about half the exponent
-/// of the format's values, so the products have about the size of the format's values.
+/// Returns n operands of products that are summed in a format. Each operand has about half the
+/// exponent of a value of the format, so each product is about as large as such a value.
 inline std::vector<float> operands(Values kind, const Format& format, std::size_t n,
                                    std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);

@@ -20,8 +20,8 @@
 
 namespace cpd::testing {
 
-/// Selects one case in N in the exhaustive tier, about half of these in the quick tier, and few
-/// under a sanitizer.
+/// Selects one case in N in the exhaustive tier, about one in 2 N in the quick tier, and one in 23
+/// N under a sanitizer.
 class Turns {
  public:
   bool one_of(std::uint64_t cases) {
@@ -46,8 +46,8 @@ inline Accumulator exact_products(Accumulator a) {
   return a;
 }
 
-/// Returns every ordered scheme with three accumulators: `base`, `base` with exact products, and
-/// `other`. Only chunked schemes have a chunk and an inner format.
+/// Returns `base`, `base` with exact products, and `other`, each of them with every ordered scheme.
+/// Only chunked schemes have a chunk and an inner format.
 inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
   std::vector<Accumulator> all;
   for (const Scheme scheme :
@@ -171,9 +171,9 @@ class WithTensors : public Test {
   std::uint64_t seed_ = 0;
 };
 
-/// Makes operands of 8 significant bits and addends near the limits of exponents, `least` and
-/// `most`. Most products and addends are at most one binade from one of the limits. Others are far
-/// below or zero, and a few operands are Inf, NaN or subnormal.
+/// Makes operands of 8 significant bits and addends near one of two exponents, `least` and `most`.
+/// Most products and addends are at most one binade from that exponent. Others are far below or
+/// zero, and a few operands are Inf, NaN or subnormal.
 class LimitCases {
  public:
   struct Case {

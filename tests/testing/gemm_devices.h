@@ -54,7 +54,7 @@ class GemmDevices : public WithTensors<OverDevices> {
     }
     return ::testing::AssertionSuccess();
   }
-  /// Succeeds if all devices give the product of this CPU's widest kernels.
+  /// Succeeds if all devices give the product that this CPU's kernels with the widest vectors give.
   static ::testing::AssertionResult SameEverywhere(const GemmCase& g,
                                                    const Accumulator& accumulator) {
     const Shape shape = out_shape(g);

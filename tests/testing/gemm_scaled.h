@@ -38,7 +38,7 @@ inline Shape out_shape(const ScaledCase& s) {
 }
 
 /// Returns the element (row, column) of matrix `number` of a batch. The tensor is broadcast to the
-/// batch, and a dimension of size 1 to any row or column.
+/// batch; a dimension of size 1 is broadcast to all rows or columns.
 inline float at_of(const Tensor& x, const Shape& batch, std::size_t number, std::size_t row,
                    std::size_t column) {
   const Shape own(x.shape().begin(), x.shape().end() - 2);
@@ -49,7 +49,7 @@ inline float at_of(const Tensor& x, const Shape& batch, std::size_t number, std:
       .values()[(matrix * rows + (rows == 1 ? 0 : row)) * columns + (columns == 1 ? 0 : column)];
 }
 
-/// Returns the scales of one line of an operand, one for each k.
+/// Returns the scales of one line (a row of a, a column of b), one for each k.
 inline std::vector<float> scales_of(const ScaledTensor& x, bool is_a, const Shape& batch,
                                     std::size_t number, std::size_t line, std::size_t depth) {
   std::vector<float> scales;
@@ -115,7 +115,7 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// Returns the product, computed on the device of `there`.
+/// Computes the product from copies that `there` makes on its device (the CPU by default).
 inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
                                      Copies there = Copies(nullptr)) {
   const Shape shape = out_shape(s);
@@ -187,8 +187,8 @@ inline std::int64_t parts(std::int64_t n, std::int64_t part) {
   return part == 0 ? 1 : (n + part - 1) / part;
 }
 
-/// The shape of the block that one scale of an operand covers: `block` values of k and `lines`
-/// lines.
+/// The shape of the block that one scale covers: `block` values of k in `lines` rows of a or
+/// columns of b.
 struct ScaleTile {
   std::int64_t block = 32, lines = 1;
 };
@@ -200,7 +200,7 @@ inline void round_into(const Format& format, Tensor& x) {
   x = Tensor(x.shape(), values);
 }
 
-/// Makes cases. Each case has other random values.
+/// Makes scaled products to test. Each has new random values.
 class ScaledCases {
  public:
   explicit ScaledCases(const Format& elements, Values kind = Values::on_grid)

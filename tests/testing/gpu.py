@@ -35,7 +35,7 @@ AT_ONCE = min(8, os.cpu_count() or 1)
 STAGES = ("cpp", "python", "memcheck", "racecheck", "bench")
 TRIAL = os.environ.get("CPD_GPU_TRIAL") == "1"
 
-# The packages that pytest and the tests import, except numpy and torch, which the other machine
+# The packages that pytest and the tests import, except numpy and torch, which a machine with a GPU
 # has.
 WHEELS = (
     "execnet", "gmpy2", "hypothesis", "iniconfig", "joblib", "ml_dtypes", "packaging", "pluggy",

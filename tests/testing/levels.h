@@ -54,8 +54,9 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
-  // |v s / norm| * 2^N is the quotient of two integers: v's significand * s * 2^(N + apart), and
-  // the norm's significand. `u` and `one` are these integers, both multiplied by 2^60.
+  // With s steps and N random bits, |v s / norm| * 2^N is the quotient of two integers: v's
+  // significand * s * 2^(N + apart), and the norm's significand. `apart` is the difference of their
+  // exponents. `u` and `one` are the integers times 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
@@ -156,8 +157,8 @@ inline LevelPlan plan_of_levels(int s, int random_bits, std::int64_t bucket = 51
   while ((1 << bits) < 2 * s + 1) ++bits;
   return {.bits = bits, .steps = s, .most = s, .random_bits = random_bits, .bucket = bucket};
 }
-/// Returns plans for codes of 1 … 16 bits: with a sign and 2^(bits - 1) - 1 levels, with intervals,
-/// and with other numbers of levels.
+/// Returns QSGD's plans for codes of 1 … 16 bits. They have signs and 2^(bits - 1) - 1 levels, or
+/// 2^bits - 1 intervals from -norm to norm, or other numbers of levels.
 inline std::vector<LevelPlan> plans_of(int random_bits, std::int64_t bucket = 512) {
   std::vector<LevelPlan> plans{plan_of(1, true, random_bits, bucket)};
   for (const int bits : {2, 3, 4, 8, 9, 12, 16}) {

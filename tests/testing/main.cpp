@@ -36,8 +36,8 @@ bool names_all(const std::string& program) {
   return false;
 }
 
-/// Returns a filter for the tests in the source that the program is named for. Returns "" if there
-/// are none.
+/// Returns a filter for the tests in the source that the program is named for. Returns "" if the
+/// program is not named for a source.
 std::string filter_of(const std::string& program) {
   std::string filter;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();

@@ -55,8 +55,8 @@ class Mutant(NamedTuple):
     survives: str = ""
     own_name: str = ""
     form: str = ""
-    """The form in which a compiled mutant is wrapped, "expression" or "statement". Empty if the
-    text of the mutant shows the form."""
+    """The form in which a compiled mutant is wrapped, "expression" or "statement". Empty:
+    schemata.py finds the form from the changed text."""
 
     @property
     def name(self) -> str:

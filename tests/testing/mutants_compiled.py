@@ -182,8 +182,8 @@ def cpp_tests(exhaustive: bool) -> list[Test]:
 
 
 def python_test(file: str) -> Test:
-    """Returns the test of a file of Python tests, or of one test in it, with the extension of the
-    mutated tree."""
+    """Returns the Test that runs a file of Python tests, or one test in it, with the compiled
+    module of the mutated tree."""
     command = [f"{ROOT}/build/venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p",
                "no:cacheprovider", "-m", "not exhaustive", file]  # fmt: skip
     return Test(file, command, {"PYTHONPATH": str(package())}, "quick")
@@ -277,8 +277,8 @@ class Bench:
         self.guard = threading.Lock()
 
     def reached(self, test: Test) -> Reach | None:
-        """Returns the time of a test and the mutants that it reaches; None if it fails without a
-        mutant. Each test runs only once for this."""
+        """Returns the time of a test and the mutants that it reaches; None if the test fails
+        without a mutant. Runs each test only at the first call."""
         with self.guard:
             lock = self.locks.setdefault(test.name, threading.Lock())
         with lock:
@@ -308,7 +308,7 @@ class Bench:
         return Result("", "", "survives the expected test")
 
     def others(self, mutant: Mutant) -> Result:
-        """Runs all other tests that reach the mutant, until one fails."""
+        """Runs the tests that reach the mutant, except the expected test, until one fails."""
         for test in self._others(mutant, self._expected(mutant)):
             if found := self._tried(test, schemata.number_of(mutant), ""):
                 return found

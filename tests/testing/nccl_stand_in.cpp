@@ -122,7 +122,7 @@ void get(const Socket& from, T* data, std::size_t count, const std::atomic<bool>
   }
 }
 
-/// The message in which a rank introduces itself to the process that made the id.
+/// The message in which a rank introduces itself to the process that made the communicator's id.
 struct Hello {
   std::int32_t rank, size;
   std::uint16_t port;
@@ -136,7 +136,7 @@ struct Id {
 constexpr std::uint64_t kMagic = 0x43504449444e4343U;
 
 /// Collects the ports of all ranks and sends the list to every rank. Runs in the process that made
-/// the id.
+/// the communicator's id.
 void introduce(const Socket& listener) {
   const std::atomic<bool> stop{false};
   std::vector<Socket> ranks(1);

@@ -42,8 +42,7 @@ inline NcclId share_nccl_id(const std::string& name) {
   return id;
 }
 
-/// Returns a transport among all processes. device_index has the meaning that NcclTransport gives
-/// it.
+/// Returns an NCCL transport among all processes. Passes device_index to NcclTransport.
 inline std::unique_ptr<Transport> open_nccl(const std::string& name, int device_index = -1) {
   return NcclTransport(share_nccl_id(name), nccl_rank(), nccl_size(), device_index, nullptr, 60);
 }

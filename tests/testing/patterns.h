@@ -36,9 +36,9 @@ inline void push_around(float x, std::vector<float>& values) {
   }
 }
 
-/// Returns codes of magnitudes to test: all of them if there are few. Otherwise the codes at the
-/// ends, around the least normal number and next to powers of two, and `random` random codes. Some
-/// codes exceed the largest finite one.
+/// Returns codes of magnitudes to test. If there are few, returns all codes. Otherwise returns
+/// those at the ends, around the least normal number and next to powers of two, and `random` random
+/// ones. Some codes exceed the largest finite one.
 inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec, int random,
                                                     std::mt19937_64& generator) {
   std::vector<std::uint64_t> codes;
@@ -60,8 +60,8 @@ inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec,
   return codes;
 }
 
-/// Returns special values, random bit patterns, and values around the format's values: each value
-/// and points at eighths of the gap above it, with their neighbors in binary32.
+/// Returns special values, random bit patterns, the format's values, and points at eighths of the
+/// gap above each value. The values and points come with their neighbors in binary32.
 inline std::vector<float> boundary_patterns(const reference::Spec& spec, int random_codes = 40,
                                             int random_bits = 400, std::uint64_t seed = 1) {
   std::mt19937_64 generator(seed);

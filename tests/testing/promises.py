@@ -11,8 +11,7 @@ Every sentence of a page is a claim, unless it ends with a colon or a question m
 page is a claim too, and its first row stands for it. promises/*.toml has a file for each page, with
 these tables:
 
-- `[[claim]]`: the sentence's `text`, and the `tests` that check it. A test is `FILE::test_name`
-under
+- `[[claim]]`: the sentence's `text`, and the `tests` that check it. A test is `FILE::test_name` in
   tests/python, or `FILE Suite.Name` for C++.
 - `[[measured]]`: the `text` of a figure, the `machine` on which it was measured (a file of
   benchmarks/results), and patterns of the `rows` in that file.
@@ -69,8 +68,8 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map of promises. A table has tests, or the rows of results that measured its
-    text, or the reason for having neither."""
+    """A table of the map of promises: a sentence of a page and the tests that check it, or the
+    stored results of the sentence's figure, or the reason why it has neither."""
 
     text: str
     tests: tuple[str, ...] = ()
@@ -160,8 +159,7 @@ def pages(root: Path = ROOT) -> list[str]:
 
 
 def lines(root: Path, name: str) -> list[str]:
-    """Returns the lines of one of the two lists that belong to the map of promises, without
-    comments."""
+    """Returns the lines of a list of exceptions (UNMAPPED or UNREAD), without comments."""
     text = (root / FOLDER / name).read_text()
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -173,8 +171,8 @@ def reasons(root: Path = ROOT) -> dict[str, str]:
 
 
 def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
-    """Returns the differences between the claims of a page and the tables for the page in the map
-    of promises."""
+    """Compares a page's claims (sentences and tables) with its tables in the map of promises.
+    Returns a line for each difference."""
     wanted, known = claims(page, text), [entry.text for entry in found]
     wrong = [f"{page}: twice in the map: {t}" for t in dict.fromkeys(known) if known.count(t) > 1]
     for claim in wanted:
@@ -245,7 +243,8 @@ def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
 
 
 def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -> list[str]:
-    """Returns what is wrong with a list of exceptions that may only become shorter."""
+    """Returns a line for each exception that the list lacks, and for each listed one that must be
+    struck because it no longer exists."""
     now = {*found}
     wrong = [f"{text}: {each}" for each in sorted(now - {*listed})]
     wrong += [
@@ -263,7 +262,8 @@ def unmapped(root: Path = ROOT) -> list[str]:
 
 
 def store(root: Path = ROOT) -> None:
-    """Writes the two lists again, each below its opening comment."""
+    """Writes the lists of exceptions, UNMAPPED and UNREAD, again, each below its opening
+    comment."""
     _, unread = errors(root)
     known = reasons(root)
     whys = {name: known.get(name, "") for name in unread}

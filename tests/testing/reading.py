@@ -86,7 +86,7 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def line_of(name: str, verdicts: Sequence[bool]) -> str:
-    """Returns a line with a share and its confidence interval."""
+    """Returns a line with the share of understood texts and its confidence interval."""
     hits, count = sum(verdicts), len(verdicts)
     low, high = interval(hits, count)
     return f"{name}: {hits} of {count}, {hits / count:.0%} ({low:.0%} to {high:.0%})"

@@ -17,7 +17,7 @@ namespace cpd::testing {
 using Layers = std::vector<std::vector<float>>;
 using Ranks = std::vector<Layers>;
 
-/// The seed and the step of the calls that are compared.
+/// The seed and the step of every reduction, so that results can be compared.
 inline constexpr TensorOptions kCall{.seed = 0x123456789ABCDEF0U, .step = 0x654321};
 
 inline std::vector<std::int64_t> sizes_of(const Layers& layers) {

@@ -3,8 +3,8 @@
 
 An expression becomes `(::cpd_mutant::on(N) ? (after) : (before))`, and a statement becomes
 `if (on(N)) {after} else {before}`. The smallest whole expression or statement around the change is
-wrapped. Changes that overlap, or that are at one place, form one chain. Constant expressions keep
-the original.
+wrapped. Several changes within it form one chain of such choices. Constant expressions keep the
+original.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def number_of(mutant: Mutant) -> int:
 
 
 class Region(NamedTuple):
-    """A range of a file's text that is wrapped."""
+    """A range of a file's text, an expression or a statement, that is wrapped."""
 
     begin: int
     end: int

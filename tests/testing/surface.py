@@ -234,8 +234,8 @@ def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def grammars() -> list[str]:
-    """Returns the names of all grammars: the names in GRAMMARS whose parser exists, and a name for
-    each parser of values of command line options."""
+    """Returns the names of all grammars of texts that a user writes: the names in GRAMMARS whose
+    parser exists, and one for each parser of an option's value on the command line."""
     found = [name for name, reader in GRAMMARS.items() if found_at(reader) is not None]
     types = {action.type for one in commands().values() for action in actions(one)}
     kinds = [kind for kind in types - PLAIN if inspect.isfunction(kind)]

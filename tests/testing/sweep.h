@@ -40,7 +40,8 @@ inline std::uint64_t sweep_stride() {
   return stride == 0 ? 1 : stride;
 }
 
-/// The expected results of a block's patterns, from a list of steps. T is a value or a code.
+/// The expected results for blocks of patterns. Each step is a pattern at which the result changes,
+/// and the new result. T is the type of a value or a code.
 template <class T>
 class Expectation {
  public:
@@ -53,7 +54,7 @@ class Expectation {
     steps_.push_back({0xFF800001u, of_nan});
   }
 
-  /// Sets out[i] to the expected result for pattern first + i, for kSweepBlock patterns.
+  /// Writes the expected results of the kSweepBlock patterns from `first` on to `out`.
   void fill(std::uint32_t first, T* out) const {
     const auto begins_after = [](std::uint64_t bits, const Step& step) {
       return bits < step.first;
@@ -68,7 +69,7 @@ class Expectation {
       at = until;
       if (at < end) step = next;
     }
-    // The patterns of positive NaNs lie between the last positive and the first negative step.
+    // The steps do not cover the positive NaNs, whose patterns lie between infinity's and -0's.
     const std::uint64_t from = std::max<std::uint64_t>(first, 0x7F800001u);
     const std::uint64_t until = std::min<std::uint64_t>(end, 0x80000000u);
     if (from < until) std::fill(out + (from - first), out + (until - first), of_nan_);

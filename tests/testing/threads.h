@@ -7,7 +7,7 @@
 
 namespace cpd::testing {
 
-/// While it lives, sets CPD_NUM_THREADS to `count`.
+/// Sets CPD_NUM_THREADS to `count` while the object lives.
 class WithThreads {
  public:
   explicit WithThreads(const char* count) { setenv("CPD_NUM_THREADS", count, 1); }

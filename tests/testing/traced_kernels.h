@@ -37,7 +37,7 @@ constexpr std::size_t kernel_number(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(kKernelNames, name) - kKernelNames.begin());
 }
 
-/// The kernels that an explanation names. Other kernels only prepare their operands.
+/// The kernels that an explanation names. Other kernels only prepare operands for these.
 constexpr std::array kExplained = {"cast",
                                    "encode",
                                    "decode",
@@ -53,7 +53,8 @@ constexpr std::array kExplained = {"cast",
                                    "cast_power_blocks",
                                    "hadamard"};
 
-/// While it lives, Kernels() returns a table that counts the calls of each function of `real`.
+/// Makes Kernels() return, while the object lives, a table that counts the calls of each function
+/// of `real`.
 class TracedKernels {
  public:
   explicit TracedKernels(const KernelTable& real) : table_(real) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks that every transport must pass. All ranks of a group call the same check at the same time,
-// each with its own end. A message that does not arrive within a minute fails the check.
+// each with its own TransportEnd. A message that does not arrive within a minute fails the check.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -106,7 +106,8 @@ class Messages {
           << " to rank " << end_.transport.rank();
     }
   }
-  /// Ends the transfer before all messages have arrived. Their memory is never freed.
+  /// Ends the transfer before all messages have arrived. Never frees the messages' memory, to which
+  /// the transport may still write.
   void Abandon() {
     static std::mutex mutex;
     static auto& for_ever = *new std::vector<std::shared_ptr<void>>();
@@ -124,8 +125,8 @@ class Messages {
   std::unique_ptr<Transfer> transfer_;
 };
 
-/// Adds a message to and from every other rank. The length of a message is `bytes`, plus the number
-/// of the sending rank if `varied` is true.
+/// Adds to `exchange` one message to and one message from every other rank. The length of a message
+/// is `bytes`, plus the number of the sending rank if `varied` is true.
 inline void exchange_with_all(Messages& exchange, const Transport& transport, std::int64_t bytes,
                               bool varied = true) {
   for (int peer = 0; peer < transport.size(); ++peer) {
@@ -201,8 +202,8 @@ inline void check_equal_tags(const TransportEnd& end) {
   for (auto& exchange : exchanges) exchange->Finish();
 }
 
-/// Checks that Waiting() names the last rank, which sends nothing until rank 0 tells it to. Not for
-/// transports that know only whether a transfer as a whole is complete.
+/// Checks that Waiting() names the last rank, which sends nothing until rank 0 tells it to.
+/// Transports that know only whether a transfer as a whole is complete cannot pass this check.
 inline void check_waiting(const TransportEnd& end) {
   const int last = end.transport.size() - 1;
   const int rank = end.transport.rank();
@@ -251,7 +252,7 @@ inline void check_refusals(const TransportEnd& end) {
 }
 
 /// Rank 0 gives up on a message that nobody sends and raises the alarm; all ranks must see it. Then
-/// checks a new group of all ranks, and one of the odd or even ranks.
+/// checks a new group of all ranks, and two groups within it, of the even and of the odd ranks.
 inline void check_alarm(const TransportEnd& end) {
   Transport& transport = end.transport;
   const int size = transport.size();
@@ -306,8 +307,8 @@ inline void check_subgroup_refusals(const TransportEnd& end) {
 }
 
 /// Checks that a message of unexpected length is an error that names both lengths and the sender
-/// (here from rank 0 to rank 1). Later messages must arrive. Not for transports that do not
-/// transmit a message's length.
+/// (here from rank 0 to rank 1). Later messages must arrive. Transports that do not transmit a
+/// message's length cannot pass this check.
 inline void check_other_length(const TransportEnd& end) {
   if (end.transport.size() < 2) return;
   for (const std::int64_t sent : {5, 900, 200000}) {

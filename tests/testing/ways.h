@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes many specs of a reduction: orders, exchanges and groups, and for each of them formats,
-// sums, roundings and scales.
+// Makes many specs of a reduction. Each combination of order, exchange and group size has several
+// formats, accumulators, roundings and scales.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ inline const std::vector<Format>& formats() {
   return all;
 }
 
-/// Returns the accumulators in this format that the order permits.
+/// Returns accumulators in this format, with each scheme that the order and the exchange permit.
 inline std::vector<Accumulator> accumulators(const Way& way, const Format& format) {
   std::vector<Accumulator> all(1);
   if (way.order != Order::tree) {

@@ -35,7 +35,8 @@ inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   return windows;
 }
 
-/// Returns `shape`, extended by the value of `field` for each axis of the windows.
+/// Returns `shape` with a further dimension for each axis of the windows, whose size is the axis's
+/// `field`.
 inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Shape shape) {
   for (int d = 0; d < windows.rank; ++d) {
     shape.push_back(windows.axes[static_cast<std::size_t>(d)].*field);
@@ -43,8 +44,8 @@ inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Sha
   return shape;
 }
 
-/// Returns the element of an image's channel that a tap of a window meets; +0 outside the image and
-/// between its elements.
+/// Returns the element of an image's channel that weight `tap` of window `place` multiplies; +0
+/// outside the image and between its elements.
 inline float under(const Tensor& image, const Windows& windows, std::int64_t number,
                    std::int64_t channel, std::int64_t tap, std::int64_t place) {
   std::int64_t at = 0;

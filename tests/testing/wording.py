@@ -24,9 +24,9 @@ import prose
 FILE = Path(__file__).with_suffix(".toml")
 DICTIONARIES = "clear,rare,en-GB_to_en-US"
 HASH = (".cmake", ".sh", ".toml", ".yaml", ".yml", "CMakeLists.txt", "/run", "dev")
-"""The ends of names of files whose comments begin with a number sign."""
+"""Suffixes of the files whose comments begin with a number sign."""
 SLASHES = (".sv", ".svh")
-"""The ends of names of further files whose comments begin with two slashes."""
+"""Suffixes of further files whose comments begin with two slashes."""
 MADE = ("requirements.lock", "tests/testing/wording.toml")
 """Files that are not checked."""
 QUOTED = re.compile(r"``.+?``|`[^`]+`|\"[^\"]*\"|“[^”]*”|<[^ >][^>]*>|\]\([^)]*\)|https?://\S+")
@@ -128,8 +128,8 @@ word."""
 
 
 def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields codespell's objections except to `words`: the index of the text, and the
-    correction."""
+    """Finds misspelled words other than `words`. Yields the index of each word's text and
+    codespell's correction."""
     lines = [NAME.sub("_", text.text) for text in read]
     command = [sys.executable, "-m", "codespell_lib", f"--builtin={DICTIONARIES}"]
     command += ["--regex=[A-Za-z']+", f"--ignore-words-list={','.join(words)}", "-"]
@@ -141,8 +141,8 @@ def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tup
 
 
 def lines_of(read: Sequence[prose.Text], rules: Rules) -> Lines:
-    """Returns the lines of banned phrases and misspelled words. A line occurs once for each of its
-    faults."""
+    """Returns the numbers of the lines with banned phrases or misspelled words. A number occurs
+    once for each fault of its line."""
     found: Lines = {}
     for text in read:
         for phrase in rules.phrases:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that a cast of a transposed tensor gives the oracle's value for each element. The cases
-// vary the shape (around the size of a box, the range of elements that a kernel visits at once),
-// the memory order of x, of `out` and of the caller's random integers, the types, casts in place,
-// and the number of threads.
+// Tests that a cast of a transposed tensor gives the oracle's value for each element. Shapes lie
+// around the size of a box, the range of elements that a kernel visits at once. The cases also vary
+// the types, the number of threads, and the memory order of x, `out` and the caller's random
+// integers. Some casts are in place.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,8 +51,8 @@ std::size_t PlaceOf(const TensorView& x, std::int64_t index) {
   return static_cast<std::size_t>(offset);
 }
 
-/// Returns memory that holds `values`, which are in row-major order, where the view x expects its
-/// elements. All elements between them are `rest`.
+/// Returns memory in which the view x finds `values`, given in row-major order. All memory between
+/// the elements of x holds `rest`.
 template <class T>
 std::vector<T> Placed(const std::vector<T>& values, const TensorView& x, T rest) {
   std::vector<T> memory(PlaceOf(x, x.size() - 1) + 1, rest);

@@ -17,8 +17,8 @@ GemmGrid Whole(std::int64_t batch, std::int64_t rows, std::int64_t columns) {
   return {batch, {rows, 8, 1}, {columns, 32, 1}};
 }
 
-/// Expects that each block consists of whole panels (groups of `width` lines), that the blocks
-/// follow one another without gaps, and that their sizes differ by at most one panel.
+/// Expects that each block consists of whole panels (groups of `width` rows or columns). The blocks
+/// must follow one another without gaps, and their sizes may differ by at most one panel.
 void ExpectEven(const GridLines& x) {
   std::int64_t least = x.lines;
   for (std::int64_t i = 0; i < x.blocks; ++i) {

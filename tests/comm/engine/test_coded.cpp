@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests how the blocks of a part (the values that travel in one message) are stored in the message,
-// for codecs whose blocks have a fixed size and for codecs whose blocks vary in size.
+// Tests how the blocks of a part (the values that travel in one message) are stored in the message.
+// Some codecs have blocks of a fixed size, others have blocks that vary in size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +42,8 @@ Codecs of(const std::vector<SharedCodec>& planes) {
   return codecs;
 }
 
-/// Returns a message that holds the values of a part in all `planes`. The function value_at gives
-/// the values.
+/// Returns a message that holds the values of a part (ranges of layers) for every plane of the
+/// sums' states. value_at(plane, position) gives each value.
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));

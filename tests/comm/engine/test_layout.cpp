@@ -86,8 +86,8 @@ TEST(Layout, TakesEveryValueOnce) {
   }
 }
 
-/// A layout may rotate a layer's slices among the parts: part s holds slice (s - turns[l]) mod 3 of
-/// layer l. Every slice ends at the end of a bucket.
+/// A layout may rotate each layer's three slices among the three parts of a chunk. Part s then
+/// holds slice (s - turns[l]) mod 3 of layer l. Every slice ends at the end of a bucket.
 TEST(Layout, TurnsSlicesOfALayer) {
   const std::vector<std::int64_t> sizes{7, 5, 1, 300}, buckets{1, 2, 1, 100}, turns{0, 1, 2, 5};
   Layout layout(sizes, 3, 1 << 20, buckets, turns);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the NCCL transport with the real NCCL library: one process, and two processes that share a
-// GPU. spawn.py starts the processes and gives each a different host id, because NCCL does not let
+// GPU. spawn.py starts the processes. It gives each a different host id, because NCCL does not let
 // two ranks of one host share a GPU.
 #include <gtest/gtest.h>
 

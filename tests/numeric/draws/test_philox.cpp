@@ -21,9 +21,9 @@ RoundingOptions stochastic(int random_bits) {
 
 using Block = std::array<std::uint32_t, 4>;
 
-// Returns the random integer of element i, given the block function `philox`. One 32-bit word holds
-// s integers. Element i takes lane i mod 16 of counter 16 * (i / (64 s)) + lane, word (i / 16) mod
-// 4 of that block, and part (i / 64) mod s of that word.
+// Returns the random integer of element i, given the block function `philox`. A block has four
+// 32-bit words, and a word holds s integers. Element i takes block 16 * (i / (64 s)) + i mod 16,
+// its word (i / 16) mod 4, and part (i / 64) mod s of that word.
 template <class Philox>
 std::uint32_t integer_of_element(const Philox& philox, int random_bits, const RandomKey& key,
                                  std::uint64_t i) {

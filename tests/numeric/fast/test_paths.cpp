@@ -29,8 +29,8 @@ namespace {
 
 using testing::view_of;
 
-/// The accumulators of the tests: every summation scheme, with every property on which a fast path
-/// depends. These are rounded and exact products, fp32, formats with no mantissa and with few or
+/// The accumulators of the tests. They cover every summation scheme and every property on which a
+/// fast path depends: rounded and exact products, fp32, formats with no mantissa and with few or
 /// many mantissa bits, saturation, and stochastic rounding whose random bits fit in binary32 or do
 /// not.
 constexpr std::array kProducts = {
@@ -117,7 +117,7 @@ class FastPathsOn : public testing::OnDevice {
     OnDevice::TearDown();
   }
 
-  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few of them.
+  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few cases.
   template <std::size_t n>
   std::vector<const char*> OnThisDevice(const std::array<const char*, n>& cases) const {
     std::vector<const char*> all(cases.begin(), cases.end());

@@ -68,8 +68,8 @@ TEST(VeltkampRounding, SumsAreRoundedToTheEvenCode) {
   }
 }
 
-/// Tests the products of all pairs of 11-bit significands. The scale varies the sign and the size:
-/// some products lie in the middle of the format's range, others near its least numbers.
+/// Tests the products of all pairs of 11-bit significands. The second factor is multiplied by
+/// `scale`, so the products have both signs, and some lie near the format's least numbers.
 TEST(VeltkampRounding, ShortProductsAreThoseOfAnyOperands) {
   constexpr struct {
     int man;

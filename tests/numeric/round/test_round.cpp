@@ -23,7 +23,8 @@ using testing::kPolicies;
 using testing::oracle_cast;
 using testing::run_cast;
 
-// Compares every backend with the oracle. Returns false after a failure.
+// Rounds x into the format on every backend, and expects the oracle's values. Returns false after a
+// failure.
 template <class T>
 bool check(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
            const std::vector<std::uint32_t>* random = nullptr) {

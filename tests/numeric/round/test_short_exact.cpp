@@ -75,7 +75,7 @@ class Cases {
     const double size = std::ldexp(significand, -28 + static_cast<int>(generator_() % 10));
     return static_cast<float>(generator_() % 2 == 0 ? size : -size);
   }
-  /// Returns the binary32 number nearest to x, or one of its neighbors.
+  /// Returns the binary32 number nearest to x or, in half of the calls, one of its two neighbors.
   float Beside(double x) {
     const auto near = static_cast<float>(x);
     const std::uint64_t way = generator_() % 4;

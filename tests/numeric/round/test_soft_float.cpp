@@ -244,8 +244,8 @@ std::uint8_t flags_of(Operation op, double x, double y, double z, const Format& 
   return soft::compute(op, x, y, z, soft::target(format, o, tininess)).flags;
 }
 
-/// 2^-151 is a tie between 0 and half a unit of fp32, which is the value of the single random bit.
-/// A term far below decides this tie.
+/// One random bit rounds 2^-151 first to a multiple of 2^-150, half of fp32's least number. 2^-151
+/// is a tie between 0 and 2^-150, and an addend as small as 2^-400 must decide the tie.
 TEST(SoftFloat, TiesBelowTheRandomBitsSeeEveryTerm) {
   RoundingOptions o;
   o.mode = Rounding::stochastic;

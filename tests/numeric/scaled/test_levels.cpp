@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the levels to which values below a norm are rounded. The rule of numeric/scaled/levels.h is
-// compared with a computation in exact integers. Every backend is compared with both of these.
+// compared with a computation in exact integers, and every backend is compared with that rule and
+// with that computation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,8 +49,8 @@ TEST(Levels, AreThoseOfWholeNumbers) {
   }
 }
 
-/// Rounds each value with every random integer R once. The mean level exceeds the lower level by
-/// floor(fraction 2^N) / 2^N.
+/// Rounds each value with every random integer R once. The mean of the 2^N levels must exceed the
+/// level below the value by the value's fraction of a step, cut to N bits.
 TEST(Levels, AreWithoutBias) {
   constexpr int kRandomBits = 8;
   constexpr int kDraws = 1 << kRandomBits;
@@ -61,9 +62,8 @@ TEST(Levels, AreWithoutBias) {
       const float norm = 1.25F;
       std::int64_t sum = 0;
       for (std::uint32_t r = 0; r < kDraws; ++r) sum += level_of(plan, v, norm, r);
-      // `place` is 2^8 times the position of v among the levels; only the division by 1.25 is
-      // rounded. The sum of the levels over all 2^8 integers R must equal `place` cut to an
-      // integer.
+      // `place` is 2^8 times the exact level of v; only the division by the norm is rounded. The
+      // sum of the rounded levels for all 2^8 integers R must equal `place` cut to an integer.
       const testing::Quad u = static_cast<testing::Quad>(v) * plan.steps / norm;
       const testing::Quad place = (plan.intervals ? (u + plan.steps) / 2
                                    : u < 0        ? -u

@@ -186,8 +186,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // For these formats, the library does not compute the scale by the fast rule for powers of two.
-  // It uses the full rules instead.
+  // For these formats, the library computes the scale by the full rules, and not by the fast rule
+  // for powers of two.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
@@ -496,7 +496,8 @@ TEST(ScaledElements, QuotientsAreRoundedToOdd) {
     const double q = divide_to_odd<double>(x, y);
     if (std::fma(q, y, -static_cast<double>(x)) == 0) continue;  // exact
     ASSERT_EQ(std::bit_cast<std::uint64_t>(q) & 1, 1U) << x << " / " << y;
-    // The exact quotient lies between the neighbors of q, so their remainders have different signs.
+    // The exact quotient x / y must lie between the neighbors of q. So the lower neighbor times y
+    // is below x, and the upper one times y is above x.
     const double below = std::fma(std::nextafter(q, -HUGE_VAL), y, -static_cast<double>(x));
     const double above = std::fma(std::nextafter(q, HUGE_VAL), y, -static_cast<double>(x));
     ASSERT_TRUE(below < 0 && above > 0) << x << " / " << y;
@@ -554,8 +555,8 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   }
   std::vector<double> errors = {1, 0x1p-24, 0x1p-24, 0x1p-24, 0x1p-24};
   const ScaledPlan te = PlanOf("nvfp4 choose=mae");
-  // The sum is a tree in binary32. Row 0 plus row 4, and that plus row 2, round to 1. Row 1 plus
-  // row 3 is 2^-23, which is not lost when it is added to 1.
+  // The binary32 sum is the tree ((row 0 + row 4) + row 2) + (row 1 + row 3). Its left part rounds
+  // to 1. Its right part, 2^-23, is not lost when it is added to 1.
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 

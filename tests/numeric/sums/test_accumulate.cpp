@@ -170,7 +170,8 @@ TEST(Fold, LengthsAndOffsets) {
 }
 
 // In the format (8,3), 2^-30 + 1.0625 must be 1.125: the sum lies just above a tie, but binary32
-// would round it to the tie. Kahan summation first rounds y = 1.0625 - 0, which gives 1.
+// would round it to the tie. Kahan summation gives 1, because it first rounds the difference of the
+// term 1.0625 and the compensation 0.
 TEST(Fold, TheTieThatBinary32Hides) {
   const Terms terms = {{0x1p-30f}, {1.0625f}};
   for (const Scheme scheme : kSchemes) {
@@ -205,8 +206,9 @@ TEST(Fold, SingleAndNoTerms) {
 
 #ifdef CPD_TEST_RANDOM123
 
-// Returns the source of element `index`. Its random integer number t is part t mod s of word (t mod
-// 4 s) / s of block t / (4 s). The block number is in the counter above the 40 bits of the index.
+// Returns the source of random integers for element `index`. A 32-bit word holds s integers.
+// Integer t is part t mod s of word (t mod 4 s) / s of block t / (4 s). The block number is in the
+// counter above the 40 bits of the index.
 reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) {
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;

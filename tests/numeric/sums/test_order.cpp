@@ -44,7 +44,8 @@ class OraclePlanes {
         options_(testing::oracle_options(accumulator.rounding)),
         terms_(terms) {}
 
-  /// The next call begins with term k and with random integer number `draw`.
+  /// Sets the first term k of the operations that follow. Expects that `draw` random integers have
+  /// been used so far.
   void Begin(std::int64_t k, std::int64_t draw) {
     begin_ = k;
     EXPECT_EQ(draw, draws) << "before term " << k;
@@ -338,8 +339,8 @@ class HeldTexts {
   void load_tree(int plane) { tree_ = planes_.at(plane); }
   void store_tree(int plane) { planes_[plane] = tree_; }
 
-  /// Returns the text of a sum of `count` products. Each call takes `together` products and uses a
-  /// SumWalk of its own.
+  /// Returns a sum of `count` products as a text that shows the order of its additions. For each
+  /// `together` products, a new SumWalk is made.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";

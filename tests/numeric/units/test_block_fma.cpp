@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the rule of matrix units: every backend gives the results of integer arithmetic and of
+// Tests the rule of matrix units. Every backend must give the results of integer arithmetic and of
 // reference.h, which share no code with the kernels, and the results of cases worked out by hand.
 #include <gtest/gtest.h>
 
@@ -70,8 +70,8 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E that a block may have if all its scales are 1. E is at least
-// unit.min_exponent. If one of the block's dot products is not 0, E is also at least 0.
+// Returns the least exponent E to which a block's terms may be aligned if all scales are 1. E is at
+// least unit.min_exponent and, if one of the block's dot products is not 0, at least 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -87,7 +87,7 @@ std::vector<double> dots_of(const BlockFma& unit, std::span<const float> a,
   return dots;
 }
 
-// Returns the least magnitude above the format's largest number that has the format's precision.
+// Returns the format's largest number plus one unit in the last place.
 Exact beyond(const Format& format) {
   const reference::Spec spec = reference::spec_of(format);
   const Exact last = reference::exact_finite(false, 1, format.emax() - format.man);
@@ -129,7 +129,7 @@ Exact add_block(const BlockFma& unit, std::span<const float> a, std::span<const 
   return rounded.is_zero() ? reference::exact_finite(false, 0, 0) : rounded;
 }
 
-// Returns the result of the rule in integers for element `index` of a product.
+// Computes element `index` of a product by the rule of matrix units (BlockFma), in integers.
 float model(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
@@ -165,7 +165,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line, from index first_k on, into panels (groups) of `width` lines.
+// Packs values first_k … first_k + count - 1 of each row or column, in panels of `width` of them.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -220,7 +220,7 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with the model, with k in one or several calls. Returns false on failure.
+// Compares every backend with model(), with k in one or several calls. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -335,7 +335,7 @@ TEST(BlockFma, PresetsMatchTheModel) {
   }
 }
 
-// Gives `unit` a random adder other than the aligned one, and the fields that the adder requires.
+// Gives `unit` a random adder other than Adder::aligned, and other fields that this adder supports.
 void set_adder(Source& source, BlockFma& unit) {
   unit.adder = static_cast<Adder>(source.between(1, 4));
   unit.aligns_addend = true;
@@ -396,7 +396,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests operands whose exponents lie at the limits of the computation in binary32, and one beyond.
+// Tests products whose exponents lie at a limit of the computation in binary32, or next to one.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -419,8 +419,8 @@ TEST(BlockFma, BothRoutesMeet) {
   }
 }
 
-// Tests the end of a block in binary32 or binary64. The sums lie at the ends of the range that
-// binary32 supports, or need more than 31 bits as multiples of their last place.
+// Tests how kernels round a block's sum, in binary32 or binary64. The sums lie at the ends of the
+// range that binary32 supports, or need more than 31 bits as multiples of their last place.
 TEST(BlockFma, BothEndsMeet) {
   Source source(4);
   for (const char* name : {"h100-bf16", "a100-bf16", "h100-fp8", "v100"}) {
@@ -464,32 +464,33 @@ TEST(BlockFma, LargestSums) {
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");
-  // The largest exponent is 0, so the unit is 1/8. A negative term loses as much as a positive one.
+  // The largest exponent is 0, so terms are cut to multiples of 1/8: negative ones toward zero,
+  // too.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}), 1.125F);
   EXPECT_EQ(dot(unit, {1, -0.1875F}, {1, 1}), 0.875F);
   EXPECT_EQ(dot(unit, {1, 0.1F, 0.1F}, {1, 1, 1}), 1);
   // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // The next block has its own alignment: the sum 2 has E = 1, so the unit is 1/4.
+  // The next block is aligned anew: with the running sum 2, terms are cut to multiples of 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 is aligned with the sum of the operands' exponents, 0. The unit 1/4 divides 2.25.
+  // 1.5 * 1.5 = 2.25 counts as a term of exponent 0. A multiple of 1/4 holds it exactly.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // The fp16 number 2^-20 has exponent -14. Its product with 1 is cut to a multiple of 2^-18: to 0.
+  // 2^-20 counts with fp16's least exponent, -14. Its product is cut to a multiple of 2^-18: to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
   EXPECT_EQ(dot(bf16, {0x1p-20F}, {1}), 0x1p-20F);
-  // The addend is aligned with exponent -14 at least, the exponent of fp16's least normal number.
+  // A subnormal addend in fp16 is aligned with fp16's least exponent, -14.
   const Accumulator sum = custom("fp16 block_fma a=bf16 b=bf16 block=4 fraction_bits=4 sum=fp16");
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}, 0x1p-20F), 0);
   EXPECT_EQ(dot(sum, {0x1p-24F}, {1}), 0x1p-24F);
@@ -502,7 +503,7 @@ TEST(BlockFma, ZerosCountForNothing) {
   EXPECT_EQ(bits_of(dot(unit, {0, -0.0F}, {1, 1}, 0)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {-0.0F}, {1}, -0.0F)), 0U);
   EXPECT_EQ(bits_of(dot(unit, {1, -1}, {1, 1}, -0.0F)), 0U);
-  // All products are zero. The addend is so small that 2^(F - E) does not fit in binary32.
+  // All products are zero. The addend is so small that its scaling factor does not fit in binary32.
   for (int exponent = -133; exponent < -95; ++exponent) {
     const float c = std::ldexp(1.5F, exponent);
     EXPECT_EQ(dot(Preset("h100-bf16"), {0}, {1}, c), c);
@@ -520,7 +521,7 @@ TEST(BlockFma, ExponentsHaveALeast) {
 TEST(BlockFma, AddendMayBeSeparate) {
   const Accumulator unit =
       custom("fp32 block_fma a=fp16 b=fp16 block=2 fraction_bits=3 addend=separate");
-  // The sum of products 1 + 0.1875 is cut to 1.125. The addend is not aligned, so it is not cut.
+  // Products are cut to multiples of 1/8, so 1 + 0.1875 gives 1.125. A separate addend is not cut.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}, 0x1p-20F), 0x1.20001p0F);
   // The exact sum is rounded once, toward zero.
   EXPECT_EQ(dot(unit, {0x1p-14F}, {-0x1p-14F}, 1), 0x1.fffffep-1F);
@@ -560,7 +561,7 @@ TEST(BlockFma, SpecialValues) {
 }
 
 TEST(BlockFma, PromotionStartsTheUnitAnew) {
-  // Without promotion, a sum of ones stops at 2^14: it is cut to a multiple of 2, so 1 is lost.
+  // Without promotion (adding to an fp32 sum at intervals), ones added to 2^14 are cut to 0.
   const std::size_t depth = 32 * 1024;
   const std::vector<float> ones(depth, 1);
   EXPECT_EQ(dot(Preset("h100-fp8"), ones, ones), 0x1p14F);

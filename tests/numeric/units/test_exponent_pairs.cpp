@@ -104,8 +104,8 @@ TEST(ExponentPairs, ShortBlocksAreThoseWithinTheLimits) {
         EXPECT_GE(all.take(none), least);
       }
       EXPECT_TRUE(all.all()) << fraction << ", " << least;
-      // Tests products of Inf or NaN with zero, with the least number and with another Inf or NaN.
-      // Tests also Inf and NaN as the addend.
+      // Tests products of Inf or NaN with zero, with the least binary32 number and with another Inf
+      // or NaN, and Inf or NaN as the addend.
       for (const int other : {kNoExponent, -149, kSpecialExponent, 128 - kSpecialExponent}) {
         ShortBlocks one(plan);
         one.take(kSpecialExponent + other);

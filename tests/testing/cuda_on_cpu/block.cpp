@@ -80,8 +80,8 @@ struct OwnFiber : Fiber {
   ~OwnFiber() { munmap(stack, kStackBytes); }
 };
 
-/// Suspends the fiber `from` and continues `to`. Returns when another fiber continues `from`.
-/// swapcontext would take two system calls; ASan knows only swapcontext.
+/// Suspends the fiber `from` and continues `to`. Returns when another fiber continues `from`. Uses
+/// swapcontext, which takes two system calls, only under ASan, which supports no other way.
 void switch_to(Fiber& from, Fiber& to) {
 #if defined(__SANITIZE_ADDRESS__)
   void* kept = nullptr;

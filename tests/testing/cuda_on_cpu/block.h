@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs the threads of a CUDA block as fibers of one host thread. Each fiber runs until its thread
-// ends or waits for others. Where a GPU's behavior is undefined, the process ends with the kernel's
-// name: if some threads miss a barrier, or lanes of a warp are at different collectives.
+// ends or waits for others. If some threads miss a barrier, or lanes of a warp are at different
+// collectives, a GPU's behavior is undefined. The process then ends with the kernel's name.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ std::string name_of(const void* kernel);
 
 /// Ends the process, because a kernel or its caller did something that is undefined on a GPU.
 [[noreturn]] void fail(const std::string& why);
-/// Ends the process like `fail`, and adds the name of the kernel at that address.
+/// Ends the process like `fail`. The message also names the kernel whose code is at `kernel`.
 [[noreturn]] void fail_in(const void* kernel, const std::string& why);
 
 }  // namespace cuda_on_cpu

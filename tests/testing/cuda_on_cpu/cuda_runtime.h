@@ -116,8 +116,8 @@ inline unsigned __viaddmax_s16x2(unsigned a, unsigned b, unsigned c) {
   return half(0) | half(16);
 }
 
-// Plain updates are atomic here: the threads of a block take turns, and only one thread of the host
-// runs kernels at a time.
+// Atomic operations need no atomic instructions here: the threads of a block take turns, and only
+// one thread of the host runs kernels at a time.
 template <class T>
 T atomicMax(T* to, T value) {
   return std::exchange(*to, std::max(*to, value));
@@ -227,17 +227,17 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 namespace cuda_on_cpu {
 
-/// Queues a grid. Sets the last error instead if no GPU from sm_80 on accepts the launch. `kernel`
-/// is the address of the kernel's code. The thread-local variables of the library that contains it
-/// are its shared memory.
+/// Queues a grid of thread blocks. If no GPU from sm_80 on accepts the launch, sets the last error
+/// and queues nothing. `kernel` is the address of the kernel's code. The thread-local variables of
+/// the library that contains this code serve as the kernel's shared memory.
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
 
 /// Returns how many times a device's pools were asked to release their memory.
 int trims(int device);
 
-/// Sets whether streams behave as in the capture of a graph: work is still queued, but a wait is an
-/// error.
+/// Sets whether streams behave as while a CUDA graph is captured: work may be queued, but waiting
+/// is an error.
 void set_capturing(bool capturing);
 
 /// Queues work of a library on a stream, in order with the stream's kernels.

@@ -101,8 +101,9 @@ void Memory::Open(Devices devices) {
   }
 }
 
-/// Returns an address for `whole` bytes; null if there is no room. If a free piece of up to twice
-/// the size is used, sets `whole` to its size: opening and closing few pages is faster.
+/// Returns an address for `whole` bytes; null if there is no room. May use a free piece of up to
+/// twice the size, and then sets `whole` to that piece's size. Larger pieces have too many pages to
+/// open and close.
 std::uint8_t* Memory::Place(std::size_t& whole) {
   if (const auto found = free_.lower_bound(whole);
       found != free_.end() && found->first <= 2 * whole) {

@@ -40,8 +40,8 @@ class Memory {
   using Devices = unsigned;
   static Devices Only(int device) { return device < 0 ? 0 : 1U << device; }
 
-  /// While it lives, these devices work and no others. Only one object at a time exists on all
-  /// threads.
+  /// Makes the memory of these devices, and of no others, accessible while the object lives. Only
+  /// one thread at a time has such objects.
   class Access {
    public:
     explicit Access(Devices devices);

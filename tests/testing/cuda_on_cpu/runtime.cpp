@@ -276,7 +276,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cuda_on_cpu::allocate(cuda_on_cpu::t_device, memory, bytes, false);
 }
-/// Frees memory of any device, after all work of that device.
+/// Frees memory of any device, after that device has done all its queued work.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   const int device = Memory::DeviceOf(memory);

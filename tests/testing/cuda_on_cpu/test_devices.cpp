@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests two devices of the CUDA emulation. If a device is given an object of the other device, the
-// emulation returns CUDA's error, or ends the process where CUDA would make the device unusable
-// (runtime.cpp has the list).
+// emulation returns CUDA's error. Where CUDA would make the device unusable, the emulation ends the
+// process (runtime.cpp has the list).
 #include <gtest/gtest.h>  // before CUDA's words
 
 #include <array>

@@ -312,9 +312,10 @@ TEST_F(HalvesGpu, LeaveSumsNearTheLimit) {
             2 * kSums * 32 - kThreadsOfRow * kOfThread * (32 - 8));
 }
 
-/// If an operand does not fit in 16 bits, its tile computes the operand's group of 32 values of k
-/// in binary32. If a sum becomes infinite or NaN, the threads of that sum compute all further steps
-/// in binary32. This holds even if zeros beyond the matrix's edge cause the NaN.
+/// A tile sums 32 values of k in each step. If an operand of a step does not fit in 16 bits, the
+/// tile computes that step in binary32. If a sum becomes infinite or NaN, the threads of that sum
+/// compute all further steps in binary32. This holds even if zeros beyond the matrix's edge cause
+/// the NaN.
 TEST_F(HalvesGpu, LeaveOtherOperands) {
   const Accumulator accumulator = testing::accumulator_of("e4m3");
   const std::int64_t held = 2 * kSums * 64;

@@ -135,7 +135,7 @@ class WithFramework : public CudaLibrary {
     cuda_on_cpu::set_capturing(false);
     EXPECT_TRUE(g_framework.answers.empty()) << "was asked too seldom";
   }
-  /// Returns the status of an allocation during which the framework gives these answers.
+  /// Allocates memory while the framework's allocator gives `answers`, and returns the status.
   int Allocate(std::deque<Answer> answers) {
     g_framework.answers = std::move(answers);
     const int before = cuda_on_cpu::trims(0);

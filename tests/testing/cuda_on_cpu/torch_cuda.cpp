@@ -44,7 +44,7 @@ c10::Device device_number(int device) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(device)};
 }
 
-/// While it lives, makes a device current.
+/// Makes a device current while the object lives.
 class OnDevice {
  public:
   explicit OnDevice(int device) : before_(current_device()) { cudaSetDevice(device); }
@@ -68,8 +68,8 @@ thread_local std::array<cudaStream_t, kDevices> t_streams{};
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
 
 std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
-/// Allocation requests are counted by g_asked. Requests from the first number on, and below the
-/// second, are refused.
+/// Requests for memory are numbered by g_asked. Requests number g_refused_from to g_refused_to - 1
+/// are refused.
 std::atomic<std::int64_t> g_refused_from = 0, g_refused_to = 0;
 
 bool is_refused() {
@@ -94,8 +94,8 @@ void free_block(void* freed) {
   cudaFreeAsync(block->memory, block->stream);
 }
 
-/// Allocates the block. If this fails, waits for the device, because memory freed in a stream's
-/// order is free only after the stream has reached that point, and tries again.
+/// Allocates the block. If this fails, waits for the device and tries again. Memory that was freed
+/// in a stream's order becomes free only when the stream has reached that point.
 bool fill(Block& block, std::size_t bytes) {
   if (cudaMalloc(&block.memory, bytes) == cudaSuccess) return true;
   cudaDeviceSynchronize();

@@ -18,7 +18,7 @@ struct SimCounts {
   std::int64_t queued = 0;           ///< blocks of queued memory that are not released
 };
 
-/// Returns a function of the library. Throws std::runtime_error if the library is missing.
+/// Returns a function of libcpd_sim.so. Throws std::runtime_error if that library is missing.
 template <class Function>
 Function SimFunction(const char* name) {
   void* library = dlopen("libcpd_sim.so", RTLD_NOW | RTLD_LOCAL);
@@ -28,8 +28,8 @@ Function SimFunction(const char* name) {
 
 inline SimCounts CountsOfSim() { return SimFunction<SimCounts (*)()>("cpd_sim_counts")(); }
 
-/// Adds the backend at the first call, and returns its kind of device. Throws std::runtime_error if
-/// the library is missing.
+/// Registers the backend "sim" at the first call, and returns its kind of device. Throws
+/// std::runtime_error if libcpd_sim.so is missing or belongs to another build.
 inline Device SimKind() {
   static const Device kind = [] {
     auto* get = SimFunction<const Backend* (*)()>("cpd_sim_backend");

@@ -156,7 +156,8 @@ class Streams {
   std::map<Key, std::shared_ptr<Stream>> streams_;
 };
 
-/// Calls a function of the emulation with the launch parameters of the stream's queue.
+/// Calls a function of the CUDA emulation, which does the work of this backend, on the queue of the
+/// launch's stream.
 template <class Function>
 int OnQueue(const Launch& launch, const Function& function) {
   const std::shared_ptr<Stream> stream = Streams::All().Find(launch);
