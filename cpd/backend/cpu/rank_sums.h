@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// Returns a copy of the sum plan `of` with the random streams of one of the layer's sums: the sum
-/// of group number `position`, or the sum across groups if `position` is kAcross.
+/// Returns the plan `of` with the random streams of one sum of the layer filled in. The sum is that
+/// of group number `position` or, if `position` is kAcross, the sum across groups.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;
@@ -67,7 +67,7 @@ class RankSums {
   /// memory for some terms.
   class Level {
    public:
-    /// `has_rows`: whether terms need memory of their own.
+    /// `has_rows`: whether to allocate memory for terms, which are decoded or summed into it.
     Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
         : together_(std::min(kTogether, terms)),
           planes_(planes),
