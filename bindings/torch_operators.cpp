@@ -173,8 +173,8 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, co
   });
 }
 
-/// Returns, for each element of the matrix product that GemmNew computes, the exception flags of its
-/// roundings in one byte.
+/// Returns, for each element of the matrix product that GemmNew computes, the exception flags of
+/// its roundings in one byte.
 Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const SumBy& by,
                     ScalarType dtype, const OptionalTensor& random, const Text& tininess) {
   const Tensor flags = Empty(a, ProductShape(a, b), ScalarType::Byte);

@@ -28,8 +28,8 @@ void BindErrors();
 void BindSpecs(pybind11::module_& m);
 /// Binds streams of random bits.
 void BindStreams(pybind11::module_& m);
-/// Binds recipes: the accumulators of a layer's GEMMs, the casts of their operands, and the rounding
-/// of results. Call BindSpecs and BindStreams first.
+/// Binds recipes: the accumulators of a layer's GEMMs, the casts of their operands, and the
+/// rounding of results. Call BindSpecs and BindStreams first.
 void BindRecipes(pybind11::module_& m);
 /// Binds codecs and their states. Call BindSpecs first.
 void BindCodecs(pybind11::module_& m);

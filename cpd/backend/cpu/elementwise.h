@@ -164,8 +164,8 @@ template <class T>
 class BoxReader {
  public:
   explicit BoxReader(const StridedRef& x) : x_(x) {}
-  /// Returns the values of a box (a two-dimensional range), valid until the next call. If the values
-  /// are in a buffer, `gap` unused elements follow each row.
+  /// Returns the values of a box (a two-dimensional range), valid until the next call. If the
+  /// values are in a buffer, `gap` unused elements follow each row.
   BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
 
  private:

@@ -161,8 +161,8 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k that are packed at once, about kMostDepth. For a matrix unit it
-/// is a multiple of the unit's group or block of products, unless `depth` is smaller.
+/// Returns the number of values of k that are packed at once, about kMostDepth. For a matrix unit
+/// it is a multiple of the unit's group or block of products, unless `depth` is smaller.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -182,8 +182,8 @@ struct Task {
 /// One thread's buffers, and the computation of the thread's tasks.
 class Worker {
  public:
-  /// `scales`: the operands' scales; null: the operands have none. `rows`, `columns`: the extents of
-  /// the largest task's block of sums.
+  /// `scales`: the operands' scales; null: the operands have none. `rows`, `columns`: the extents
+  /// of the largest task's block of sums.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kUsualDepth = 128;
 
 /// Times of the general path for sums in binary32 (gemm_general.h). kRoundingByAddition is for one
-/// rounding to nearest-even that takes one addition of a constant, kGeneralRounding for one rounding
+/// rounding to nearest-even by one addition of binary32, kGeneralRounding for one rounding
 /// by any other method.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
 /// Times of the general path for sums in binary64: one addition to a sum with its rounding, and one
@@ -33,8 +33,8 @@ constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 constexpr double kPhiloxWord = 40;
 
 /// Times of one product and its addition in fp32 sums that the hardware rounds (path `binary32`):
-/// with a fused multiply-add, with a product that is rounded before it is added, in Kahan's sum, and
-/// in a pairwise sum.
+/// with a fused multiply-add, with a product that is rounded before it is added, in Kahan's sum,
+/// and in a pairwise sum.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
 /// The paths that round by Veltkamp's splitting: the times of one product with its one or two
 /// roundings. The three figures are for a sequential sum, Kahan's sum and a pairwise sum.
