@@ -77,7 +77,8 @@ class CPD_API Queue {
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   /// Returns the address at which a kernel records this fault (faults.h).
   [[nodiscard]] unsigned long long* NoteOf(const Fault& fault) const;
-  /// Ends a call that may have recorded a fault (EndChecked in faults.h).
+  /// Must follow the work of a call that may have recorded a fault (faults.h). If CPD_CHECK=sync is
+  /// set, waits and throws the fault's error.
   void EndChecked() const;
 
 #define CPD_OP(name, Call) \

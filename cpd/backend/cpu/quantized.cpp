@@ -95,7 +95,7 @@ void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
 }
 
 /// Copies numbers of buckets to each value of a step (the values of one kernel call). `each` has
-/// one number for each bucket of the message block; all[i] gets the number of the bucket of value i.
+/// one number for each bucket of the message block; all[i] gets the one of value i's bucket.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kTogether = 8;  ///< ranks whose terms are made before the first is added
 
-/// Computes blocks of one call, in one thread.
+/// One thread's part of a call: adds the ranks' values to the running sums, one block of values
+/// after the other.
 class RankBlocks {
  public:
   RankBlocks(const VirtualCall& call, const SumPlan& plan, std::int64_t n)
@@ -39,7 +40,8 @@ class RankBlocks {
     }
   }
 
-  /// Casts one rank's values to `terms` and counts losses. Returns `terms`.
+  /// Casts one rank's values to `terms` and counts the values that the cast loses (CountLosses).
+  /// Returns `terms`.
   const float* Cast(int rank, std::int64_t begin, std::int64_t n, const float* x, float* terms) {
     if (call_.divisor != 1) {
       float* const quotients = rows_[planes_];
