@@ -221,7 +221,7 @@ struct OneBitCall : CodecMemory {
 };
 
 /// Error feedback for n values. v = x * 2^shift + kept is encoded, where `kept` is the residual of
-/// the last call. The next residual is v minus what v's code decodes to. All memory is on the device.
+/// the last call. The next residual is v minus its decoded value. All memory is on the device.
 struct FeedbackCall {
   std::int64_t n = 0;
   std::int32_t shift = 0;

@@ -51,8 +51,8 @@ class ScaledPass {
 
 /// The scales of a tile. The first six vectors have one number for each block: `largest` the
 /// largest |x|, `outer` the outer scale, `encode` its multiplier, and `scale` the stored scale.
-/// Elements are divided or multiplied by `factor` when they are encoded, and by `decode` when they
-/// are decoded. The last three vectors have the numbers of each element of a row, for kernels that
+/// Elements are divided or multiplied by `factor` to encode them, and multiplied by `decode` to
+/// decode them. The last three vectors have the numbers of each element of a row, for kernels that
 /// need these (ScaledRun::run is 1).
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
@@ -126,8 +126,8 @@ class TileScaler {
 
   void FormScales(TileScales& scales, double share) const;
 
-  /// Chooses each block's scale from two candidates: the scale in scales_, and one for a different
-  /// share of the element format's range. Takes the scale with the smaller error (ErrorsOf).
+  /// Chooses each block's scale from two candidates: the scale in scales_, and a scale kOtherShare
+  /// times as large. Takes the candidate with the smaller error (ErrorsOf).
   void ChooseScales(const Tile& tile, const TileRows& rows);
 
   /// Returns the sum of each block's rounding errors, absolute or squared (ScaleChoice), if
