@@ -4,9 +4,10 @@
 // ranks (virtual.h). The layers (tensors) of one call are merged into common messages, but each
 // layer has its own APS exponent.
 //
-// A call has these phases: handshake (all ranks compare their intents), exponents (the maximum over
-// ranks of each layer's largest magnitude or scale, if needed), then exchange, fold and gather for
-// each chunk. The phases of several chunks overlap.
+// A call has these phases (Phase). Handshake: all ranks compare their intents. Exponents, if
+// needed: the ranks agree on the maximum of each layer's largest magnitude or scale. Then for each
+// chunk: exchange sends contributions, fold adds them, and gather sends results. The phases of
+// several chunks overlap.
 #pragma once
 
 #include <cstdint>
