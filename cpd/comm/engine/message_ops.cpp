@@ -178,7 +178,8 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
 /// Prepares and runs one call of the backend's operation `reduce` for some blocks of values.
 /// `reduce` reads and writes only packed codes and binary32 values. So a codec decodes other
 /// messages to values before the call, and encodes values to a message after the call. Decoded
-/// values lie in memory in the blocks' order: plane 0 of all blocks, then plane 1 (values of the sums' states).
+/// values lie in memory in the blocks' order: plane 0 of all blocks (the sums or
+/// other values), then plane 1 of all blocks (the second values of the sums' states).
 class MessageOps::Step {
  public:
   Step(const MessageOps& ops, ReduceTask task, const Work& work)

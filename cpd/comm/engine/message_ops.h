@@ -129,7 +129,7 @@ class MessageOps {
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
   /// Lets `body` read the messages `from` and write the message `to` (null: no message), some
-  /// blocks at a time. Each call body(work) gets the next blocks and the messages, until all are done.
+  /// blocks at a time. Each call body(work) gets the next blocks and the messages.
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;

@@ -41,8 +41,8 @@ std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
   return same_host || bytes > kMostShortPieces * kShortPiece ? kLongPiece : kShortPiece;
 }
 
-/// The messages of one Start, under way. `peer` is a rank of the transport; `world` is that rank's
-/// number in MPI.
+/// The messages that one call of Transport::Start sends and receives, until all are done. `peer` is
+/// a rank of the transport; `world` is that rank's number in MPI_COMM_WORLD.
 class MpiTransfer final : public Transfer {
  public:
   ~MpiTransfer() override {
