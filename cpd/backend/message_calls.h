@@ -105,7 +105,7 @@ struct CountCall {
   SegmentCounts* counts = nullptr;  ///< one for each segment, on the host
 };
 
-constexpr int kMostPassRanks = 16;  ///< whose values are added in one pass over a layer's sums
+constexpr int kMostPassRanks = 16;  ///< ranks added in one pass over a layer's sums
 
 /// Adds the values of some virtual ranks to the running sums of one layer, or finishes these sums.
 /// The sums are within a group of ranks, or across groups or ranks. Ranks contribute one after the
@@ -150,7 +150,7 @@ struct CodecMemory {
   float* y = nullptr;                  ///< the values of codes; may be x
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
-  SegmentCounts* counts = nullptr;     ///< a rounding adds its losses, unless null
+  SegmentCounts* counts = nullptr;     ///< a rounding adds values that it loses, unless null
   /// A decoding lowers *damaged to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
@@ -160,10 +160,10 @@ struct CodecMemory {
 struct LevelCall : CodecMemory {
   LevelPlan plan;                 ///< only a CPU's plan has places of levels
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
-  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;        ///< values of its first bucket that come before the range
   std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;              ///< of decoded values
-  const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
+  const float* norms = nullptr;   ///< of the range's buckets; null: all have `norm`
   float norm = 1;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the plan's
   /// The number of values in each block of a message. A block is encoded separately and begins with
@@ -185,13 +185,13 @@ struct NormCall {
 /// Rounds, encodes or decodes a range of a layer in a scaled format. A bucket is a range of
 /// neighboring values that share a scale. All memory is on the device.
 struct QuantizedCall : CodecMemory {
-  ScaledCall scaled;  ///< its plan and route alone
+  ScaledCall scaled;  ///< only its plan and route are used
   /// True if values are multiplied by their bucket's stored number before they are rounded, and
   /// decoded values are divided by that number (FP8 rows).
   bool inverted = false;
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::uint64_t stream = 0;       ///< of the random integers
-  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;        ///< values of its first bucket that come before the range
   std::int64_t bucket = 1, block = 0;
   std::int32_t shift = 0;  ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;       ///< of decoded values
@@ -209,7 +209,7 @@ struct QuantizedCall : CodecMemory {
 /// mean of its values v >= 0 and of the others. All memory is on the device.
 struct OneBitCall : CodecMemory {
   std::int64_t n = 0;
-  std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;  ///< values of its first bucket that come before the range
   std::int64_t bucket = 1, block = 0;
   bool words = false;           ///< in a message, each bucket's bits fill 32-bit words
   std::int32_t shift = 0;       ///< x and decoded values are multiplied by 2^shift
@@ -230,7 +230,7 @@ struct FeedbackCall {
   float* v = nullptr;
   const float* decoded = nullptr;
   float* next = nullptr;            ///< the next residual
-  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
 };
 
 struct Selection;  // backend/cpu/largest.h
@@ -243,7 +243,7 @@ struct DigitCounts {
 /// The results of the search for the values of largest magnitude. A CPU does not set `limit`.
 struct TopKSearch {
   LargestLimit limit;
-  std::int64_t kept;      ///< how many values are kept
+  std::int64_t kept;      ///< the number of selected values
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
 /// The number of values above the limit, and of values equal to it. A span is a range of a layer's
@@ -293,7 +293,7 @@ struct TopKCall {
   /// The call writes here the term of each selected value, and +0 for each other value. May be x if
   /// there is no residual. On a CPU, null if the caller needs only the next residual.
   float* y = nullptr;
-  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
   float* gathered = nullptr;        ///< the selected values, by index
   TopKPlaces* places = nullptr;     ///< what each message keeps
 

@@ -122,8 +122,8 @@ class QueuedArray {
   T* data_;
 };
 
-/// Allocates memory on the queue's device for n values. After the last reference is gone, the
-/// memory is released behind the work that is queued by then.
+/// Allocates memory on the queue's device for n values. When the last reference is gone, the
+/// memory is released as soon as the work queued so far is done.
 template <class T = float>
 std::shared_ptr<T> QueuedValues(const SharedQueue& queue, std::int64_t n) {
   const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };

@@ -83,8 +83,8 @@ class CPD_API Communicator {
   /// RankLost or Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
-  /// Takes part in the collective that the other ranks call, on a rank that refuses its own
-  /// arguments. The other ranks then throw a Mismatch with `why` at once. Throws RankLost or
+  /// For a rank whose own arguments are invalid, while the other ranks call a collective: tells
+  /// them the reason `why`. They then throw a Mismatch with that text at once. Throws RankLost or
   /// Corrupt.
   void Refuse(const std::string& why);
 

@@ -211,8 +211,8 @@ struct VirtualReduce::Impl {
     });
   }
 
-  /// Counts the bytes of a rank's encoded layer and the bits that the layer's codec chose. Counts
-  /// only the first time that the rank contributes.
+  /// For the report: adds the bytes of a rank's encoded layer to the layer's count, and stores the
+  /// number of bits that the codec chose. Does so only the first time that the rank contributes.
   void CountEncoded(int l, CodecState* state, const float* x) {
     if (visit >= rounds().units) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];
