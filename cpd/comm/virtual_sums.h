@@ -22,7 +22,8 @@ namespace cpd {
 
 class VirtualSums {
  public:
-  /// Queues all work behind the stream of `first`, the first layer.
+  /// `sizes`: the number of values of each layer. All work is queued on the stream of `first`, a
+  /// tensor on the layers' device.
   VirtualSums(const Reduction& reduction, const std::vector<std::int64_t>& sizes,
               const TensorView& first);
   ~VirtualSums();

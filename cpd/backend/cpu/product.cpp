@@ -179,7 +179,7 @@ struct Task {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// One thread's buffers, and the computation of the thread's tasks.
+/// Computes tasks (blocks of sums) in one thread, with that thread's buffers.
 class Worker {
  public:
   /// `scales`: the operands' scales; null: the operands have none. `rows`, `columns`: the extents

@@ -94,7 +94,7 @@ class RankSums {
     AlignedRows rows_;
   };
 
-  /// Returns whether all terms are already values in memory.
+  /// Returns whether messages hold the terms as binary32 values, so that none must be decoded.
   static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {

@@ -61,7 +61,8 @@ class RankBlocks {
 
  private:
   /// Adds to the running sums the terms of some ranks of the call: rank number `first` and the
-  /// ranks after it. If the terms' numbers depend on the slice, adds slice by slice.
+  /// ranks after it. If a rank's term has a different number in each slice of the layer (order
+  /// ring), adds the terms slice by slice.
   void Add(int first, std::span<const float* const> terms, std::int64_t begin, std::int64_t n) {
     if (call_.visit < 0) return Take(call_.k + first, terms, begin, n);
     const Rounds& rounds = call_.rounds;
