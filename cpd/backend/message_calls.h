@@ -252,7 +252,7 @@ struct TopKSearch {
 struct TopKSpan {
   unsigned long long above, equal;
 };
-/// What a message of the selected values needs: `kept`, the number of its values, and `bits`, the
+/// The content of a message of selected values: `kept`, the number of its values, and `bits`, the
 /// total length of the codes that store their indices. A code stores the gap, the number of
 /// unselected values before a selected value.
 struct TopKPlaces {

@@ -53,8 +53,8 @@ class CPD_API Queue {
   }
   /// Returns whether the CPU computes. Queued work is then already done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Returns whether faults that only values show are recorded (faults.h). If false, the call
-  /// itself throws.
+  /// Returns whether kernels record faults (errors that only values show, faults.h) and a later
+  /// call throws them. If false, the call itself throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes work that is queued here from now on wait for the work already queued on `stream`.

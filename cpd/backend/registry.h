@@ -15,8 +15,8 @@ namespace cpd {
 /// or if nobody has added the kind.
 CPD_API const Backend& BackendOf(Device device);
 
-/// Returns a backend of which only `name` and `product_path` may be used. cpd.explain, which
-/// records what calls would run, needs no more. Works for CUDA even if libcpd_cuda is missing.
+/// Returns a backend for cpd.explain, which records what calls would run. Only the members `name`
+/// and `product_path` may be used. For CUDA this works even if libcpd_cuda is missing.
 const Backend& Described(Device device);
 
 /// Returns the name of a tensor's device, such as "cuda:0" or "cpu".

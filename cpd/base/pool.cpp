@@ -63,8 +63,8 @@ class Signal {
   std::condition_variable wakes_;
 };
 
-/// What a pool thread is doing. Each thread has a Signal: the low bits of its word hold this state,
-/// and the bits above hold the number of the call that the thread makes.
+/// The state of a pool thread. Each thread has a Signal. The low bits of the Signal's word hold
+/// this state, and the bits above hold the number of the call that the thread makes.
 enum Phase : std::uint64_t {
   kFree,
   kTaken,   ///< a caller is writing the call

@@ -51,8 +51,8 @@ struct MatrixProduct {
 
 /// The scales of one operand of a product, with strides over the product's batch. Each scale is for
 /// `lines` lines (rows of a, columns of b) and `block` values of k. The scales of neighboring
-/// groups of lines are at.row_stride elements apart, and those of neighboring blocks of k
-/// at.column_stride.
+/// groups of lines are at.row_stride elements apart. The scales of neighboring blocks of k are
+/// at.column_stride elements apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;

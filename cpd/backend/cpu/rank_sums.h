@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// Returns the plan `of` with the random streams of one sum of the layer filled in. The sum is that
-/// of group number `position` or, if `position` is kAcross, the sum across groups.
+/// Returns the plan `of` for one sum of the layer, with the random streams of that sum. The sum is
+/// over the ranks of group number `position` or, if `position` is kAcross, across groups.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;

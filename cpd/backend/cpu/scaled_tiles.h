@@ -37,8 +37,8 @@ constexpr std::int64_t kPartRows = 16;
 /// elements, a tile of several rows about four times as many. A tile's row has up to kStage
 /// elements, or all elements of a block's row.
 ///
-/// With `whole`, each tile consists of whole blocks. Without it, a tile is part of one block, or of
-/// several blocks of which it has all columns.
+/// With `whole`, each tile consists of whole blocks. Without it, a tile is part of one block, or
+/// has rows of several blocks side by side with all of their columns.
 class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);

@@ -18,8 +18,8 @@
 namespace cpd {
 namespace {
 
-/// What one rank has asked for: to send a message, or to receive one. The rank and the Hub share
-/// ownership of the End, because the rank may give up before a matching End is found.
+/// One rank's request to send or to receive a message. The rank and the Hub share ownership of the
+/// End, because the rank may give up before the Hub finds the other rank's matching End.
 struct End {
   const void* from = nullptr;  // a sender's
   void* to = nullptr;          // a receiver's
