@@ -245,7 +245,7 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// Returns the memory of the accumulator's sums.
+  /// Returns the memory of the task's sums; with chunks, of the sums of the chunks' sums.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
@@ -527,7 +527,7 @@ class Worker {
   ProductImages images_;
   std::int64_t state_columns_, plane_, depth_;
   std::int64_t padded_rows_;
-  std::int64_t origin_ = 0;  ///< the first k of the accumulator's sums
+  std::int64_t origin_ = 0;  ///< the first k of the sums (AddAll)
   Panels a_, b_;
   float* state_;
   float* outer_;
