@@ -144,8 +144,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// Adds c[i] to sum i, for n sums in integers (KernelTable::fixed). Word q of sum i is at
-/// state[q * plane + i].
+/// Adds c[i] to integer sum number i of n. Word q of sum i is at state[q * plane + i].
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -161,8 +160,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k that are packed at once, about kMostDepth. For a matrix unit
-/// it is a multiple of the unit's group or block of products, unless `depth` is smaller.
+/// Returns the number of values of k packed at once; whole groups or blocks for a matrix unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -182,8 +180,7 @@ struct Task {
 /// Computes tasks (blocks of sums) in one thread, with that thread's buffers.
 class Worker {
  public:
-  /// `scales`: the operands' scales; null: the operands have none. `rows`, `columns`: the extents
-  /// of the largest task's block of sums.
+  /// `scales`: of the operands; null: none. `rows`, `columns`: the extents of the largest task.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),
@@ -410,8 +407,7 @@ class Worker {
 
   // --- scales ---
 
-  /// Computes the task of a product of scaled operands: adds up the scaled sums of all blocks of k,
-  /// then adds c. Writes the results to `state_`.
+  /// Computes a task of scaled operands. Writes c plus all blocks' scaled sums to `state_`.
   void AddScaled() {
     const ProductScales& s = *scales_;
     std::fill_n(total_, plane_, s.start);
@@ -430,8 +426,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Writes to `to` the scales of n rows of a (or columns of b), starting with number `first`: the
-  /// scales that apply to their elements at index k.
+  /// Writes to `to` the scales at index k of n rows of a (or columns of b), from `first` on.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {
@@ -551,8 +546,7 @@ std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   return kSerialWork / (std::max<std::int64_t>(1, depth) * (fast ? 1 : 4));
 }
 
-/// Computes a product. `scales`: the operands' scales; null: none. Kernels set the floating-point
-/// environment themselves.
+/// Computes a product; `scales` may be null (none). Kernels set the floating-point environment.
 void RunProduct(const GemmCall& call, const ProductScales* scales) {
   const MatrixProduct& product = call.product;
   const std::int64_t sums = product.batch() * product.rows * product.columns;
