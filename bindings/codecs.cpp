@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Binds codecs: a codec is made from a text, is applied to one layer, and keeps states of layers.
+// Binds codecs. A codec is made from its text, and each call applies it to one layer (tensor).
+// CodecStates stores what a codec carries over to its next call for each layer, such as residuals.
 // python/cpd/compress checks the types of arguments. The GIL is released while values are
 // processed.
 #include "codecs.h"

@@ -17,10 +17,11 @@ namespace {
 
 std::atomic<unsigned long> g_main_thread{0};  // as threading.get_ident() gives it
 
-/// Ends the calls of all threads that have called enter(). Python: _core.Stop.
+/// A switch that ends library calls of several threads. After set(), the calls of all threads that
+/// have called enter() end with KeyboardInterrupt. Python: _core.Stop.
 class Stop {
  public:
-  /// After this call, calls of this thread end with KeyboardInterrupt once the Stop is set.
+  /// Makes this thread's later library calls end once Set() has been called on this object.
   void Enter() const { t_entered_ = set_; }
   void Set() const { *set_ = true; }
   static bool IsSet() { return t_entered_ != nullptr && *t_entered_; }

@@ -317,8 +317,8 @@ using TorchOperators = std::vector<TorchOperator>;
 /// Further properties of an operator: it has derivatives, or it supports only the CPU.
 enum class Has { nothing, derivatives, cpu_only };
 
-/// Makes the table's row for a function. A function without results writes into `out`, its last
-/// argument.
+/// Returns the row of the table of operators for the C++ function `Function`. If that function
+/// returns nothing, it writes its result into its last argument, `out`.
 template <auto Function>
 TorchOperator Row(const std::string& name, const std::string& arguments, Has has = Has::nothing) {
   constexpr bool kWrites = Boxed<Function>::kMade.count == 0;
@@ -328,7 +328,8 @@ TorchOperator Row(const std::string& name, const std::string& arguments, Has has
           Boxed<Function>::Run, kWrites || has == Has::derivatives, has != Has::cpu_only};
 }
 
-/// Makes the rows of an element-wise operator: <name>, which returns a new tensor, and <name>_out.
+/// Returns the two rows of an element-wise operator in the table of operators: <name>, which
+/// returns a new tensor, and <name>_out, which writes into `out`.
 template <auto New, auto Into>
 TorchOperators MadeAndWritten(const std::string& name, const std::string& arguments) {
   return {Row<New>(name, arguments, Has::derivatives), Row<Into>(name + "_out", arguments)};

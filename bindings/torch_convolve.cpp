@@ -19,8 +19,8 @@ namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-/// Copies a list with one number for each axis, such as the strides, to a field of the windows'
-/// axes.
+/// Sets one member of every axis of `windows`, such as the step (stride). `of` has the value for
+/// each axis.
 void SetAxes(Windows& windows, std::int64_t WindowAxis::* field, std::span<const std::int64_t> of) {
   if (static_cast<std::size_t>(windows.rank) != of.size()) {
     throw Error("windows need " + std::to_string(windows.rank) +

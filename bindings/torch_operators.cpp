@@ -103,7 +103,7 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, const SumBy& by, const Optional
   return out;
 }
 
-/// Returns the exception flags of the roundings of SumNew.
+/// Returns, for each sum that SumNew computes, the exception flags of its roundings in one byte.
 Tensor SumFlagsNew(const Tensor& x, std::int64_t dim, const SumBy& by, const OptionalTensor& random,
                    const Text& tininess) {
   const auto shape = SumShape(x, dim);
@@ -173,7 +173,8 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, co
   });
 }
 
-/// Returns the exception flags of the roundings of GemmNew.
+/// Returns, for each element of the matrix product that GemmNew computes, the exception flags of
+/// its roundings in one byte.
 Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const SumBy& by,
                     ScalarType dtype, const OptionalTensor& random, const Text& tininess) {
   const Tensor flags = Empty(a, ProductShape(a, b), ScalarType::Byte);

@@ -122,8 +122,9 @@ Tensor CastScaledNarrow(const Tensor& x, const To& to, const Numbers& numbers) {
   return out;
 }
 
-/// Casts x, but leaves out the scales of the outermost level. Returns two tensors: the values in
-/// `dtype`, and the left-out scales (float32) in the shape of their grid.
+/// Casts x, but does not multiply the results by the outermost scales (the outer scales or, without
+/// these, the scales of blocks). Returns two tensors: the values in `dtype`, and these scales
+/// (float32), one for each cell or block.
 std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const Numbers& numbers,
                                            ScalarType dtype) {
   const ScaledCall call(x, to, numbers);

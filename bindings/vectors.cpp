@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Binds the oracle for many lines at a time, given as arrays of codes.
+// Binds the oracle, which computes exact reference results. One call computes many test lines
+// (operations on their operands). Operands and results are arrays of codes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

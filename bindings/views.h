@@ -28,19 +28,20 @@ void BindErrors();
 void BindSpecs(pybind11::module_& m);
 /// Binds streams of random bits.
 void BindStreams(pybind11::module_& m);
-/// Binds casts of operands and recipes. Call BindSpecs and BindStreams first.
+/// Binds recipes: the accumulators of a layer's GEMMs, the casts of their operands, and the
+/// rounding of results. Call BindSpecs and BindStreams first.
 void BindRecipes(pybind11::module_& m);
-/// Binds codecs and their states. Bind RoundingOptions first, and Reduce afterwards.
+/// Binds codecs and their states. Call BindSpecs first.
 void BindCodecs(pybind11::module_& m);
-/// Wants BindCodecs before.
+/// Binds Reduce, the options of a reduction over ranks. Call BindCodecs first.
 void BindReduceSpec(pybind11::module_& m);
 /// Binds operations on arrays, and backends. Call BindSpecs first.
 void BindOperations(pybind11::module_& m);
-/// Binds virtual ranks, round-off and cost.
+/// Binds virtual ranks, round-off measurements and the cost of an exchange.
 void BindStudies(pybind11::module_& m);
-/// Binds the oracle for vectors. Call BindSpecs first.
+/// Binds the oracle, which computes exact reference results for tests. Call BindSpecs first.
 void BindVectors(pybind11::module_& m);
-/// Binds communicators over real ranks. Bind Reduce, TensorReport and RoundingOptions first.
+/// Binds communicators over real ranks. Call BindSpecs, BindReduceSpec and BindStudies first.
 void BindComm(pybind11::module_& m);
 /// Binds explanations of calls. Call BindReduceSpec first.
 void BindExplanations(pybind11::module_& m);

@@ -36,8 +36,9 @@ struct Allocator {
     not_mine,  ///< it does not serve this device and stream; the pool does
     none_left,
   };
-  /// Allocates memory for work on the stream. Sets *memory and returns `given`, or returns another
-  /// Answer and leaves *memory unchanged.
+  /// Allocates memory for work on the stream. On success, sets *memory to its address and returns
+  /// Answer::given. Otherwise returns another Answer, which names the reason, and leaves *memory
+  /// unchanged.
   Answer (*allocate)(int device, void* stream, std::int64_t bytes, void** memory);
   /// Releases memory of this allocator in the order of work on the memory's stream. Returns false
   /// for memory that another allocator gave.

@@ -62,7 +62,8 @@ Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
   x.stride[0] = 1;
   return x;
 }
-/// Returns `rows` rows of `columns` contiguous elements each. Rows begin `stride` elements apart.
+/// Returns a tensor at `data` of `rows` rows with `columns` contiguous elements each. Rows begin
+/// `stride` elements apart.
 template <class T>
 Strided Rows(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
              DType dtype = kTypeOf<T>) {
@@ -250,8 +251,8 @@ struct HadamardCall {
 
 // --- scaled formats ------------------------------------------------------------------------------
 
-/// For each block, in device memory: its scale, the factor of its elements (ElementScale), and the
-/// outer scale that applies to it.
+/// Three arrays in device memory with one number for each block: its scale, the factor by which its
+/// elements are divided or multiplied when they are encoded, and its outer scale.
 struct ScaleTables {
   float* scale = nullptr;
   float* factor = nullptr;
@@ -284,10 +285,10 @@ struct ScaledCall {
 /// The maximum number of values in a block for which a cast compares candidates for the scale.
 constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
 
-/// A call of a scaled format's operation, and the inputs from which kernels form the tables of
-/// scales. Some kernels compute without tables. `given` has the caller's scales of blocks, scales
-/// of cells, and largest magnitudes of the outermost level, all in device memory. If one of these
-/// three pointers is null, kernels compute the values from x instead.
+/// A cast, an encoding or a decoding of a tensor in a scaled format, and the inputs from which
+/// kernels compute the scales. `given` has the caller's scales of blocks, scales of cells (elements
+/// that share an outer scale), and largest magnitudes: of cells, or of blocks if there are no outer
+/// scales. All are in device memory. If a pointer is null, kernels compute its values from x.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;
@@ -307,7 +308,7 @@ struct ScalesCall {
   /// If not null: an encoding lowers *first_nan to the lowest index of a NaN that has no code.
   /// Blocks whose scale is NaN do not count.
   unsigned long long* first_nan = nullptr;
-  /// Only casts on a CPU use `indices`, `apart` and `holds`.
+  /// Only casts on a CPU use the next three members; all other calls ignore them.
   const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides
   bool apart = false;                   ///< out is not multiplied by the outermost scales
   bool* holds = nullptr;  ///< set to whether out, contiguous bf16 or fp32, holds all values
@@ -378,13 +379,14 @@ struct GemmBlock {
   /// The number of sum (i, j) in the result is index + i * index_row + j. This number selects the
   /// sum's random bits.
   std::uint64_t index = 0, index_row = 0;
-  /// The caller's random integers for a stochastic plan. Elements are counted from sum (0, 0). The
-  /// first product uses the integer with number GemmPlan::first_draw (or BlockFmaPlan::first_draw).
+  /// The caller's random integers for stochastic rounding. Each sum has a sequence of integers;
+  /// `given` begins with the sequence of sum (0, 0). The first product of a sum uses integer number
+  /// GemmPlan::first_draw (or BlockFmaPlan::first_draw) of its sequence.
   GivenDraws given;
-  /// The scales of a matrix unit that takes scales. Group g has BlockFma::scale_block values of k,
-  /// counted from first_k. The scale of a's row i is a_scale[g * scale_rows + i], and the scale of
-  /// b's column j is b_scale[g * state_columns + j]. Both arrays are padded to whole panels, as the
-  /// sums are.
+  /// The operands' scales, for a matrix unit that multiplies by scales. Group g consists of
+  /// BlockFma::scale_block values of k, counted from first_k. In group g, row i of a has the scale
+  /// a_scale[g * scale_rows + i], and column j of b has the scale b_scale[g * state_columns + j].
+  /// Like `state`, both arrays are padded to whole panels.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   std::int64_t scale_rows = 0;

@@ -33,8 +33,8 @@ unsigned long long* NoteOf(const Backend& backend, const Launch& launch, const F
 /// Waits for all of the device's work and throws Error if a fault was recorded. All recorded faults
 /// are then forgotten.
 void RaiseFaults(const Backend& backend, int device);
-/// Ends a call that may have recorded a fault. If CPD_CHECK=sync is set, waits and throws the
-/// fault's error.
+/// Must follow the work of a call that may have recorded a fault. If CPD_CHECK=sync is set, waits
+/// for the work and throws the fault's error.
 void EndChecked(const Backend& backend, const Launch& launch);
 
 /// Sets whether each call waits for its own faults and throws them. Without a call of this function

@@ -15,7 +15,7 @@ namespace cpd {
 
 constexpr int kCodeTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
-/// Returns the number of tiles that hold n codes.
+/// Returns the number of tiles of kCodeTile codes into which n codes are divided.
 CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kCodeTile - 1) / kCodeTile; }
 
 /// The kinds of packed codes in a reduction: contributions, results, the two values of a running
@@ -39,18 +39,20 @@ struct ReduceSegment {
 enum class ReduceTask : std::uint8_t {
   /// Casts this rank's contributions and writes their codes, in to_codes, to message `to`.
   pack,
-  /// Adds the messages from[r] of all ranks r and writes the sums to `to`. If `unit` is not -1,
-  /// adds instead the messages from[m] of all members m of group `unit`. The terms are in `wire`
-  /// codes. from_codes may be `values` if the codes of kind `wire` have the same format and the
-  /// same places in messages as the codes of kind `values`.
+  /// Adds the contributions in the messages from[r] of all ranks r and writes the sums to `to`. If
+  /// `unit` is not -1, adds those in the messages from[m] of all members m of group `unit`.
+  /// from_codes is Codes::wire. It may be Codes::values if both kinds have the same format and
+  /// begin at the same bytes of a message.
   fold,
-  /// Adds term k, which is message from[1] (in from_codes), to the running sum in message from[0]
-  /// (null for k = 0). Writes the new sum to `to`, or after the last term the result.
+  /// Adds term k to the running sum in message from[0] (null for k = 0). Term k is in message
+  /// from[1], whose codes are of kind from_codes. Writes the new sum to message `to`, or after the
+  /// last term the result.
   hop,
-  /// Converts message from[0], in from_codes, to message `to`, in to_codes.
+  /// Converts the codes in message from[0] from kind from_codes to kind to_codes, and writes them
+  /// to message `to`.
   transcode,
-  /// Decodes message from[0] (in from_codes), multiplies by 2^-shift, divides by `divisor`, and
-  /// writes to the segments' `out`.
+  /// Decodes the codes in message from[0], which are of kind from_codes. Multiplies the values by
+  /// 2^-shift, divides them by `divisor`, and writes them to `out` of each segment.
   unpack,
 };
 
@@ -62,12 +64,12 @@ struct ReduceCall {
   std::int32_t segment_count = 0;
   std::int32_t from_count = 0;
   std::int64_t tiles = 0;  ///< tiles of all segments
-  /// The messages to read. On a CPU, a null message in the task `fold`, or as the term of the task
-  /// `hop`, stands for this rank's contributions. They are then cast while they are added.
+  /// The messages to read. On a CPU, from[r] may be null for this rank in the task `fold`, and
+  /// from[1] in the task `hop`. Then this rank's values are cast and added without a message.
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
-  /// A function that a CPU calls repeatedly with `waiting` while it computes; may be null.
-  /// Transfers can advance in it.
+  /// A function that lets transfers advance. A CPU calls between(waiting) repeatedly while it
+  /// computes. May be null.
   void (*between)(const void* waiting) = nullptr;
   const void* waiting = nullptr;
 
@@ -103,17 +105,19 @@ struct CountCall {
   SegmentCounts* counts = nullptr;  ///< one for each segment, on the host
 };
 
-constexpr int kMostPassRanks = 16;  ///< whose values are added in one pass over a layer's sums
+constexpr int kMostPassRanks = 16;  ///< ranks added in one pass over a layer's sums
 
-/// A layer of virtual ranks, which contribute one after the other. A call adds the values of some
-/// ranks to the running sums of one level, or finishes these sums. All memory is on the device.
+/// Adds the values of some virtual ranks to the running sums of one layer, or finishes these sums.
+/// The sums are within a group of ranks, or across groups or ranks. Ranks contribute one after the
+/// other. All memory is on the device.
 struct VirtualCall {
   std::int64_t size = 0;
-  /// The range of values that the ranks contribute. Only a CPU may take less than the whole layer.
+  /// The call is for values begin … end - 1 of the layer. Except on a CPU, this must be the whole
+  /// layer.
   std::int64_t begin = 0, end = 0;
   /// x[r] points to value `begin` of rank number r of this call. With order ring, a call has one
-  /// rank. If `casts` is false, the values are terms. If `casts` is set, the call first casts x /
-  /// divisor * 2^shift to terms.
+  /// rank. If `casts` is set, the call casts x / divisor * 2^shift and adds the results. Otherwise
+  /// it adds x as it is.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -124,8 +128,9 @@ struct VirtualCall {
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
   /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
-  /// is not negative, a term's number depends on the slice instead of `k`: Rounds computes it from
-  /// the slice and `visit`, the first rank's position in the order of contributions.
+  /// is not negative, `k` is not used: each slice of the layer has its own number for the first
+  /// rank's term, rounds.term(visit, slice). `visit` is that rank's position in the order of
+  /// contributions.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
@@ -145,20 +150,20 @@ struct CodecMemory {
   float* y = nullptr;                  ///< the values of codes; may be x
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
-  SegmentCounts* counts = nullptr;     ///< a rounding adds its losses, unless null
+  SegmentCounts* counts = nullptr;     ///< a rounding adds values that it loses, unless null
   /// A decoding lowers *damaged to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
 
-/// A range of a layer, encoded as levels of its buckets' norms (numeric/scaled/levels.h). All
-/// memory is on the device.
+/// Rounds, encodes or decodes a range of a layer. Each value becomes a level, a fraction of its
+/// bucket's norm (numeric/scaled/levels.h). All memory is on the device.
 struct LevelCall : CodecMemory {
   LevelPlan plan;                 ///< only a CPU's plan has places of levels
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
-  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;        ///< values of its first bucket that come before the range
   std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;              ///< of decoded values
-  const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
+  const float* norms = nullptr;   ///< of the range's buckets; null: all have `norm`
   float norm = 1;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the plan's
   /// The number of values in each block of a message. A block is encoded separately and begins with
@@ -177,32 +182,34 @@ struct NormCall {
   float* norms = nullptr;
 };
 
-/// A range of a layer in a scaled format. Its buckets are ranges of neighbors that share a scale.
-/// All memory is on the device.
+/// Rounds, encodes or decodes a range of a layer in a scaled format. A bucket is a range of
+/// neighboring values that share a scale. All memory is on the device.
 struct QuantizedCall : CodecMemory {
-  ScaledCall scaled;  ///< its plan and route alone
+  ScaledCall scaled;  ///< only its plan and route are used
   /// True if values are multiplied by their bucket's stored number before they are rounded, and
   /// decoded values are divided by that number (FP8 rows).
   bool inverted = false;
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::uint64_t stream = 0;       ///< of the random integers
-  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;        ///< values of its first bucket that come before the range
   std::int64_t bucket = 1, block = 0;
   std::int32_t shift = 0;  ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;       ///< of decoded values
-  /// The scales of the buckets and the factors of their elements (ElementScale), as bucket_scales
-  /// writes them. A CPU writes only the buckets' largest magnitudes, to `scale`.
+  /// For each bucket, its scale and the factor by which its elements are multiplied or divided. The
+  /// operation bucket_scales writes both. On a CPU that operation writes only the bucket's largest
+  /// magnitude, in place of the scale.
   float* scale = nullptr;
   float* factor = nullptr;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the key's
   bool streaming = false;                 ///< `to` is not needed in cache
 };
 
-/// A range of a layer, encoded as the signs of x * 2^shift + kept and two means for each bucket.
-/// All memory is on the device.
+/// Rounds, encodes or decodes a range of a layer by 1-bit SGD. v = x * 2^shift + kept, where `kept`
+/// is the residual of the last call. A message stores the sign of each v, and for each bucket the
+/// mean of its values v >= 0 and of the others. All memory is on the device.
 struct OneBitCall : CodecMemory {
   std::int64_t n = 0;
-  std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
+  std::int64_t before = 0;  ///< values of its first bucket that come before the range
   std::int64_t bucket = 1, block = 0;
   bool words = false;           ///< in a message, each bucket's bits fill 32-bit words
   std::int32_t shift = 0;       ///< x and decoded values are multiplied by 2^shift
@@ -213,8 +220,8 @@ struct OneBitCall : CodecMemory {
   bool streaming = false;       ///< `next` is not needed in cache
 };
 
-/// The sums v = x * 2^shift + kept of n values, and the residual that remains after v is decoded.
-/// All memory is on the device.
+/// Error feedback for n values. v = x * 2^shift + kept is encoded, where `kept` is the residual of
+/// the last call. The next residual is v minus its decoded value. All memory is on the device.
 struct FeedbackCall {
   std::int64_t n = 0;
   std::int32_t shift = 0;
@@ -223,35 +230,38 @@ struct FeedbackCall {
   float* v = nullptr;
   const float* decoded = nullptr;
   float* next = nullptr;            ///< the next residual
-  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
 };
 
 struct Selection;  // backend/cpu/largest.h
 
-/// Counts how often each value of a digit occurs.
+/// For a search for the largest values, digit by digit (largest_limit.h): of[d] is the number of
+/// values whose magnitude's pattern has the digit d.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
-/// The results of the search for the values of largest magnitude. A CPU sets only the last two.
+/// The results of the search for the values of largest magnitude. A CPU does not set `limit`.
 struct TopKSearch {
   LargestLimit limit;
-  std::int64_t kept;      ///< how many values are kept
+  std::int64_t kept;      ///< the number of selected values
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// Two counts: the values above the limit, and the values equal to the limit. At first the counts
-/// are for the values in one span of a layer's tiles. A later step replaces them by the counts for
-/// all spans before that span.
+/// The number of values above the limit, and of values equal to it. A span is a range of a layer's
+/// tiles. A first kernel counts the values of each span. A second kernel replaces each span's
+/// counts by the sums of the counts of all earlier spans.
 struct TopKSpan {
   unsigned long long above, equal;
 };
-/// The number of values that a message keeps, and the total number of bits of the codes that store
-/// the gaps before these values.
+/// The content of a message of selected values: `kept`, the number of its values, and `bits`, the
+/// total length of the codes that store their indices. A code stores the gap, the number of
+/// unselected values before a selected value.
 struct TopKPlaces {
   std::uint32_t kept, bits;
 };
 
-/// Selects the k values of a layer with the largest magnitudes of v = x + kept, and every NaN and
-/// infinity. Computes their terms and the residual of v. All memory is on the device.
+/// Top-k with error feedback. v = x + kept, where `kept` is the residual of the last call. Selects
+/// the k values v of largest magnitude, and every NaN and infinity. Rounds them to terms, and
+/// computes the next residual: v minus what is sent of v. All memory is on the device.
 struct TopKCall {
   std::int64_t n = 0, k = 0;
   const float* x = nullptr;
@@ -259,10 +269,10 @@ struct TopKCall {
   float* sum = nullptr;         ///< v, if there is a residual; a CPU uses `next`
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
-  /// Counts of a GPU's kernels. counts_of has the counts for each digit. `spans` has the counts for
-  /// each span, and one more entry with the totals. Both arrays follow `search` in memory, and the
-  /// call clears them first. If `goes_on` is set, both arrays may be anywhere in memory and are not
-  /// cleared: the kernels add to counts of other values.
+  /// Counts of a GPU's kernels: counts_of has one entry for each digit, and `spans` one for each
+  /// span and one for the totals. Both arrays follow `search` in memory, and the call clears them
+  /// first. If `goes_on` is set, the arrays may be anywhere and already have counts of other
+  /// values, to which the kernels add.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
@@ -270,20 +280,20 @@ struct TopKCall {
   Selection* selection = nullptr;
   std::int32_t span = 1;   ///< tiles of a span, a divisor of the tiles of a block
   std::int64_t block = 0;  ///< values of a message
-  /// The range of values that are rounded to terms: round(v * 2^shift). Only a CPU may take less
-  /// than the whole layer.
+  /// Selected values with indices begin … end - 1 are rounded to terms, round(v * 2^shift). Except
+  /// on a CPU, the range must be the whole layer.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of the selected values in the range begin … end - 1, in ascending order of the
-  /// values' indices. Null: the cast computes the terms.
+  /// The terms of these values, in ascending order of their indices, if the caller has them. Null:
+  /// the call computes the terms by `cast`.
   const float* terms = nullptr;
   float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;
   std::uint64_t stream = 0;
-  /// Receives the terms, and +0 for values that are not selected. May be x if there is no residual.
-  /// On a CPU the pointer is null if only the next residual needs the terms.
+  /// The call writes here the term of each selected value, and +0 for each other value. May be x if
+  /// there is no residual. On a CPU, null if the caller needs only the next residual.
   float* y = nullptr;
-  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
   float* gathered = nullptr;        ///< the selected values, by index
   TopKPlaces* places = nullptr;     ///< what each message keeps
 

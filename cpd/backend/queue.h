@@ -53,8 +53,8 @@ class CPD_API Queue {
   }
   /// Returns whether the CPU computes. Queued work is then already done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Returns whether faults that only values show are recorded (faults.h). If false, the call
-  /// itself throws.
+  /// Returns whether kernels record faults (errors that only values show, faults.h) and a later
+  /// call throws them. If false, the call itself throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes work that is queued here from now on wait for the work already queued on `stream`.
@@ -77,7 +77,8 @@ class CPD_API Queue {
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   /// Returns the address at which a kernel records this fault (faults.h).
   [[nodiscard]] unsigned long long* NoteOf(const Fault& fault) const;
-  /// Ends a call that may have recorded a fault (EndChecked in faults.h).
+  /// Must follow the work of a call that may have recorded a fault (faults.h). If CPD_CHECK=sync is
+  /// set, waits and throws the fault's error.
   void EndChecked() const;
 
 #define CPD_OP(name, Call) \
@@ -121,8 +122,8 @@ class QueuedArray {
   T* data_;
 };
 
-/// Allocates memory on the queue's device for n values. After the last reference is gone, the
-/// memory is released behind the work that is queued by then.
+/// Allocates memory on the queue's device for n values. When the last reference is gone, the
+/// memory is released as soon as the work queued so far is done.
 template <class T = float>
 std::shared_ptr<T> QueuedValues(const SharedQueue& queue, std::int64_t n) {
   const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };

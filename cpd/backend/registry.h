@@ -15,8 +15,8 @@ namespace cpd {
 /// or if nobody has added the kind.
 CPD_API const Backend& BackendOf(Device device);
 
-/// Returns a table with the name and product_path of a kind of device. A thread that only records
-/// what calls would run (cpd.explain) needs nothing else. For CUDA the library need not be present.
+/// Returns a backend for cpd.explain, which records what calls would run. Only the members `name`
+/// and `product_path` may be used. For CUDA this works even if libcpd_cuda is missing.
 const Backend& Described(Device device);
 
 /// Returns the name of a tensor's device, such as "cuda:0" or "cpu".

@@ -17,10 +17,11 @@ namespace cpd {
 CPD_API const KernelTable& Kernels();
 /// Returns the tables that can run on this CPU, slowest first.
 CPD_API std::vector<const KernelTable*> AvailableKernels();
-/// Uses the table `name` from now on; "" selects the default again. For tests and benchmarks. No
-/// other thread may run an operation during the call.
+/// For tests and benchmarks: makes operations use the table of kernels `name` from now on; ""
+/// selects the default again. No other thread may run an operation during the call.
 CPD_API void ForceKernels(std::string_view name);
-/// Uses a test's own table from now on, under the same condition as ForceKernels.
+/// For tests: makes operations use the kernels in `table` from now on. No other thread may run an
+/// operation during the call.
 CPD_API void SetKernels(const KernelTable& table);
 
 }  // namespace cpd

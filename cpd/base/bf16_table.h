@@ -16,8 +16,8 @@ constexpr int kBf16Columns = 64;
 struct Bf16Lines {
   const void* values = nullptr;
   bool wide = false;
-  /// True if the values of a line are neighbors in memory. False if the values of all lines at one
-  /// k are neighbors.
+  /// True if each line's values are contiguous in memory, so lines begin `stride` apart. False if
+  /// the lines are interleaved: for each k, the values of all lines are contiguous.
   bool along = false;
   std::int64_t stride = 0;  ///< between lines, or between values of k
 };
@@ -43,9 +43,9 @@ struct Bf16Scales {
   bool by_column = false;
 };
 
-/// Output values from `rows` x `columns` sums: a sum times its scales, one after the other, plus
-/// the bias of its column. Each operation is rounded to nearest-even in binary32. A bf16 output is
-/// rounded once more.
+/// Computes the outputs of `rows` x `columns` sums. Multiplies each sum by scales[0], multiplies
+/// the product by scales[1], and adds the bias of the sum's column. Each operation is rounded to
+/// nearest-even in binary32. A bf16 output is rounded once more.
 struct Bf16Finish {
   std::int64_t rows = 0, columns = 0;
   const float* sums = nullptr;
@@ -59,8 +59,8 @@ struct Bf16Finish {
 
 struct Bf16Table {
   /// Packs `count` values of each line into words of two values. If `count` is odd, the last word's
-  /// second value is +0. Word k of line i is words[i * stride + k] if the lines are `along`, and
-  /// words[k * stride + i] otherwise. Returns the least nonzero magnitude, as a bf16 pattern, minus
+  /// second value is +0. Word k of line i is written to words[i * stride + k] if x.along is true,
+  /// else to words[k * stride + i]. Returns the least nonzero magnitude, as a bf16 pattern, minus
   /// 1; returns 2^32 - 1 if all values are 0.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);

@@ -49,9 +49,10 @@ class CPD_API Explaining {
 
   /// Begins the record of an operation.
   void Begin(const char* function, std::string path, std::string why);
-  /// Run adds the backend, the kernel and the tile to the record of the last operation. Take sets
-  /// the number of threads in that record, unless the record has a larger number.
+  /// Adds the backend, the kernel and the tile to the record of the last operation.
   void Run(std::string backend, std::string kernel, std::vector<std::int64_t> tile = {});
+  /// Adds the number of threads to the record of the last operation. If the record already has a
+  /// larger number, that number remains.
   void Take(int threads);
   /// Returns an address for `bytes` bytes of a tensor without memory. The address overlaps no other
   /// and is never read or written.

@@ -23,15 +23,16 @@ class CPD_API Interrupted {
 /// A function that is called on the thread of a running call, at most every 50 ms, with no lock
 /// held. It returns, or throws to end the call.
 using InterruptCheck = void (*)();
-/// Sets the check for all calls; null for no check.
+/// Sets the function that decides during all later calls whether they end; null: no function.
 CPD_API void SetInterruptCheck(InterruptCheck check);
 
-/// Throws if the call on this thread must end. Cheap unless the check is due.
+/// Throws if the call on this thread must end. To decide that, calls the InterruptCheck, but at
+/// most every 50 ms. Between these times CheckInterrupt takes little time.
 CPD_API void CheckInterrupt();
 
-/// Marks this thread as inside a call while the object exists. The first check is due after 50 ms.
-/// If another thread has ended this thread's calls (EndOtherCalls), the destructor never returns.
-/// The thread then does not run while the program's objects are destroyed.
+/// Marks this thread as inside a call while the object exists. The InterruptCheck is first called
+/// after 50 ms. If another thread has ended this thread's calls (EndOtherCalls), the destructor
+/// never returns. The thread then does not run while the program's objects are destroyed.
 class CPD_API RunningCall {
  public:
   RunningCall();
@@ -45,8 +46,8 @@ class CPD_API RunningCall {
 /// have left their calls.
 CPD_API bool EndOtherCalls(double seconds);
 
-/// For the workers of parallel_for. While an object exists, CheckInterrupt on this thread does not
-/// call the check, and throws once `stop` is set.
+/// For the worker threads of parallel_for. While an object exists, CheckInterrupt on this thread
+/// never calls the InterruptCheck. Instead it throws as soon as `stop` is true.
 class StopWith {
  public:
   explicit StopWith(const std::atomic<bool>& stop);

@@ -17,8 +17,8 @@ constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 
 /// Returns the number of threads that parallel_for may use. It is CPD_NUM_THREADS if that is set.
 /// Otherwise it is OpenMP's maximum, which OMP_NUM_THREADS and torch.set_num_threads set, or
-/// without OpenMP the number of cores, divided as SharedHost says. Throws Error if CPD_NUM_THREADS
-/// is not a number from 1 to 4096.
+/// without OpenMP the number of cores. Ranks on one host share this number evenly (SharedHost).
+/// Throws Error if CPD_NUM_THREADS is not a number from 1 to 4096.
 CPD_API int MaxThreads();
 
 /// While an object exists, parallel_for on this thread uses 1 / `ranks` of the cores, as one of

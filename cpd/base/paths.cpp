@@ -51,8 +51,9 @@ std::string TextOf(NoForm why, const RoundingOptions& options) {
 
 std::string NameOf(FastPath path) { return kFastPathNames[static_cast<int>(path)]; }
 
-/// Returns the name of a path of products. It includes the scheme if the path's steps differ
-/// between schemes.
+/// Returns the name of a path for sums of products. It ends with `_fp16` or `_bf16` if kernels
+/// compute in 16-bit floats of that type. Otherwise it ends with `_kahan` or `_pairwise` for sums
+/// of that scheme.
 std::string NameOf(const GemmPath& path, Scheme scheme) {
   const std::string name = NameOf(path.path);
   if (path.half != Half::none) return name + (path.half == Half::fp16 ? "_fp16" : "_bf16");

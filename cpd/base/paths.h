@@ -15,24 +15,25 @@
 
 namespace cpd {
 
-/// A path. `why`: why the path is general, or what else decides between paths; empty if neither
-/// applies.
+/// The name of a path (a way to compute). `why` says why no fast path is used, or on what else the
+/// path depends, such as the values; empty if there is nothing to say.
 struct Path {
   std::string name, why;
 };
 
-/// Returns the path of rounding one number. `binary64`: whether the number has more bits than
-/// binary32.
+/// Returns the path by which a cast rounds each number to a format. `binary64`: whether the number
+/// has more bits than binary32.
 CPD_API Path PathOf(const Format& format, const RoundingOptions& options, bool binary64 = false);
 /// Returns the path of a sum of products by kernels whose fast path for the accumulator is `path`.
-/// `lanes`: how many numbers the kernels compute at once. `given`: whether the caller gives the
+/// `lanes`: how many numbers the kernels compute at once. `given`: whether the caller passes the
 /// random integers.
 CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given);
 /// Returns the path of an ordered sum of terms by kernels whose fast path for the accumulator is
-/// `path`. `lanes` and `given`: as for a sum of products.
+/// `path`. `lanes`: how many numbers the kernels compute at once. `given`: whether the caller
+/// passes the random integers.
 CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
-/// Returns the path of a scaled format's elements. `powers`: whether blocks that PowerBlocks
-/// supports (power_blocks.h) are cast separately from other blocks.
+/// Returns the path by which elements are rounded to a scaled format. `powers`: whether blocks that
+/// PowerBlocks supports (power_blocks.h) are cast separately from other blocks.
 CPD_API Path PathOf(const ScaledPlan& plan, ElementRoute route, bool powers);
 
 }  // namespace cpd

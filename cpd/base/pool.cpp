@@ -33,8 +33,8 @@ class Signal {
     }
     wakes_.notify_all();
   }
-  /// Changes the word from `from` to `to`. Returns false if the word was not `from`. Wakes no
-  /// thread.
+  /// Sets the word to `to` if it equals `from`, in one atomic step, and returns whether it did.
+  /// Does not wake threads that wait for the word.
   bool Change(std::uint64_t from, std::uint64_t to) {
     return word_.compare_exchange_strong(from, to);
   }
@@ -63,7 +63,8 @@ class Signal {
   std::condition_variable wakes_;
 };
 
-/// The state of a thread, in the low bits of its word. The bits above hold the number of its call.
+/// The state of a pool thread. Each thread has a Signal. The low bits of the Signal's word hold
+/// this state, and the bits above hold the number of the call that the thread makes.
 enum Phase : std::uint64_t {
   kFree,
   kTaken,   ///< a caller is writing the call

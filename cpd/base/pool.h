@@ -15,8 +15,8 @@ namespace cpd {
 
 class PoolThread;
 
-/// Runs work(1), work(2), … on free threads of the pool. Equal calls give a thread the same number,
-/// unless other calls use some of the threads.
+/// Runs work(1), work(2), … on free threads of the pool, one number on each thread. While all
+/// threads are free, work(i) always runs on the same thread, whose cache may still hold its data.
 class CPD_API Helpers {
  public:
   /// Uses up to `wanted` threads. Starts new threads if fewer exist than `wanted` or than the

@@ -49,9 +49,10 @@ struct MatrixProduct {
   }
 };
 
-/// One operand's scales, broadcast to the product. Scales of successive groups of lines (rows of a,
-/// columns of b) are `at.row_stride` apart. Scales of successive blocks of k are `at.column_stride`
-/// apart.
+/// The scales of one operand of a product, with strides over the product's batch. Each scale is for
+/// `lines` lines (rows of a, columns of b) and `block` values of k. The scales of neighboring
+/// groups of lines are at.row_stride elements apart. The scales of neighboring blocks of k are
+/// at.column_stride elements apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;
@@ -60,9 +61,10 @@ struct GridsOfScales {
   GridOfScales a, b;
 };
 
-/// The scales of a product's sums. With add_scaled of numeric/scaled/scaled_sum.h,
-///   total = start; for each of `sums` blocks of k: total = add_scaled(total, of_sums, its sum);
-///   result = add_scaled(c, factors, total).
+/// The scales by which the sums of a product are multiplied. k is divided into `sums` blocks. The
+/// total begins at `start`, and each block adds to it (a's scale * b's scale) * (the block's sum);
+/// these scales are of_sums. The result is c + (a's scale * b's scale) * total; these scales are
+/// `factors`. add_scaled (numeric/scaled/scaled_sum.h) rounds each operation to binary32.
 struct ProductScales {
   std::int64_t sums = 0;   ///< number of blocks of k
   std::int64_t block = 0;  ///< values of k in a block; the last block may be shorter
@@ -77,8 +79,8 @@ struct ProductScales {
 /// allow, or keeps the dimensions of `out`.
 enum class Batch : std::uint8_t { merged, as_given };
 
-/// Returns the product of a and b, and c if it is not null, all broadcast to out. The shapes must
-/// fit.
+/// Returns the description of the product out = c + a * b; c may be null. a, b and c are broadcast
+/// to out's batch dimensions, and their shapes must fit. Computes nothing.
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                                   const TensorView* c, Batch batch = Batch::merged);
 

@@ -34,7 +34,8 @@ namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
 
-/// Thrown after the other ranks know that this rank or its machine refuses the call.
+/// Thrown on a rank that cannot take part in a call, after the other ranks know that. `error`: the
+/// error of its arguments or of its machine.
 struct Refusal {
   std::exception_ptr error;
 };
@@ -203,8 +204,9 @@ class Collective {
     return SliceBegin(sizes_[layer], size(), slice, buckets.empty() ? 1 : buckets[layer]);
   }
 
-  /// Finds the codec's states of the layers, and of the results that this rank owns. Lists are
-  /// empty for codecs without states.
+  /// Sets states_ and result_states_: a codec's state (such as residuals) for each layer's
+  /// contribution, and for the slice of each layer whose result this rank computes. The lists
+  /// remain empty if the codec has no states.
   void FindStates() {
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
     if (reduction_->spec().wire != nullptr) states.Claim({size(), rank()});
@@ -224,7 +226,8 @@ class Collective {
     }
   }
 
-  /// Begins the states of each layer, and measures the layer's scale if the codec needs one.
+  /// Tells the codec's states that a call begins (CodecState::BeginOn), for each layer and its
+  /// results. Then measures each layer's scale if the codec needs one.
   void BeginLayers() {
     const Reduction& reduction = *reduction_;
     for (std::size_t l = 0; l < x_.size(); ++l) {
@@ -283,7 +286,8 @@ class Collective {
     }
   }
 
-  /// Returns the codec's own largest magnitude of a layer (Codec::LargestOn), if the codec has one.
+  /// Returns the largest magnitude of the values that the codec will encode for a layer, such as
+  /// the layer plus its residual (Codec::LargestOn). None: the layer's own values are encoded.
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
     if (states_.empty()) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);

@@ -4,9 +4,10 @@
 // ranks (virtual.h). The layers (tensors) of one call are merged into common messages, but each
 // layer has its own APS exponent.
 //
-// A call has these phases: handshake (all ranks compare their intents), exponents (the maximum over
-// ranks of each layer's largest magnitude or scale, if needed), then exchange, fold and gather for
-// each chunk. The phases of several chunks overlap.
+// A call has these phases (Phase). Handshake: all ranks compare their intents. Exponents, if
+// needed: the ranks agree on the maximum of each layer's largest magnitude or scale. Then for each
+// chunk: exchange sends contributions, fold adds them, and gather sends results. The phases of
+// several chunks overlap.
 #pragma once
 
 #include <cstdint>
@@ -82,8 +83,8 @@ class CPD_API Communicator {
   /// RankLost or Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
-  /// Takes part in the collective that the other ranks call, on a rank that refuses its own
-  /// arguments. The other ranks then throw a Mismatch with `why` at once. Throws RankLost or
+  /// For a rank whose own arguments are invalid, while the other ranks call a collective: tells
+  /// them the reason `why`. They then throw a Mismatch with that text at once. Throws RankLost or
   /// Corrupt.
   void Refuse(const std::string& why);
 

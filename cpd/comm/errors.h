@@ -38,8 +38,8 @@ CPD_API std::string NameRanks(std::span<const int> ranks);
 /// No values have been sent.
 class CPD_API Mismatch : public Error {
  public:
-  /// Stores the whole message. An Error would shorten it, but the rank that refuses has shortened
-  /// its text already.
+  /// Stores the whole `message`, which Error's own constructor would shorten. The rank that reports
+  /// invalid arguments has already limited the length of its text.
   explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 

@@ -14,7 +14,8 @@
 namespace cpd {
 namespace {
 
-/// Records which kernel a part of the reduction would run, for a tensor on the device of `like`.
+/// Records which kernel one step of a reduction (the cast, or a sum) would run. The step processes
+/// `size` values on the device of `like`, in blocks of `block` values.
 struct Runs {
   TensorView like;
   std::int64_t size, block;

@@ -174,7 +174,8 @@ int Reduction::ShiftOf(float largest, Aps aps) const {
   if (aps == Aps::paper) {
     return std::min(fits(spec_.format), fits(std::ranges::min(sums, {}, fits)));
   }
-  // The wire's format has the value 2^emax, so no rounding of a contribution exceeds 2^emax.
+  // This shift scales each contribution to at most 2^emax. As 2^emax is a value of the wire format,
+  // rounding to that format does not exceed it, either.
   int shift = spec_.format.emax() - ApsExponent(largest, 1);
   const bool outward = RoundsOutward(spec_.format, spec_.rounding.mode);
   for (const Format& format : sums) {
@@ -204,13 +205,14 @@ bool Reduction::MayOverflow(float largest) const {
     const double most = LargestSum(largest, shift);
     return std::ranges::any_of(SumsOf(spec_), [&](const Format& format) {
       if (!has_limit(format) || (stays && IsWires(format))) return false;
-      // Each of the up to W additions may add one ulp.
+      // A sum over W ranks has up to W roundings, and each may enlarge it by one ulp.
       const double steps = stays ? 0 : std::ldexp(world_, -spec_.accumulator.format.man);
       return most * std::exp(steps) > format.max();
     });
   }
-  // If the largest magnitude is 2^96 or more, a codec's own sums may overflow, so the exponent is
-  // taken to be 136, the largest. The added 1 covers a rounding away from zero.
+  // 2^e is a bound of the sum of all ranks' values, doubled because rounding may enlarge it. If the
+  // largest magnitude is 2^96 or more, a codec's own sums may overflow. The bound is then 2^136,
+  // the greatest possible, doubled.
   const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
   return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
     return has_limit(format) && e + shift > format.emax();
@@ -223,8 +225,9 @@ bool Reduction::LacksNan() const {
 }
 
 bool Reduction::MayMeetNan(std::span<const float> largest) const {
-  // Unsigned formats turn numbers below zero into NaN. If a format's largest value is 0, every
-  // other number becomes infinite.
+  // Some formats make NaN from finite numbers of any size. An unsigned format turns numbers below
+  // zero into NaN. If a format's largest value is 0, nonzero numbers become infinite, and their sum
+  // may be NaN.
   const bool easily = std::ranges::any_of(
       FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
   return easily ||

@@ -65,14 +65,14 @@ struct TensorOptions {
   CodecStates* states = nullptr;
   /// The length of each layer's rows, for a codec that works by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
-  /// For virtual ranks: true if the last EndRank commits the codec states; false if the caller
-  /// calls VirtualReduce::Commit.
+  /// For virtual ranks: true if the last EndRank makes the new codec states final, so that the next
+  /// call finds them. False if that waits until the caller calls VirtualReduce::Commit.
   bool commits = true;
   /// For virtual ranks: true if the report counts the contributions' bytes. A codec with messages
   /// of varying size then encodes each contribution once more.
   bool counts_bytes = true;
-  /// For real ranks, which compare shapes: for each layer the number of its dimensions, then its
-  /// dimensions. Empty: every layer has one dimension.
+  /// The layers' shapes, which the handshake of real ranks compares. For each layer: the number of
+  /// its dimensions, then their extents. Empty: every layer has one dimension.
   std::span<const std::int64_t> shapes{};
 };
 
@@ -107,7 +107,8 @@ class Reduction {
   /// Returns whether every device can round contributions and results and count their bytes. This
   /// holds if there is no codec, or if each codec has kernels that round.
   [[nodiscard]] bool rounds_on_devices() const;
-  /// Returns whether every device can also write and read messages (KernelSupport::all).
+  /// Returns whether every device can round contributions and results, and encode them to messages
+  /// and decode them (KernelSupport::all).
   [[nodiscard]] bool encodes_on_devices() const;
   /// The bucket length of each layer. Slices and chunks begin at multiples of the bucket length.
   /// Empty: slices and chunks begin anywhere.
@@ -148,14 +149,15 @@ class Reduction {
   /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though all
   /// contributions are finite. If LacksNan() is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
-  /// Describes values begin … begin + n - 1 of a rank's layer for the codec wire(layer). `scale`:
-  /// the result of Codec::Measure for the layer.
+  /// Returns the description (Piece) of values begin … begin + n - 1 of a rank's layer that the
+  /// codec wire(layer) needs to encode them. `scale`: the result of Codec::Measure for the layer.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
     return PieceOf(layer, rank, shift, 0, 0, size(layer));
   }
-  /// Describes values begin … begin + n - 1 of a layer's sums for the codec results(layer).
+  /// Returns the description (Piece) of sums begin … begin + n - 1 of a layer that the codec
+  /// results(layer) needs to encode them.
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
   /// Returns the number by which contributions are divided, in binary32 (Unscale), before they are
   /// measured and cast; 1 for no division.
@@ -168,11 +170,11 @@ class Reduction {
     return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
   }
   [[nodiscard]] int ShiftOf(float largest, Aps aps) const;
-  /// Returns whether contributions, sums and inner sums all have this format. If such sums round to
-  /// nearest, they stop growing before they leave the format's range.
+  /// Returns whether contributions, sums and the sums of chunks all have this format. If such sums
+  /// round to nearest or toward zero, they stop growing before they leave the format's range.
   [[nodiscard]] bool IsWires(const Format& format) const;
-  /// Returns W times the largest contribution after its scaling and its rounding to the wire
-  /// format.
+  /// Returns a bound of the scaled sum of W contributions: W times `largest`, which is first
+  /// multiplied by 2^shift and rounded to the wire format. Modes that may round up do so here.
   [[nodiscard]] double LargestSum(float largest, int shift) const;
   [[nodiscard]] RandomKey KeyOf(Purpose purpose, std::int64_t layer, std::int64_t position) const {
     return {.seed = seed_, .stream = StreamOf(purpose, step_, number(layer), position)};

@@ -43,8 +43,8 @@ struct Traffic {
 };
 
 struct ReduceReport {
-  /// One report for each layer, of all ranks together. Only shift and staged_bytes are set unless
-  /// counts were requested.
+  /// One report for each layer, with counts over all ranks. If the caller did not request counts,
+  /// only `shift` and `staged_bytes` are set.
   std::vector<TensorReport> layers;
   Traffic traffic;
 };

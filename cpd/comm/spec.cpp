@@ -128,8 +128,8 @@ SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
   return std::make_shared<ScaledBlocks>(ParseScaled(head), rounding);
 }
 
-/// Returns a reduction for contributions in the format or codec `head`, with the default of every
-/// key. Does not set the codec `wire`.
+/// Returns the reduction whose text is `head` alone, the form of the contributions: a format, a
+/// scaled format or a compressor. Leaves its codec (`wire`) null.
 Reduce Usual(const std::string& head) {
   if (!IsCompressor(head) && !NamesScaled(head)) return Reduce(ParseFormat(head));
   Reduce spec;
@@ -146,8 +146,8 @@ bool NamesFormat(const std::string& text) {
   }
 }
 
-/// Returns the default reduction for contributions in the format or codec `head`, with the codec
-/// `wire` set. If `head` is invalid because of a misspelled key, the error names that key.
+/// Returns the reduction whose text is `head` alone, the form of the contributions, and sets its
+/// codec (`wire`). If `head` is invalid because of a misspelled key, the error names that key.
 Reduce ParseHead(const std::string& head) {
   try {
     Reduce spec = Usual(head);

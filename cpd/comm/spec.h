@@ -95,7 +95,8 @@ CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys)
 template <>
 CPD_API Keys<Reduce> KeysOf<Reduce>();
 /// Returns the canonical text: the form of the contributions, then every key that differs from its
-/// default. ParseReduce(ToString(r)) gives r if the codec `wire` rounds as `rounding` says.
+/// default. ParseReduce(ToString(r)) gives r, unless the codec r.wire rounds by other options than
+/// r.rounding.
 CPD_API std::string ToString(const Reduce& spec);
 /// Returns the keys of the canonical text, with their values.
 CPD_API std::vector<Option> OptionsOf(const Reduce& spec);

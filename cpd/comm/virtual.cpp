@@ -140,8 +140,8 @@ struct VirtualReduce::Impl {
     return divided.data();
   }
 
-  /// Measures one rank's layer: its scale if ranks share scales, and otherwise its largest
-  /// magnitude.
+  /// Finds one rank's scale for a layer if ranks share scales, and otherwise its largest magnitude.
+  /// Stores the maximum over the ranks so far in the layer.
   void Measure(int l, int rank, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);
@@ -171,16 +171,17 @@ struct VirtualReduce::Impl {
     return largest ? *largest : MeasureRange(View(values, DType::f32, x.size())).max_abs;
   }
 
-  /// Returns the codec's state of a layer or of a layer's results, and adds the state to `begun`.
-  /// Returns null if the codec has no states.
+  /// Returns the codec's state (such as residuals) of a layer or of a layer's results; null if the
+  /// codec has no states. Adds the state to `begun`, the states to commit at the end.
   CodecState* StateOf(const Codec& codec, const CodecStates::Key& key, std::int64_t size) {
     CodecState* const state = states->Of(codec, key, size);
     if (state != nullptr) begun.insert(state);
     return state;
   }
 
-  /// Begins the codec's state of a layer for the current rank, and returns the state; null if the
-  /// codec has no states.
+  /// Gives the layer's values x to the codec's state of the current rank (CodecState::Begin), and
+  /// measures the layer's scale if each rank has its own. Returns the state; null if the codec has
+  /// none.
   CodecState* BeginLayer(int l, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);
@@ -210,8 +211,8 @@ struct VirtualReduce::Impl {
     });
   }
 
-  /// Counts the bytes of a rank's encoded layer and the bits that the layer's codec chose. Counts
-  /// only the first time that the rank contributes.
+  /// For the report: adds the bytes of a rank's encoded layer to the layer's count, and stores the
+  /// number of bits that the codec chose. Does so only the first time that the rank contributes.
   void CountEncoded(int l, CodecState* state, const float* x) {
     if (visit >= rounds().units) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];

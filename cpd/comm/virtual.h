@@ -36,7 +36,8 @@ class CPD_API VirtualReduce {
 
   /// Returns true if APS or a codec with a shared scale needs Observe before Contribute.
   [[nodiscard]] bool wants_ranges() const;
-  /// Measures one rank's layer. Throws Error if the layer was observed `world` times already.
+  /// Finds the range of one rank's layer: its largest magnitude, or its scale if ranks share
+  /// scales. Throws Error if the layer was observed `world` times already.
   void Observe(int layer, const TensorView& x);
 
   /// Returns the ranks in the order in which they must contribute. With order `sequential` or
@@ -54,8 +55,8 @@ class CPD_API VirtualReduce {
   /// missing.
   void EndRank();
 
-  /// Commits the caller's codec states if `layers.commits` is false. Call it after the schedule's
-  /// last rank; before that it throws Error.
+  /// Makes the caller's new codec states final, so that the next call finds them. Needed only if
+  /// `layers.commits` is false. Throws Error before the schedule's last rank has ended.
   void Commit();
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);

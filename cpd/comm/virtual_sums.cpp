@@ -33,8 +33,8 @@ struct VirtualSums::Layer {
 
 namespace {
 
-/// Begins a codec's state for a layer with values x (BeginOn), and frees the state at the end of
-/// its life.
+/// Gives a layer's values x to a codec's state (CodecState::BeginOn). The destructor frees the
+/// memory that the state needed for the layer (CodecState::Free). A null state is ignored.
 class BegunState {
  public:
   BegunState(const SharedQueue& queue, CodecState* state, const Piece& whole, const float* x)

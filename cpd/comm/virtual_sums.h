@@ -22,7 +22,8 @@ namespace cpd {
 
 class VirtualSums {
  public:
-  /// Queues all work behind the stream of `first`, the first layer.
+  /// `sizes`: the number of values of each layer. All work is queued on the stream of `first`, a
+  /// tensor on the layers' device.
   VirtualSums(const Reduction& reduction, const std::vector<std::int64_t>& sizes,
               const TensorView& first);
   ~VirtualSums();
@@ -40,24 +41,24 @@ class VirtualSums {
   /// Waits for the result.
   [[nodiscard]] float Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
-  /// Identifies a contribution: the rank, the number `unit` of its group (or of the rank, without
-  /// groups), its index `member` in the group, and the position `visit` in the sequence of units
-  /// that contribute.
+  /// Identifies one contribution of a rank. A unit is a group of ranks, or a rank if there are no
+  /// groups. `unit` is the number of the rank's unit, `member` the rank's index in it, and `visit`
+  /// the position of this contribution in the order in which units contribute.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
     bool counts = false;        ///< whether its losses count: once for each rank
     bool counts_bytes = false;  ///< whether bytes of varying sizes count, too
   };
-  /// Casts one rank's layer and adds it. `stays`: x's values stay unchanged until the group or the
-  /// schedule ends. Several ranks may then be added in one pass.
+  /// Casts one rank's layer and adds the cast values to the sums. `stays`: x's values stay
+  /// unchanged until the group or the schedule ends. Several ranks may then be added in one pass.
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn, bool stays);
   /// Encodes one rank's layer by a codec's kernels and adds the decoded values.
   void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
                   CodecState* state, const Turn& turn);
   /// A function that writes values begin … begin + n - 1 of a layer to `values`.
   using Make = std::function<void(std::int64_t begin, std::int64_t n, float* values)>;
-  /// Calls `make` for each block of a layer on threads of the host, and adds the values that it
-  /// writes.
+  /// Adds a rank's contribution that the host computes. Calls `make` for each block of the layer,
+  /// on threads; `make` writes the values to add.
   void Contribute(int layer, std::int64_t block, const Turn& turn, const Make& make);
   /// Replaces a layer's sums by the values that result from encoding and decoding them with a
   /// codec's kernels.
@@ -71,7 +72,7 @@ class VirtualSums {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const {
     return copies_.bytes(static_cast<std::size_t>(layer));
   }
-  /// Adds the sums of the group of `turn` to the sums across groups.
+  /// Adds the sums of group number turn.unit to the sums across groups.
   void EndGroup(const Turn& turn);
   /// Ends the schedule: adds the contributions that are still stored, and releases the memory of
   /// groups' sums.

@@ -16,8 +16,8 @@
 
 namespace cpd {
 
-/// Returns a view without memory, of x's shape, with the strides of row-major indices. The offset
-/// of an element is then its row-major index.
+/// Returns a view without memory, with x's shape and row-major strides. In this view, the offset of
+/// an element from the start is the element's row-major index.
 TensorView IndicesOf(const TensorView& x);
 
 /// The random integers that a stochastic plan uses for the elements of boxes. In these boxes, an
@@ -25,14 +25,14 @@ TensorView IndicesOf(const TensorView& x);
 class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}
-  /// Returns the integers of a box's elements. Neighboring integers lie along the box's rows or, if
-  /// the box is transposed, along its columns. The integers are stored without gaps and are valid
-  /// until the next call.
+  /// Returns the random integers of a box's elements, row by row and without gaps. They are valid
+  /// until the next call. Row-major indices must ascend by 1 within the box's rows, or within its
+  /// columns.
   const std::uint32_t* Read(const Box& box);
 
  private:
-  /// Generates rows x columns integers. The indices are neighbors within a row, and differ by
-  /// `apart` from row to row.
+  /// Generates the random integers of rows x columns elements and writes them to `to`. An element's
+  /// row-major index is first + row * apart + column.
   void DrawRows(std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t apart,
                 std::uint32_t* to, std::int64_t to_stride) const;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts. Transposed tensors are cast in boxes of two dimensions: x or out is contiguous along one
-// of them, and the elements' indices are neighbors along the other. So neither memory nor random
-// integers are accessed element by element.
+// Casts. Transposed tensors are cast in boxes (two-dimensional ranges). x or out is contiguous
+// along one dimension of a box. Row-major indices, which select random integers, ascend by 1 along
+// the other. So neither memory nor random integers are accessed element by element.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -17,10 +17,10 @@
 namespace cpd::cpu {
 namespace {
 
-/// kBoxElements: the number of elements of a box, whose values and random integers stay in L2.
-/// kBoxColumns: the number of columns of a box, which is a whole block of random integers. If rows
-/// do not begin with a block of random integers, boxes are wider than kBoxColumns, so that few
-/// integers are generated twice.
+/// kBoxElements: the number of elements of a box, chosen so that its values and random integers fit
+/// into L2. kBoxColumns: the number of columns of a box. Random integers are generated in blocks of
+/// kBlock. If the tensor's width is not a multiple of kBlock, a box's edge can divide a block,
+/// which is then generated for both boxes. Wider boxes make this rare.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
 /// Returns the dimension along which neighboring elements are neighbors in memory, or -1 if there

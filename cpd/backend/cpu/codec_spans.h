@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that the operations of codecs share: multiply values by a power of two, count the
-// losses of a rounding, and round values to the values that their message decodes to.
+// Functions that the operations of codecs share: multiply values by a power of two, count values
+// that a rounding lost, and round values to the values that their message decodes to.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace cpd::cpu {
 /// Returns x * 2^shift, in `scratch`; returns x itself if shift is 0.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch);
 
-/// Adds to `counts` the losses of n values x that were rounded to y.
+/// Adds to `counts` what n values x lost when they were rounded to y (CountLosses). Several threads
+/// may add to the same `counts` at once.
 void AddLosses(std::int64_t n, const float* x, const float* y, SegmentCounts& counts);
 
 /// Records that a message does not encode value number `index` correctly: lowers *damaged to

@@ -127,8 +127,8 @@ class Writer {
  public:
   template <class Tensor>
   explicit Writer(const Tensor& y) : y_(y), contiguous_(y.is_contiguous()) {}
-  /// Returns memory for values begin … begin + n - 1. The memory is the tensor's own, or a buffer
-  /// that Flush converts.
+  /// Returns memory into which the caller writes values begin … begin + n - 1: the tensor's own
+  /// memory, or a buffer. Flush then converts the buffer's values and copies them to the tensor.
   T* Target(std::int64_t begin, std::int64_t n);
   void Flush(std::int64_t begin, std::int64_t n);
   [[nodiscard]] bool is_direct() const;
@@ -164,8 +164,8 @@ template <class T>
 class BoxReader {
  public:
   explicit BoxReader(const StridedRef& x) : x_(x) {}
-  /// Returns the values of a box (a two-dimensional range), valid until the next call. If they are
-  /// in a buffer, `gap` unused elements follow each row.
+  /// Returns the values of a box (a two-dimensional range), valid until the next call. If the
+  /// values are in a buffer, `gap` unused elements follow each row.
   BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
 
  private:
@@ -180,8 +180,9 @@ template <class T>
 class BoxWriter {
  public:
   explicit BoxWriter(const StridedRef& y) : y_(y) {}
-  /// Returns memory for a box's values. The memory is the tensor's own, or a buffer that Flush
-  /// converts.
+  /// Returns memory into which the caller writes the values of a box (a two-dimensional range): the
+  /// tensor's own memory, or a buffer. Flush then converts the buffer's values and copies them to
+  /// the tensor.
   BoxRows<T> Target(const Box& box);
   void Flush(const Box& box);
   [[nodiscard]] bool is_direct(const Box& box) const;

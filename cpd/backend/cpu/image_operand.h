@@ -56,9 +56,9 @@ class CPD_API ImageOperand {
   /// Returns a range of a matrix in binary32, valid until the buffer is used again.
   TensorView Read(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, ImageBuffer& buffer) const;
-  /// Writes binary32 values, which the image's type must hold, to a range of a matrix. Rows of
-  /// `from` begin `stride` values apart. The rows of the matrix must be terms (Rows::terms). Each
-  /// position in the range must be an element of the image, and no two positions the same element.
+  /// Writes a range of a matrix to the image. The matrix must have been made with Rows::terms. The
+  /// values are in `from`, whose rows begin `stride` values apart, and the image's type must hold
+  /// them exactly. Each position in the range must be a different element of the image.
   void Write(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
              std::int64_t columns, const float* from, std::int64_t stride,
              ImageBuffer& buffer) const;
@@ -72,10 +72,10 @@ class CPD_API ImageOperand {
     std::int64_t count = 0;
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
-  /// For one kernel element along the last axis: the windows in which the kernel element is on an
-  /// element of the image. The windows have the numbers first, first + every_, …, below `end`. The
-  /// image's element under the first window is `offset` elements after the start of the image's
-  /// row.
+  /// The windows in which one kernel element along the last axis meets an element of the image. In
+  /// all other windows it meets padding, or a gap between the image's elements. The windows have
+  /// the numbers first, first + every_, …, below `end`. In window `first`, the element that is met
+  /// is `offset` elements after the start of the image's row.
   struct LastTap {
     std::int64_t first = 0, end = 0, offset = 0;
   };

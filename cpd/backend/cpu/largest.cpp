@@ -25,9 +25,9 @@ constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values t
 
 std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
-/// Finds one digit of the limit (the bit pattern from which on values are selected). Reads n
-/// patterns at(i) that agree with the limit in all higher digits. Returns the number of patterns
-/// that also agree in this digit.
+/// Finds one digit of the limit (the bit pattern from which on values are selected). at(i) returns
+/// one of n patterns whose higher digits all equal the limit's. Returns the number of patterns that
+/// equal the limit in this digit, too.
 template <class At>
 std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   const int shift = digit_shift(place);
@@ -44,8 +44,8 @@ template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
   std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
-  // Stores in `same` only the patterns that agree with the limit's known digits. The element behind
-  // the last stored pattern may be overwritten.
+  // Stores in `same` only the patterns whose digits equal the limit's in all places found so far.
+  // Writes every pattern, but a pattern that differs is overwritten by the next one.
   const auto narrow = [&](int place, auto from) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -101,9 +101,9 @@ void Append(const Selection& part, Selection& to) {
   to.values.insert(to.values.end(), part.values.begin(), part.values.end());
 }
 
-/// Returns the number of values whose magnitude pattern is at least `least`. If that number is at
-/// most `most`, appends these values to `to`. If each value is the sum of two summands, also writes
-/// all sums to of.sum.
+/// Returns the number of values whose magnitude has a bit pattern of at least `least`. If up to
+/// `most` values do, appends these values to `to`. If of.r is not null, each value is of.x[i] +
+/// of.r[i], and all these sums are written to of.sum.
 std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
   std::map<std::int64_t, Selection> parts;  // by the index at which they begin
   std::mutex mutex;
@@ -128,7 +128,8 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Removes from `of` the values that the limit does not select.
+/// Removes from `of` the values that are too small: all but the values above the limit, and the
+/// first limit.equals values that equal it.
 void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of buckets' norms (numeric/scaled/levels.h), computed block by block of a message.
+// The codecs that round each value to a level, a fraction of its bucket's norm
+// (numeric/scaled/levels.h). Computes norms, rounds, encodes and decodes, one block of a message
+// after the other.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -23,8 +23,8 @@ namespace {
 constexpr std::int64_t kMostLines = 512;  ///< rows, and columns, of a task's block of sums
 constexpr std::int64_t kMostDepth = 128;  ///< values of k packed at once
 constexpr std::int64_t kBand = 128;       ///< rows between two checks for an interrupt
-/// The maximum number of products that one thread computes alone, for fast schemes. Products of
-/// other schemes take about four times as long.
+/// The maximum number of products that one thread computes alone, in sequential and chunked sums
+/// without stochastic rounding. Products in other sums take about four times as long (SerialSums).
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 18;
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
@@ -144,7 +144,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// Adds c to integer sums (KernelTable::fixed), whose words are `plane` elements apart.
+/// Adds c[i] to integer sum number i of n. Word q of sum i is at state[q * plane + i].
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -160,7 +160,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k packed at once: whole groups or blocks of a matrix unit.
+/// Returns the number of values of k packed at once; whole groups or blocks for a matrix unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -177,10 +177,10 @@ struct Task {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// One thread's buffers, and the computation of the thread's tasks.
+/// Computes tasks (blocks of sums) in one thread, with that thread's buffers.
 class Worker {
  public:
-  /// `scales` may be null. A task has at most `rows` x `columns` sums.
+  /// `scales`: of the operands; null: none. `rows`, `columns`: the extents of the largest task.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),
@@ -242,7 +242,7 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// Returns the memory of the accumulator's sums.
+  /// Returns the memory of the task's sums; with chunks, of the sums of the chunks' sums.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
@@ -285,8 +285,8 @@ class Worker {
     return part;
   }
 
-  /// Computes the accumulator's sums over k = begin … end - 1. Chunks and random integers are
-  /// counted from `begin`.
+  /// Computes the task's sums of products over k = begin … end - 1, by the accumulator. The first
+  /// chunk and the first random integer of each sum are for k = begin.
   void AddAll(std::int64_t begin, std::int64_t end) {
     origin_ = begin;
     Start(Sums());
@@ -407,7 +407,7 @@ class Worker {
 
   // --- scales ---
 
-  /// Computes a product of scaled operands. The results are in `state_`.
+  /// Computes a task of scaled operands. Writes c plus all blocks' scaled sums to `state_`.
   void AddScaled() {
     const ProductScales& s = *scales_;
     std::fill_n(total_, plane_, s.start);
@@ -426,7 +426,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// Copies the scales, at value k, of n rows of a or columns of b, from number `first` on.
+  /// Writes to `to` the scales at index k of n rows of a (or columns of b), from `first` on.
   void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {
@@ -522,7 +522,7 @@ class Worker {
   ProductImages images_;
   std::int64_t state_columns_, plane_, depth_;
   std::int64_t padded_rows_;
-  std::int64_t origin_ = 0;  ///< the first k of the accumulator's sums
+  std::int64_t origin_ = 0;  ///< the first k of the sums (AddAll)
   Panels a_, b_;
   float* state_;
   float* outer_;
@@ -546,7 +546,7 @@ std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   return kSerialWork / (std::max<std::int64_t>(1, depth) * (fast ? 1 : 4));
 }
 
-/// Computes a product. `scales` may be null. Kernels set the floating-point environment themselves.
+/// Computes a product; `scales` may be null (none). Kernels set the floating-point environment.
 void RunProduct(const GemmCall& call, const ProductScales* scales) {
   const MatrixProduct& product = call.product;
   const std::int64_t sums = product.batch() * product.rows * product.columns;

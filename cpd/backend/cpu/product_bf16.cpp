@@ -21,8 +21,8 @@ namespace {
 
 using Word = std::uint32_t;
 
-/// The number of lines, and of pairs of values of k, in a square that is transposed within the
-/// cache.
+/// Operands are transposed in squares that stay in the cache. A square has kSquare lines (rows of a
+/// or columns of b) and kSquare pairs of values of k.
 constexpr std::int64_t kSquare = 64;
 /// The number of pairs of values of k for which a panel (a group of columns of b that is packed
 /// together) stays in the L2 cache.
@@ -72,11 +72,10 @@ Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
           .k_stride = x.stride[k]};
 }
 
-/// Packs lines begin … end - 1 of an operand into words. A word holds a pair of neighboring values
-/// along k. If `along` is set, the words of a line are neighbors, and lines begin `stride` words
-/// apart. Otherwise the words of all lines for one pair are neighbors, and pairs begin `stride`
-/// words apart. Returns the least magnitude's pattern minus 1, or the largest word if all values
-/// are 0.
+/// Packs lines begin … end - 1 (rows of a or columns of b) of an operand into words. A word holds a
+/// pair of neighboring values along k. With `along`, word k of line i is at words[i * stride + k],
+/// else at words[k * stride + i]. Returns the bf16 pattern of the least nonzero magnitude, minus 1,
+/// or the largest word if all values are 0.
 Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
           std::int64_t stride) {
   if (x.along() == along) {

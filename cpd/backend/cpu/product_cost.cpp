@@ -21,18 +21,20 @@ namespace {
 /// The assumed number of products in a sum. The choice of some code paths depends on this number.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// The general path in binary32 (gemm_general.h): the time of one rounding to nearest-even by an
-/// addition, and of one rounding of any other form.
+/// Times of the general path for sums in binary32 (gemm_general.h). kRoundingByAddition is for one
+/// rounding to nearest-even by one addition of binary32, kGeneralRounding for one rounding
+/// by any other method.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
-/// The general path in binary64: the time of one addition, exact or rounded, and of one rounded
-/// product.
+/// Times of the general path for sums in binary64: one addition to a sum with its rounding, and one
+/// product that is rounded before it is added.
 constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 
-/// The time of one Philox word in each lane: about 30 operations and the use of the word.
+/// The time to generate and use one word of random bits by Philox for one sum: about 30 operations.
 constexpr double kPhiloxWord = 40;
 
-/// fp32 sums by the hardware's roundings (path `binary32`): the times of one product that is fused,
-/// of one that is rounded first, of one in Kahan's sum, and of one in a pairwise sum.
+/// Times of one product and its addition in fp32 sums that the hardware rounds (path `binary32`):
+/// with a fused multiply-add, with a product that is rounded before it is added, in Kahan's sum,
+/// and in a pairwise sum.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
 /// The paths that round by Veltkamp's splitting: the times of one product with its one or two
 /// roundings. The three figures are for a sequential sum, Kahan's sum and a pairwise sum.
@@ -40,17 +42,17 @@ constexpr double kVeltkampInOrder = 9, kVeltkampKahan = 20, kVeltkampTree = 15;
 /// The factor by which Veltkamp's roundings take longer if each one checks for overflow, as in
 /// formats without fraction bits.
 constexpr double kGuarded = 2.5;
-/// The path `stochastic` without its random bits: the time of one rounding in binary32 lanes and in
-/// binary64 lanes.
+/// Times of one stochastic rounding on the path `stochastic`, computed in binary32 or in binary64.
+/// The random bits take additional time (kPhiloxWord).
 constexpr double kStochasticInBinary32 = 12, kStochasticInBinary64 = 20;
 
-/// Integer sums. If a sum has at most kFewWords words of 32 bits, a product takes the time
-/// kIntegerOfFewWords. Otherwise it takes kIntegerWord for each word.
+/// Times of one product in integer sums. If a sum has up to kFewWords words of 32 bits, a product
+/// takes kIntegerOfFewWords. Otherwise it takes kIntegerWord for each word of the sum.
 constexpr int kFewWords = 4;
 constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 
-/// Sums of a matrix unit: the time of one product by an adder that aligns all terms of a block at
-/// once (Adder::aligned), and by any other adder.
+/// Times of one product in the emulated sums of a matrix unit. kAlignedUnit is for units that align
+/// all terms of a block at once (Adder::aligned), kOtherUnit for all other units.
 constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 
 /// The factor on the time of any product without vector instructions.

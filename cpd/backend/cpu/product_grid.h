@@ -34,11 +34,11 @@ struct GemmGrid {
   }
 };
 
-/// The time to pack one value for a block, as a number of products.
+/// The time to pack one value of an operand for a block. The unit is the time of one multiply-add.
 constexpr std::int64_t kPackingCost = 8;
 
-/// Returns the time of the slowest of `threads` threads, as a number of products for each value of
-/// k.
+/// Returns an estimate of the time that the slowest of `threads` threads takes for each value of k.
+/// The unit is the time of one multiply-add.
 constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   const std::int64_t rows = grid.rows.most();
   const std::int64_t columns = grid.columns.most();

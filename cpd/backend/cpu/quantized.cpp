@@ -54,11 +54,11 @@ struct ScaledPart {
   std::int64_t elements, bytes;  ///< the offset of the elements; the size of the part
 };
 
-/// `n` neighboring values that one call of a kernel processes. Their codes begin on a byte. The
-/// first value has index `begin` in its message block (ScaledPart) and index `place` in bucket
-/// number `bucket`. Each bucket has one scale. If `run` is positive, the kernel takes one scale for
-/// every `run` values of the step. If `run` is 0, the step may begin or end inside a bucket, so the
-/// kernel takes one scale for each value.
+/// A step: `n` neighboring values that one call of a kernel processes. Their codes begin on a byte.
+/// The first value has index `begin` in its message block (ScaledPart). It has index `place` in its
+/// bucket (values that share a scale), which is number `bucket`. If `run` is positive, the kernel
+/// takes one scale for every `run` values. If `run` is 0, a step may begin or end inside a bucket,
+/// so the kernel takes one scale for each value.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
@@ -83,8 +83,8 @@ void ForSteps(const QuantizedCall& call, const ScaledPart& part, Take take) {
   }
 }
 
-/// Calls run(b, i, n) for each bucket of the step: values i … i + n - 1 of the step are in the
-/// step's bucket number b.
+/// Calls run(b, i, n) for each bucket that has values of the step (the values of one kernel call).
+/// Values i … i + n - 1 of the step are in bucket b; b is 0 for the step's first bucket.
 template <class Run>
 void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   for (std::int64_t b = 0, i = 0; i < step.n; ++b) {
@@ -94,7 +94,8 @@ void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   }
 }
 
-/// Sets all[i] to the entry of `each` that belongs to the bucket of the step's value i.
+/// Copies numbers of buckets to each value of a step (the values of one kernel call). `each` has
+/// one number for each bucket of the message block; all[i] gets the one of value i's bucket.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);

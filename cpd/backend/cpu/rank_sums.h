@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// Returns a copy of the sum plan `of` with the random streams of one of the layer's sums: the sum
-/// of group number `position`, or the sum across groups if `position` is kAcross.
+/// Returns the plan `of` for one sum of the layer, with the random streams of that sum. The sum is
+/// over the ranks of group number `position` or, if `position` is kAcross, across groups.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;
@@ -67,7 +67,7 @@ class RankSums {
   /// memory for some terms.
   class Level {
    public:
-    /// `has_rows`: whether terms need memory of their own.
+    /// `has_rows`: whether to allocate memory for terms, which are decoded or summed into it.
     Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
         : together_(std::min(kTogether, terms)),
           planes_(planes),
@@ -94,7 +94,7 @@ class RankSums {
     AlignedRows rows_;
   };
 
-  /// Returns whether all terms are already values in memory.
+  /// Returns whether messages hold the terms as binary32 values, so that none must be decoded.
   static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {

@@ -88,7 +88,8 @@ class Blocks {
 };
 using Block = Blocks::Block;
 
-/// Computes a call's task for blocks, in one thread.
+/// One thread's part of a call: does the call's task (ReduceTask) for one block of values after the
+/// other.
 class Work {
  public:
   explicit Work(const ReduceCall& call)
@@ -133,7 +134,8 @@ class Work {
     return reinterpret_cast<float*>(const_cast<std::uint8_t*>(memory));
   }
 
-  /// Computes y = (values of from[which] * 2^shift) / divisor.
+  /// Decodes the block's codes in message from[which], multiplies the values by 2^shift, divides
+  /// them by `divisor` and writes them to y.
   void Decode(const Block& block, std::int64_t which, Codes codes, int shift, float divisor,
               float* y) const {
     Kernels().decode({.n = block.n,
@@ -143,8 +145,8 @@ class Work {
                       .shift = shift,
                       .divisor = divisor});
   }
-  /// Returns the values of message from[which]. If the message holds binary32 values, returns its
-  /// own memory. Otherwise decodes the values to `row`.
+  /// Returns the block's values in message from[which]. If the message holds binary32 values,
+  /// returns their address in the message. Otherwise decodes the values to `row` and returns `row`.
   const float* Load(const Block& block, std::int64_t which, Codes codes, float* row) const {
     if (codes == Codes::values) return Values(call_.from[which] + Place(block, codes));
     Decode(block, which, codes, 0, 1, row);

@@ -29,7 +29,8 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether the call may have blocks that PowerBlocks supports.
+  /// Returns whether the call's formats and tensors allow that this class casts blocks. Which
+  /// blocks it casts depends on their values.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the blocks of a tile that PowerBlocks supports. Calls other(part) for each range of the
   /// tile that contains other blocks, which must be cast by another method.
@@ -126,11 +127,11 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
 /// block every element gets the code 0.
 class NanFinder {
  public:
-  /// `first`: the index that Look lowers when it finds a NaN without a code. If `first` is null,
-  /// Look does nothing.
+  /// `first`: receives the result, the lowest index so far. If `first` is null, Look does nothing.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches the first row of a range for a NaN without a code. The row's first element has index
-  /// `first`. `places`: memory for run.n indices.
+  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. If there is one,
+  /// lowers the result to its index. The row's first element has index `first`. `places`: memory
+  /// for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =

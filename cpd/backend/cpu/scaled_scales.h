@@ -17,8 +17,9 @@ namespace cpd {
 
 using Floats = std::vector<float>;
 
-/// A call and its tensors. The call's tables hold the scales that are known before the pass over
-/// tiles: the scales of cells and, if `known` is set, the `scale` and `factor` of blocks.
+/// A pass over all tiles of a call's tensor. The constructor fills the call's tables with the
+/// scales that must be known before: the outer scales and, if `known` is set, the scales of all
+/// blocks. Otherwise each tile's blocks get their scales during the pass.
 class ScaledPass {
  public:
   /// `x`: the tensor from which tiles are read; for a decoding, the result.
@@ -48,10 +49,11 @@ class ScaledPass {
   void FormBlocks();
 };
 
-/// The scales of a tile. The first six vectors have a value for each block: the largest |x|, the
-/// outer scale and multiplier, the scale, ElementScale's factor, and the scale that decodes
-/// elements. Some kernels need a scale for each element instead (ScaledRun::run is 1). The last
-/// three vectors then have a value for each element of a row.
+/// The scales of a tile. The first six vectors have one number for each block: `largest` the
+/// largest |x|, `outer` the outer scale, `encode` its multiplier, and `scale` the stored scale.
+/// Elements are divided or multiplied by `factor` to encode them, and multiplied by `decode` to
+/// decode them. The last three vectors have the numbers of each element of a row, for kernels that
+/// need these (ScaledRun::run is 1).
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
@@ -124,15 +126,16 @@ class TileScaler {
 
   void FormScales(TileScales& scales, double share) const;
 
-  /// Replaces a block's scale by the other candidate if that candidate has the smaller error.
+  /// Chooses each block's scale from two candidates: the scale in scales_, and a scale kOtherShare
+  /// times as large. Takes the candidate with the smaller error (ErrorsOf).
   void ChooseScales(const Tile& tile, const TileRows& rows);
 
-  /// Returns the error of each block of the tile with the scales in scales_ and elements rounded to
-  /// nearest-even.
+  /// Returns the sum of each block's rounding errors, absolute or squared (ScaleChoice), if
+  /// elements are divided by the scales in scales_ and rounded to nearest-even.
   std::vector<double> ErrorsOf(const Tile& tile, const TileRows& rows);
 
-  /// Copies the scales of blocks to each of n elements of a row. A block has `run` elements in the
-  /// row.
+  /// Copies each block's scales to all of its elements in a row of n elements (element_factor,
+  /// element_scale, element_outer). A block has `run` elements in the row.
   void Spread(std::int64_t run, std::int64_t n);
 
   const ScaledPass& pass_;

@@ -18,8 +18,8 @@ constexpr std::int64_t kPartColumns = 1024;
 
 std::int64_t Pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// Divides a tensor's random integers into strips (ranges of whole rows). A tile of fewer than
-/// kBlock rows lies within one strip.
+/// Divides a tensor's random integers into strips (ranges of whole rows), which are generated one
+/// at a time. The strips' heights are such that a tile of fewer than kBlock rows lies in one strip.
 Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
   return {indices, kBlock, layout.rows < kBlock ? layout.rows : kPartRows};
 }

@@ -23,8 +23,8 @@ namespace cpd {
 TensorView ViewOf(const Strided& x);
 
 /// A tile: the elements that a thread handles at a time. A tile has `rows` x `count` elements of
-/// one band (a row of blocks). The tile's first element is element (p, i, t, j) of the layout
-/// (block_layout.h).
+/// one band (a row of blocks). Its first element has the coordinates (p, i, t, j): plane, row,
+/// middle and column of the BlockLayout.
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
   std::int64_t rows = 0, count = 0;
@@ -33,11 +33,12 @@ struct Tile {
 /// The number of rows of a tile in a block that has more rows than a tile can have.
 constexpr std::int64_t kPartRows = 16;
 
-/// The tiles that cover a layout. A tile has about kStage elements in one row, or four times that
-/// number in several rows. A row has up to kStage elements, or all elements of a block's row.
+/// The tiles that cover a tensor divided into blocks (`layout`). A tile of one row has about kStage
+/// elements, a tile of several rows about four times as many. A tile's row has up to kStage
+/// elements, or all elements of a block's row.
 ///
-/// `whole`: each tile consists of whole blocks. Otherwise no tile crosses a block's edge, unless
-/// the tile has all of the block's columns.
+/// With `whole`, each tile consists of whole blocks. Without it, a tile is part of one block, or
+/// has rows of several blocks side by side with all of their columns.
 class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);
@@ -61,7 +62,7 @@ class CPD_API Tiles {
 /// Calls body(begin, end) on threads, for ranges of tile numbers that cover all tiles.
 void ForTiles(const Tiles& tiles, const std::function<void(std::int64_t, std::int64_t)>& body);
 
-/// The values of a tile. `at` is the first value, and rows begin `stride` values apart.
+/// The values of a tile. `at` points to the first value, and rows begin `stride` values apart.
 struct TileRows {
   const float* at;
   std::int64_t stride;
@@ -98,8 +99,9 @@ class TileReader {
   std::vector<float> values_;
 };
 
-/// `indices` has the strides of the elements' indices. Returns whether random integers can be
-/// generated tile by tile although these strides differ from the layout's row-major strides.
+/// For a cast whose elements take random integers in another order than the layout's row-major
+/// order: returns whether each tile's random integers can be generated when the tile is cast. In
+/// `indices`, an element's offset is the index of its integer.
 bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices);
 
 /// The random integers of a tile's elements: the caller's, or integers generated from the elements'
@@ -108,8 +110,8 @@ class TileIntegers {
  public:
   TileIntegers(const RoundPlan& plan, const BlockLayout& layout, const TensorView* random,
                const TensorView* indices);
-  /// Returns the integers of `count` columns, from column `begin` on; null if the rounding needs
-  /// none.
+  /// Returns the random integers of `count` columns of the tile, from the tile's column `begin` on;
+  /// null if the rounding needs none.
   BoxRows<const std::uint32_t> Read(const Tile& tile, std::int64_t begin, std::int64_t count);
 
  private:

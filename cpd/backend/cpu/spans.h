@@ -70,7 +70,8 @@ void CastSpan(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t
 /// to binary32. NaN gives 0x7FC00000. y may be x.
 CPD_API void UnscaleSpan(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
-/// Adds to `counts` the losses of n values x that were cast to `terms`.
+/// Compares n values x with `terms`, to which they were cast. Adds to `counts` the number of NaN
+/// and infinite x, of nonzero x whose term is zero, and of zero terms.
 CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, SegmentCounts& counts);
 /// Adds counts to `to`. Several threads may add to the same `to` at once.
 CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
@@ -87,9 +88,9 @@ struct FoldStateOf {
 };
 
 /// Carries out the operations of SumWalk (the loop that adds terms in the documented order) for n
-/// elements from index `first` on. `state` holds the sums' planes (the values of their states).
-/// `Plans` has terms(), the plan for adding terms, and sums(), the plan for adding sums of chunks
-/// and trees. Binary64 has no fast path.
+/// sums, from element index `first` on. `state` holds the sums' planes (the values of their
+/// states). plans.terms() returns the plan for adding terms, and plans.sums() the plan for adding
+/// sums of chunks and trees. Sums in binary64 have no fast path.
 template <class T, class Plans>
 class FoldSpans {
  public:

@@ -14,7 +14,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// The integers of n sums. Word q of sum i is words[i * plan.words + q].
+/// n sums, each an integer of plan.words words of 32 bits. Word q of sum i is words[i * plan.words
+/// + q].
 struct Integers {
   Integers(const FixedPlan& with, std::int64_t n)
       : plan(with), words(static_cast<std::size_t>(n * with.words)), finite(words.size()) {}

@@ -19,8 +19,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Writes values begin … end - 1 of the call to `y`. The selected values in the range `ranks` are
-/// replaced by their `terms`, and all other values by +0.
+/// Writes to `y` what a receiver decodes for the call's values begin … end - 1: `terms` (the
+/// rounded values) for the selected values in the range `ranks`, and +0 for all others.
 void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::int64_t begin,
                 std::int64_t end, float* y) {
   std::fill_n(y, end - begin, 0.0F);
@@ -30,8 +30,8 @@ void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::
   }
 }
 
-/// Writes all values of the call to its `y`, as PlaceTerms does. Adds to call.counts the losses of
-/// x.
+/// Writes `terms` for the selected values and +0 for all others to call.y. Adds to call.counts how
+/// many values of x were lost by that (CountLosses).
 void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> y(static_cast<std::size_t>(kStage));
   ForRanges(call.begin, call.end, kStage, [&](std::int64_t i, std::int64_t n) {
@@ -42,8 +42,8 @@ void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   });
 }
 
-/// Writes to the next residual the errors of the selected values in the range `ranks`, which are
-/// sent as `terms`.
+/// Writes to call.next, the next residual, the error of each selected value in the range `ranks`:
+/// the value minus what a receiver decodes from its term.
 void StoreErrors(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> scratch;
   if (call.unit != 1) {

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kTogether = 8;  ///< ranks whose terms are made before the first is added
 
-/// Computes blocks of one call, in one thread.
+/// One thread's part of a call: adds the ranks' values to the running sums, one block of values
+/// after the other.
 class RankBlocks {
  public:
   RankBlocks(const VirtualCall& call, const SumPlan& plan, std::int64_t n)
@@ -39,7 +40,8 @@ class RankBlocks {
     }
   }
 
-  /// Casts one rank's values to `terms` and counts losses. Returns `terms`.
+  /// Casts one rank's values to `terms` and counts the values that the cast loses (CountLosses).
+  /// Returns `terms`.
   const float* Cast(int rank, std::int64_t begin, std::int64_t n, const float* x, float* terms) {
     if (call_.divisor != 1) {
       float* const quotients = rows_[planes_];
@@ -59,7 +61,8 @@ class RankBlocks {
 
  private:
   /// Adds to the running sums the terms of some ranks of the call: rank number `first` and the
-  /// ranks after it. If the terms' numbers depend on the slice, adds slice by slice.
+  /// ranks after it. If a rank's term has a different number in each slice of the layer (order
+  /// ring), adds the terms slice by slice.
   void Add(int first, std::span<const float* const> terms, std::int64_t begin, std::int64_t n) {
     if (call_.visit < 0) return Take(call_.k + first, terms, begin, n);
     const Rounds& rounds = call_.rounds;

@@ -29,8 +29,8 @@ namespace cpd {
 /// all layers or one for each layer. All planes have the same blocks.
 class CPD_API Codecs {
  public:
-  /// `wires`: the codecs of contributions. Their blocks (Codec::block) are the blocks of every
-  /// message.
+  /// `wires`: the codecs of contributions. Every message, also of sums and results, is divided into
+  /// blocks of the size that these codecs have (Codec::block).
   explicit Codecs(std::span<const SharedCodec> wires);
 
   /// Adds the codecs of the next plane (one value of each sum's state). If a layer's entry in
@@ -108,10 +108,11 @@ class CPD_API CodedPart {
     LoadUnscaled(plane, block, 0, 1, values);
   }
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
-  /// Encodes a block's values, which must all be values of the codec: nothing is rounded.
+  /// Encodes a block's values into plane number `plane` of the message. The codec must represent
+  /// each value exactly.
   void Store(int plane, const Block& block, const float* values);
-  /// Encodes the values `x` of a block, described by `piece`, into the message's plane 0 (the sums,
-  /// or the contributions).
+  /// Rounds and encodes the values x of a block into plane 0 of the message. The message has
+  /// contributions or results, which consist of one plane. `piece` describes the block's values.
   void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
     EncodeTo(0, block, piece, state, x);
   }

@@ -117,7 +117,8 @@ class Exchanges {
   Task AllGather(std::int64_t chunk, Part part,
                  const std::vector<std::vector<std::int64_t>>& offsets);
 
-  /// Returns the largest number of steps (Traffic) that a chunk took.
+  /// Returns how many rounds of messages a chunk took (Traffic::steps): the maximum of all chunks
+  /// so far.
   [[nodiscard]] std::int64_t steps() const { return most_steps_; }
 
  private:
@@ -145,7 +146,9 @@ class Exchanges {
   [[nodiscard]] SharedMessage Take(Content content, const Part& part) const {
     return link_.Take(ops_.MostBytes(content, part));
   }
-  /// Exchanges the sizes of messages of this content if the sizes vary. Call it before Start.
+  /// Sends the sizes of the messages `out` to their receivers, and receives the sizes of the
+  /// messages `in`. Does nothing if messages with this content always have the same size. Call it
+  /// before Start, which sends the messages.
   Task Announce(Phase phase, Content content, const std::vector<Addressed>& out,
                 const std::vector<Addressed>& in);
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);

@@ -101,9 +101,9 @@ std::size_t LengthOf(const std::string& beginning) {
   return length;
 }
 
-/// Gathers the announcements of all ranks. This rank announces `intent` and `refusal`. The ranks
-/// first exchange kRecord bytes of each text, which state the text's length. If any text is longer,
-/// the ranks gather all texts again, uncut.
+/// Gathers the announcements of all ranks, which are texts. This rank announces `intent` and
+/// `refusal`. The ranks first exchange the first kRecord bytes of each text; these include the
+/// text's length. If any text is longer, the ranks gather all texts again, uncut.
 std::vector<Announcement> GatherAnnouncements(Link& link, const Intent& intent,
                                               const std::string& refusal) {
   const std::string rest = TextOf(intent, Shortened(refusal));

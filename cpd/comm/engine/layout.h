@@ -46,10 +46,11 @@ constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int6
 /// Cuts layers into chunks.
 class CPD_API Layout {
  public:
-  /// `chunk`, `slices`: at least 1. A chunk takes at most ceil(chunk / slices) values of each
-  /// slice, rounded up to a multiple of 256. Layer l is cut only at multiples of buckets[l]; a
-  /// bucket that is longer than that limit is taken whole. Empty `buckets`: layers are cut
-  /// anywhere. Sequence s has slice s - turns[l] (mod `slices`) of layer l. Empty `turns`: slice s.
+  /// `chunk`, `slices`: at least 1. A chunk takes up to ceil(chunk / slices) values of each slice,
+  /// rounded up to a multiple of 256. Layer l is cut only at multiples of buckets[l]. A bucket that
+  /// is longer than that limit is taken whole. If `buckets` is empty, layers are cut anywhere. From
+  /// layer l, sequence number s takes slice s - turns[l] (mod `slices`), or slice s if `turns` is
+  /// empty.
   Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 

@@ -341,8 +341,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    // The transport has not answered. The answer may still come if a rank keeps the alarms, or if
-    // the transport has answered before.
+    // Empty: the transport does not know yet which ranks raised alarms. Waiting can help only if
+    // one rank stores the alarms of all, or if the transport has known them before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };

@@ -147,10 +147,11 @@ class CPD_API Link final : public Channel {
   /// Raises the alarm: tells other ranks that this rank gives up.
   void GiveUp() noexcept { transport_.RaiseAlarm(); }
 
-  /// Returns every rank's record, this rank's included, by ascending rank. All records have equal
-  /// lengths.
+  /// Sends the bytes `own` to all ranks. Returns the bytes of all ranks, this rank included, by
+  /// ascending rank. All ranks must pass equally many bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
-  /// Returns every rank's record by ascending rank. The record of rank r has bytes[r] bytes.
+  /// Sends the bytes `own` to all ranks. Returns the bytes of all ranks, this rank included, by
+  /// ascending rank. Rank r passes bytes[r] bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
                                       std::span<const std::int64_t> bytes);
   /// Replaces each number by the largest of all ranks' numbers at its index. Numbers are not

@@ -28,8 +28,8 @@ class CPD_API MessageMemory {
   [[nodiscard]] bool is_on_host() const { return kind_ == MemoryKind::pinned; }
   /// Waits until the queued work on messages is done.
   void Settle() const { queue_->Wait(); }
-  /// Copies bytes from the host's memory (Write) or to it (Read). No queued work may still use the
-  /// messages (Settle).
+  /// Write copies bytes from the host to a message, and Read from a message to the host. Call
+  /// Settle before if queued work may still use the message.
   void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const {
     reader_->Copy(to, from, bytes);
   }

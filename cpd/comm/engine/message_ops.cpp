@@ -29,8 +29,8 @@ Codes CodesOf(Content content, std::size_t plane) {
   return plane == 0 ? Codes::plane0 : Codes::plane1;
 }
 
-/// Returns the codecs for the results that owners of slices send. With `in_fp32`, replaces each
-/// codec that has no code for NaN by one for sums in fp32.
+/// Returns the codecs for the results that owners of slices send. With `in_fp32`, a codec without a
+/// code for NaN is replaced by a codec of fp32 values (Codec::ForResults).
 std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool in_fp32) {
   std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
   for (std::size_t l = 0; l < codecs.size() && in_fp32; ++l) {
@@ -110,7 +110,7 @@ ReduceCall MessageOps::MakeCall() const {
 class MessageOps::Scratch {
  public:
   explicit Scratch(const SharedQueue& queue) : queue_(queue) {}
-  /// Makes all memory free for the next blocks.
+  /// Lets later calls of Take return the same memory again. Call it before the next blocks.
   void Reset() { used_ = 0; }
   /// Returns memory for n values, valid until Reset.
   float* Take(std::int64_t n) {
@@ -175,10 +175,11 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
   if (to != nullptr) written.End(*to);
 }
 
-/// Prepares and runs one call of the operation `reduce` for some blocks of values. Before the call,
-/// messages that `reduce` cannot read are decoded to values. After the call, values that `reduce`
-/// wrote in place of a message are encoded. Decoded values lie in memory in the blocks' order,
-/// first all sums, then the second values of the sums' states.
+/// Prepares and runs one call of the backend's operation `reduce` for some blocks of values.
+/// `reduce` reads and writes only packed codes and binary32 values. So a codec decodes other
+/// messages to values before the call, and encodes values to a message after the call. Decoded
+/// values lie in memory in the blocks' order: plane 0 of all blocks (the sums or
+/// other values), then plane 1 of all blocks (the second values of the sums' states).
 class MessageOps::Step {
  public:
   Step(const MessageOps& ops, ReduceTask task, const Work& work)
@@ -208,8 +209,8 @@ class MessageOps::Step {
   [[nodiscard]] ReduceCall& call() { return call_; }
   [[nodiscard]] ReduceSegment& segment(std::size_t i) { return segments_[i]; }
 
-  /// Makes `reduce` read messages of one content. A missing message of contributions stands for
-  /// this rank's own contributions.
+  /// Adds `messages` to the inputs of the operation `reduce`. All of them have the given content. A
+  /// missing message of contributions stands for this rank's own contributions.
   void Read(Content content, std::span<const CodedPart> messages) {
     if (ops_.is_direct(content)) {
       Locate(content, messages[0]);  // all have the same places
@@ -230,11 +231,11 @@ class MessageOps::Step {
       values += message.planes() * count_;
     }
   }
-  /// Makes `reduce` read its next term from memory. values[i] is the value at position i in the
-  /// message's list of ranges.
+  /// Adds binary32 values to the inputs of the operation `reduce`. values[i] is the value at
+  /// position i in the message's list of ranges.
   void Read(const float* values) { from_.push_back(BytesOf(values + blocks_[0].position)); }
-  /// Makes `reduce` write results to memory. values[i] is the value at position i in the message's
-  /// list of ranges.
+  /// Sets `values` as the output of the operation `reduce`, instead of a message. values[i] is the
+  /// value at position i in the message's list of ranges.
   void WriteTo(float* values) {
     call_.to = reinterpret_cast<std::uint8_t*>(values + blocks_[0].position);
   }
@@ -249,7 +250,7 @@ class MessageOps::Step {
     call_.from_count = static_cast<std::int32_t>(from_.size());
     ops_.queue_->reduce(call_);
   }
-  /// Runs `reduce` and writes a message with its result.
+  /// Runs the operation `reduce` and writes its results for the blocks into `message`.
   void Run(Content content, CodedPart& message) {
     if (ops_.is_direct(content)) {
       Locate(content, message);

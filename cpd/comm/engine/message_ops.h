@@ -55,7 +55,8 @@ class MessageOps {
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
 
-  /// Returns whether messages of this content always have their maximum size.
+  /// Returns whether every message with this content (contributions, running sums or results) has
+  /// exactly MostBytes bytes.
   [[nodiscard]] bool is_fixed(Content content) const { return codecs(content).is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(Content content, const Part& part) const {
     return cpd::MostBytes(part, codecs(content));
@@ -76,8 +77,9 @@ class MessageOps {
   /// Allocates memory for n values, which the functions below take as `values`. values[i] is the
   /// value at position i in the Part (a list of ranges of layers).
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
-  /// Does the same as Hop, but term k is `values` instead of this rank's contribution. values[i] is
-  /// the term at position i in the Part (a list of ranges of layers).
+  /// Adds `values`, such as the sums of a group, as term k of the sum across ranks. Reads `from`
+  /// and writes `to` as Hop does. values[i] is the term at position i in the Part (a list of ranges
+  /// of layers).
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const;
   /// LoadResults decodes results to values, and StoreResults encodes values as results. values[i]
@@ -91,7 +93,8 @@ class MessageOps {
   /// Decodes another rank's packed contributions and writes them to out + offset[layer].
   void UnpackWire(const Part& part, const Message& from,
                   std::span<const std::int64_t> offset) const;
-  /// Returns the losses of the cast of each layer's contributions.
+  /// Returns, for each layer, how many of this rank's values the cast to contributions loses:
+  /// underflowed, zero, NaN and infinite values.
   [[nodiscard]] std::vector<Losses> CountLosses() const;
 
  private:
@@ -116,8 +119,8 @@ class MessageOps {
   }
   /// Returns whether a codec's blocks are computed one by one, on threads of the host.
   [[nodiscard]] bool by_blocks() const { return !casts_ && queue_->on_host(); }
-  /// Returns whether `reduce` itself reads and writes the codes of messages with this content. If
-  /// false, a codec decodes and encodes these messages.
+  /// Returns whether the backend's operation `reduce` itself decodes and encodes messages with this
+  /// content (contributions, running sums or results). If false, a codec does that.
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
@@ -125,8 +128,8 @@ class MessageOps {
   /// has received all blocks of the part.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
-  /// Reads the messages `from` and writes the message `to`, which may be null: calls body(work)
-  /// repeatedly, each time with the next blocks of values.
+  /// Lets `body` read the messages `from` and write the message `to` (null: no message), some
+  /// blocks at a time. Each call body(work) gets the next blocks and the messages.
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;
@@ -153,7 +156,8 @@ class MessageOps {
   ReduceCall call_;               // the members that all calls share
 };
 
-/// Returns the plan of a level's sum and of the rounding of that sum to the result.
+/// Returns the plan by which the sum of a level (within a group, or across groups or ranks) is
+/// computed and rounded to its result.
 SumPlan SumPlanOf(const Level& level);
 
 /// Returns the layers divided by `divisor`, rounded once to binary32 (Unscale), in new memory of

@@ -18,8 +18,8 @@
 namespace cpd {
 namespace {
 
-/// A sender's or a receiver's end of a message. Both ranks share ownership of it, because either
-/// may give up first.
+/// One rank's request to send or to receive a message. The rank and the Hub share ownership of the
+/// End, because the rank may give up before the Hub finds the other rank's matching End.
 struct End {
   const void* from = nullptr;  // a sender's
   void* to = nullptr;          // a receiver's
@@ -48,8 +48,8 @@ class Hub {
     }
     if (queue.senders.empty() && queue.receivers.empty()) queues_.erase({from, to, tag});
   }
-  /// Returns whether the end's message is done. Throws TransportError if a message of another
-  /// length came from `peer`.
+  /// Returns whether the message that `end` sends or receives was copied. Throws TransportError if
+  /// the message that came from `peer` has another length than expected.
   bool IsDone(const End& end, int peer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (end.done && end.came >= 0 && end.came != end.bytes) {

@@ -55,8 +55,9 @@ inline bool IsRunning() {
   return started != 0 && ended == 0;
 }
 
-/// Keeps one pending receive from each peer on a communicator. The destructor cancels the receives
-/// whose message has not arrived. Peers need not do anything for that.
+/// Receives messages of one type that peers may send at any time. Keeps one pending receive from
+/// each peer on a communicator. The destructor cancels the receives whose message has not arrived;
+/// peers need not take part.
 template <class Message>
 class Mailbox {
  public:

@@ -52,7 +52,8 @@ std::uint64_t HostHash() {
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout) {
   const Clock::time_point deadline = After(timeout);
-  // Never freed: MPI may still read it after this call has returned.
+  // The message of this rank. It is never freed, because MPI may still send it after this function
+  // has returned.
   auto* mine = new Join{HashOf(world), job.next_context, HostHash()};
   std::vector<Join> joins(world.size());
   std::vector<bool> joined(world.size(), false);

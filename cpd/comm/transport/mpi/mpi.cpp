@@ -41,8 +41,8 @@ std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
   return same_host || bytes > kMostShortPieces * kShortPiece ? kLongPiece : kShortPiece;
 }
 
-/// The messages of one Start, under way. `peer` is a rank of the transport; `world` is that rank's
-/// number in MPI.
+/// The messages that one call of Transport::Start sends and receives, until all are done. `peer` is
+/// a rank of the transport; `world` is that rank's number in MPI_COMM_WORLD.
 class MpiTransfer final : public Transfer {
  public:
   ~MpiTransfer() override {
@@ -198,8 +198,8 @@ class MpiGroup final : public Transport {
         sends.push_back(request);
       }
     }
-    // MPI advances the sends only inside its calls, so MPI_Testall is called for up to 0.2 s. This
-    // is long enough to make a connection.
+    // MPI advances the alarms' messages only inside its calls. So MPI_Testall is called until they
+    // are sent, for up to 0.2 s. This is long enough to make a connection.
     constexpr double patience = 0.2;
     const Clock::time_point deadline = After(patience);
     for (int done = 0; done == 0 && Clock::now() < deadline;) {

@@ -153,8 +153,8 @@ class Farewells {
     return heard_;
   }
 
-  /// Gives up. Listens for Grace(timeout) seconds which other ranks give up, and throws RankLost
-  /// with the ranks that stayed silent.
+  /// Tells the other ranks that this rank gives up. Receives such messages of other ranks for
+  /// Grace(timeout) seconds. Then throws RankLost with the ranks that sent none.
   [[noreturn]] void Fail(const std::string& why, double timeout) {
     Tell();
     const Clock::time_point deadline = After(Grace(timeout));
@@ -210,7 +210,8 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
   Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
-/// Makes the job together with all ranks of MPI_COMM_WORLD. Throws RankLost.
+/// Creates the Job, the MPI state that all transports of this process share, with its
+/// communicators. All ranks of MPI_COMM_WORLD must call it. Throws RankLost.
 Job* MakeJob(double timeout) {
   static Job job;  // MPI may write it even where this fails
   const Clock::time_point deadline = After(timeout - Grace(timeout));

@@ -24,8 +24,8 @@ void MpiCall::Watch(double timeout) {
 
 void MpiCall::Look() {
   std::uint64_t returned = 0;
-  // Counts the turns of this loop instead of seconds of the clock: while the process is stopped, it
-  // has no turns.
+  // Counts passes through this loop, one a second, instead of reading a clock. So the time in which
+  // the process is stopped (SIGSTOP) does not count.
   for (int turns = 0; turns < patience_;) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     const bool is_stuck = inside_ > 0 && returned_ == returned;

@@ -21,10 +21,10 @@ class MpiCall {
   MpiCall(const MpiCall&) = delete;
   MpiCall& operator=(const MpiCall&) = delete;
 
-  /// The first call starts the watchdog thread. The thread ends the process, with status 1 and a
-  /// line on stderr, if the process stays inside one call of MPI for the longest `timeout`
-  /// (seconds) so far, and at least 30 s. Every wait from which MPI returns ends in an error before
-  /// that time.
+  /// Starts the watchdog thread at the first call. The thread ends the process, with status 1 and a
+  /// line on stderr, if one call of MPI takes too long. The limit is the longest `timeout`
+  /// (seconds) of all calls of Watch, and at least 30 s. Any wait from which MPI returns ends in an
+  /// error sooner.
   static void Watch(double timeout);
 
  private:

@@ -284,7 +284,8 @@ class Channel {
     return state;
   }
 
-  /// Passes waiting groups to NCCL until NCCL is busy.
+  /// Passes waiting groups of messages to NCCL, one after the other, until none is left or NCCL is
+  /// still queuing a group.
   void Advance() {
     const WithDevice current(device_);
     while (State() == ncclSuccess && !waiting_.empty()) {
@@ -340,8 +341,8 @@ class NcclTransfer final : public Transfer {
 
   bool Poll() override { return channel_->Poll(*group_); }
 
-  /// Returns all peers until the group is done, because NCCL does not report which peers are
-  /// missing.
+  /// Returns the peers of all messages of this transfer, or none after the transfer is complete.
+  /// NCCL does not report which of the peers are missing.
   [[nodiscard]] std::vector<int> Waiting() const override {
     std::vector<int> peers;
     if (group_->done) return peers;
