@@ -31,7 +31,7 @@ SHIFT = 36
 the layer's number, and the position of a product in the layer."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`. A backward pass that reaches a layer sets the bit of the layer's mode."""
+"""Bits of `Clock.reached`. A backward pass that reaches a layer sets its mode's bit."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
@@ -189,7 +189,7 @@ class Clock:
 
     @torch.no_grad()
     def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
-        """Begins a step at a call of the model, unless a layer's forward has already begun the step.
+        """Begins a step at a call of the model, unless a layer's forward has begun the step.
 
         Exchanges magnitudes between ranks, computes the scales of all layers, and increments
         `step`, the clock's buffer with the step's number. `histories` and `scales` are the buffers

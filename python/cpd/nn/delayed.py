@@ -111,7 +111,7 @@ class Delayed(_Casts, nn.Module):
         weight: as `activation`.
         gradient: as `activation`.
         products: the number of products of the layer. Each product has its own scales. The methods
-            of this object use the scales of product 0, the methods of `at(n)` those of product n.
+            of this object use the scales of product 0; `at(n)` returns an object for product n.
         attention: the state of the layer's attention products, which a recipe's `attention` casts;
             default None.
 
@@ -298,10 +298,10 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product whose index is the index of `delayed` plus `number`; None for None.
+    """Returns the product whose index is the index of `delayed` plus `number`.
 
-    `delayed` is a product of a layer, or a `Delayed`, which stands for its product 0. Raises
-    TypeError for another type.
+    `delayed` is a product of a layer, or a `Delayed`, which stands for its product 0. Returns None
+    if `delayed` is None. Raises TypeError for another type.
     """
     if delayed is None:
         return None

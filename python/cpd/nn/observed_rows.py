@@ -186,9 +186,9 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
     """Returns a dict from tags to the finite numbers in the rows of one step.
 
-    A tag `layer/role/column` names a number that describes the tensor's range, such as `amax`, from
-    the first row of the tensor. A tag `layer/role/judge/column` names a loss, such as `sqnr`, in one
-    row; `judge` is the row's property with the recipe's name.
+    A tag `layer/role/column` names a number of the tensor's range, such as `amax`, from the first
+    row of the tensor. A tag `layer/role/judge/column` names a loss of a recipe's cast, such as
+    `sqnr`; `judge` is the row's property with the recipe's name.
     """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()

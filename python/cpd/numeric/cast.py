@@ -174,7 +174,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
-    """Returns the rounding of a call with a seed and a stream.
+    """Returns the rounding of a call: the cast, and the seed and stream of its random bits.
 
     Raises ValueError or TypeError for an invalid seed or stream.
     """
