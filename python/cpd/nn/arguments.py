@@ -265,7 +265,7 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
 def pair_of(
     spec: Any, purpose: Purpose, x: Tensor, seed: Number, stream: Number
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns seed and stream of a sum's or cast's random bits; None if its rounding needs none."""
+    """Returns the seed and stream of a sum or cast; None if its rounding is not stochastic."""
     if spec is None or is_native(spec):
         return None, None
     of_seed, of_stream = call_numbers(spec, seed, stream, x)

@@ -31,7 +31,7 @@ SHIFT = 36
 the layer's number, and the position of a product in the layer."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`. A backward pass that reaches a layer sets its mode's bit."""
+"""Bits of `Clock.reached`, set if a backward pass reaches a layer in training or in eval mode."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "

@@ -43,7 +43,7 @@ _KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows 
 
 
 def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
-    """Raises an error unless the operands are images, kernels and a bias, of `rank` dimensions."""
+    """Raises an error unless operands are images, kernels and bias of `rank` spatial dimensions."""
     for name, x in (("input", input), ("weight", weight), ("bias", bias)):
         if name == "bias" and bias is None:
             continue

@@ -27,7 +27,7 @@ def explains() -> bool:
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """A context in which this thread explains calls: their NumPy results occupy no memory."""
+    """A context for `cpd.ops.explain`: NumPy results of this thread's calls occupy no memory."""
     global _depth
     with _lock:
         _depth += 1
