@@ -230,9 +230,9 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     """Returns the model's state_dict without the tensors that `convert` added.
 
-    `convert` adds the clock's step number, and the histories and scales of delayed scaling. The
-    unconverted model loads the result with strict=True. A converted model loads a state_dict with
-    or without these tensors with strict=True; without them, it preserves its own values. To resume
+    unconverted model loads the result with strict=True. A converted model also loads a state_dict
+    without these tensors with strict=True, and then preserves its own values. To resume training
+    with the same bits, save the converted model's own state_dict.
     training with the same bits, save the converted model's own state_dict.
 
     Args:

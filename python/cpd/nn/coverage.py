@@ -241,7 +241,7 @@ class Counter(TorchDispatchMode):
 
 
 def weights(module: nn.Module) -> list[Tensor]:
-    """Returns a module's own parameters with two or more dimensions, without its submodules'.
+    """Returns the parameters with two or more dimensions that a module itself owns.
 
     Includes the parameters from which parametrizations compute weights. For nn.MultiheadAttention,
     also includes the weight of `out_proj`, which torch uses without calling `out_proj`.

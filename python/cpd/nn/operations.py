@@ -71,7 +71,7 @@ class Operation(NamedTuple):
     only_modules: bool = False
     """True if `cpd.autocast` does not replace the functions; only `cpd.convert` does."""
     parts: tuple[str, ...] = ()
-    """Parts of a recipe, such as "softmax", that the modules use besides its sums and casts."""
+    """Parts of a recipe, such as "softmax", that the modules use besides the sums and casts."""
     inner: tuple[str, ...] = ()
     """Names of submodules that a module never calls, such as "out_proj"; it uses their weights."""
     histories: Callable[[Any], tuple[int, int]] | None = None

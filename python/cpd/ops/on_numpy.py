@@ -95,7 +95,7 @@ def to(x: Array, element: Any) -> Array:
 def check_codes(name: str, codes: Any, like: Any) -> None:
     """Raises TypeError unless `codes` is a 1-D array of uint8.
 
-    In torch's front end, `codes` must be on the device of `like`.
+    In torch's front end, `codes` must also be on the device of the tensor `like`.
     """
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
         raise TypeError(f"{name} must be a 1-D uint8 array, got {_describe(codes)}")

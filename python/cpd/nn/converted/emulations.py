@@ -45,7 +45,7 @@ class Emulation:
     """The only part of a recipe that the module uses, such as "norm". "": the module uses the sums
     and casts of products, and the parts in `parts`."""
     parts: tuple[str, ...] = ()
-    """Parts of a recipe, such as "softmax", that the module uses besides its sums and casts."""
+    """Parts of a recipe, such as "softmax", that the module uses besides the sums and casts."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
     """Returns the number of a module's products with separate delayed scales, and the number of its
     attention products with separate delayed scales."""
