@@ -38,8 +38,7 @@ from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""Values of `Emulation.what` for modules without products. The rules "first N" and "last N", which
-select layers by number, do not count these modules."""
+"""`Emulation.what` of modules without products, which "first N" and "last N" do not count."""
 
 
 @checked
@@ -230,10 +229,10 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     """Returns the model's state_dict without the tensors that `convert` added.
 
+    `convert` adds the clock's step number, and the histories and scales of delayed scaling. The
     unconverted model loads the result with strict=True. A converted model also loads a state_dict
     without these tensors with strict=True, and then preserves its own values. To resume training
     with the same bits, save the converted model's own state_dict.
-    training with the same bits, save the converted model's own state_dict.
 
     Args:
         model: the model, converted or not.
