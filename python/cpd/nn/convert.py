@@ -38,7 +38,7 @@ from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""`Emulation.what` of modules without products, which "first N" and "last N" do not count."""
+"""`Emulation.what` of modules without products. Rules "first N" and "last N" skip such modules."""
 
 
 @checked
