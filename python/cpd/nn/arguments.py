@@ -127,12 +127,12 @@ watchers: list[Callable[[Recipe], None]] = []
 
 
 class Arguments(NamedTuple):
-    """The recipe of one call: the casts before the operator, and the arguments of the operator."""
+    """The casts before a call of torch.ops.cpd.matmul or convolution, and the call's arguments."""
 
     how: Recipe
     activation: Cast | None
-    """The cast of the activation before the operator, for both of its GEMMs. None: the operator
-    casts, or nothing is cast."""
+    """The activation's cast before the operator; both GEMMs with the activation use the result.
+    None: the operator casts the activation for each GEMM, or the recipe does not cast it."""
     weight: Cast | None
     dtype: torch.dtype | None
     """The result's type that the caller requested; None if the caller did not."""
@@ -141,7 +141,7 @@ class Arguments(NamedTuple):
     narrow: torch.dtype | None
     """The type that torch.autocast uses; None if autocast is off or the caller gives `dtype`."""
     gemms: str
-    """The recipe's text, an argument of the operator."""
+    """The text from which the operator reads the three GEMMs' sums and casts of operands."""
     seed: Number
     stream: Number
     delayed: Any
@@ -180,7 +180,7 @@ class Arguments(NamedTuple):
         return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """Returns the operator's arguments for a recipe, which `cpd._torch.recipe` documents."""
+        """Returns the arguments that give the operator the recipe (see `cpd._torch.recipe`)."""
         for watch in watchers:
             if not explains():
                 watch(self.how)
@@ -265,7 +265,7 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
 def pair_of(
     spec: Any, purpose: Purpose, x: Tensor, seed: Number, stream: Number
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns seed and stream of a sum's or cast's random bits; None if its rounding needs none."""
+    """Returns the seed and stream of a sum or cast; None if its rounding is not stochastic."""
     if spec is None or is_native(spec):
         return None, None
     of_seed, of_stream = call_numbers(spec, seed, stream, x)

@@ -58,9 +58,9 @@ from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions, which are XORed into the random stream. The steps of an attention have positions 0 to
-2. In multi_head_attention, the projections have positions 0 to 3, and the steps of its attention
-have positions 4 to 6 (`HEADS` XOR 0 to 2)."""
+"""Positions of the steps of a call: the random stream of a step is the call's stream XOR its
+position. The steps of an attention have positions 0 to 2. In multi_head_attention, the projections
+have positions 0 to 3, and the steps of its attention have positions 4 to 6."""
 
 
 @refused_by_torch

@@ -242,7 +242,7 @@ class Unseen(TorchDispatchMode):
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """A context in which `left` does not count products within torch's functions."""
+    """A context in which `autocast.left` ignores the products within torch's functions."""
     Unseen._unwatched += 1
     try:
         yield
@@ -261,9 +261,9 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Adds `count` to the pause count of each `Mode` that is entered.
+    """Adds `count` to the pause count of each `Mode` on torch's stack of function modes.
 
-    A `Mode` with a pause count above 0 computes and counts nothing.
+    A `Mode` with a pause count above 0 leaves all functions to torch, and counts nothing.
     """
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:

@@ -27,11 +27,11 @@ NAME = "cpd_clock"
 a submodule would count as a layer of a Sequential."""
 
 SHIFT = 36
-"""The bit of a stream at which the step's number begins. Lower bits have the numbers of the layer
-and of the position in the layer."""
+"""The lowest bit of the step's number in the 64-bit number of a random stream. The bits below have
+the layer's number, and the position of a product in the layer."""
 
 TRAINING, EVALUATING = 1, 2
-"""Bits of `Clock.reached`: a backward pass reached a layer in training mode; one in eval mode."""
+"""Bits of `Clock.reached`, set if a backward pass reaches a layer in training or in eval mode."""
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
@@ -42,8 +42,8 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""Maps an activation checkpoint that awaits its backward pass to a dict from clocks to streams. A
-stream belongs to the step in which the checkpoint's forward pass ran."""
+"""For each activation checkpoint that awaits its backward pass: the random stream of each clock, in
+the step in which the checkpoint's forward pass ran."""
 
 
 class Clock:
@@ -189,11 +189,11 @@ class Clock:
 
     @torch.no_grad()
     def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
-        """Begins a step at a call of the model.
+        """Begins a step at a call of the model, unless a layer's forward has begun the step.
 
-        Exchanges magnitudes between ranks, computes the scales of all layers, and increments the
-        number. `step` is the clock's buffer. `histories` and `scales` are the states of all layers,
-        in order.
+        Exchanges magnitudes between ranks, computes the scales of all layers, and increments
+        `step`, the clock's buffer with the step's number. `histories` and `scales` are the buffers
+        of delayed scaling of all layers, in order.
         """
         self.advance(self._delayed, histories, scales)  # for steps that layers began
         for group in self._groups(step):
@@ -207,7 +207,7 @@ class Clock:
     # ---- forward and backward passes of layers -------------------------------------------------
 
     def enter(self, state: Any, training: bool) -> None:
-        """Runs when a layer's forward begins, and may call `begin_layer`.
+        """Runs at the start of a layer's forward: begins a step or updates scales if needed.
 
         Calls `begin_layer` if this forward may begin a training step, or if the layer's scales
         were last computed for an earlier step.
@@ -244,12 +244,12 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a training step if this forward of a layer must begin one; updates scales.
+        """Begins a training step if this layer's forward requires it; updates the layer's scales.
 
-        The forward must begin a step if `_is_due` returns True and gradients are on. Whether or not
-        a step begins, the layer's scales of the present step are computed if they are missing.
-        `place` is the layer's number among the layers with delayed scaling; -1: no delayed scaling.
-        `histories` and `scales` are the layer's state. Does nothing if `_is_idle` returns True.
+        A step begins if `_is_due` returns True and gradients are on. The layer's scales are
+        computed for the present step, unless they already were. `place` is the layer's number among
+        the layers with delayed scaling; -1: the layer has no delayed scaling. `histories` and
+        `scales` are the layer's buffers. Does nothing if `_is_idle` returns True.
         """
         if self._is_idle():
             return
@@ -321,7 +321,7 @@ class Clock:
     def advance(
         self, layers: Sequence[Delayed], histories: list[Tensor], scales: list[Tensor]
     ) -> None:
-        """Computes the present step's scales of layers, from the tensors of their states."""
+        """Computes scales of `layers` for the present step; updates `histories` and `scales`."""
         with torch.no_grad():
             parts = zip(parts_of(layers), histories, scales, strict=True)
             for part, history, scale in parts:
@@ -370,7 +370,7 @@ class Clock:
         self._follow(self.step)
 
     def loaded(self, step: Tensor) -> None:
-        """Records that a loaded state_dict set the number.
+        """Records that load_state_dict has set the step's number.
 
         The next forward with gradients begins a step.
         """
@@ -449,8 +449,8 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""True if a compiled backward pass can notify a clock. The notifying operator also writes a flag, a
-write that torch 2.11 removes from the compiled program."""
+"""True if a compiled backward pass can notify a clock: from torch 2.12 on. The operator that
+notifies also writes a flag, and torch 2.11 removes this write from the compiled program."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
@@ -509,7 +509,7 @@ def restore_clock(model: nn.Module, *rest: Any) -> None:
 
 
 def recomputes_or_transforms() -> bool:
-    """Returns True in a backward pass or a torch.func transform; False in a compiled program."""
+    """Returns True within a backward pass or torch.func transform, except in a compiled program."""
     if torch.compiler.is_compiling():
         return False
     in_backward: int = graph_task()

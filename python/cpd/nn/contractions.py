@@ -64,8 +64,8 @@ class Kind(NamedTuple):
     equal: Sequence[tuple[int, int]]
     """The dimension of a and the dimension of b that must have the same size."""
     result: Sequence[tuple[int, int]]
-    """A pair for each dimension of the result: the operand (0 or 1) that has a dimension of this
-    size, and the index of the operand's dimension."""
+    """For each dimension of the result, the operand (0 or 1) and the index of the operand's
+    dimension from which the result's dimension has its size."""
     compute: Form
 
     def shape(self, a: Tensor, b: Tensor) -> list[int] | None:
@@ -86,7 +86,7 @@ BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
 
 
 def product(kind: Kind) -> Form:
-    """Returns the function that computes a product of this kind."""
+    """Returns the function that computes torch's product `kind`, such as mm, by a recipe."""
 
     def compute(mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         if kind.shape(a, b) is None or not _holds(out_dtype, a):
@@ -97,7 +97,7 @@ def product(kind: Kind) -> Form:
 
 
 def adding(kind: Kind) -> Form:
-    """Returns the function that computes beta * input + alpha * (a product of this kind).
+    """Returns the function that computes beta * input + alpha * (a product `kind`), like addmm.
 
     A 16-bit result is rounded once.
     """

@@ -38,7 +38,7 @@ from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""Kinds of emulations without products; the rules "first N" and "last N" do not count them."""
+"""`Emulation.what` of modules without products. Rules "first N" and "last N" skip such modules."""
 
 
 @checked
@@ -227,12 +227,12 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
 
 @checked
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
-    """Returns the model's state_dict without what `convert` added.
+    """Returns the model's state_dict without the tensors that `convert` added.
 
-    `convert` adds the clock and the histories of delayed scaling. The unconverted model loads the
-    result with strict=True. A converted model loads both kinds of state_dict with strict=True. If a
-    state_dict has no clock and no histories, the model's own are preserved. To resume training with
-    the same bits, save the converted model's own state_dict.
+    `convert` adds the clock's step number, and the histories and scales of delayed scaling. The
+    unconverted model loads the result with strict=True. A converted model also loads a state_dict
+    without these tensors with strict=True, and then preserves its own values. To resume training
+    with the same bits, save the converted model's own state_dict.
 
     Args:
         model: the model, converted or not.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments and shapes of convolutions, and converts them for the operator."""
+"""Checks arguments and shapes of convolutions; converts them for torch.ops.cpd.convolution."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows 
 
 
 def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
-    """Raises an error unless the operands are images, kernels and a bias, of `rank` dimensions."""
+    """Raises an error unless operands are images, kernels and bias of `rank` spatial dimensions."""
     for name, x in (("input", input), ("weight", weight), ("bias", bias)):
         if name == "bias" and bias is None:
             continue
@@ -61,10 +61,10 @@ def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any
 def moves_of(
     rank: int, geometry: Geometry, input: Tensor, weight: Tensor
 ) -> tuple[Moves, tuple[int, ...]]:
-    """Returns stride, padding and dilation for the operator, and the padding to apply before it.
+    """Returns arguments of torch.ops.cpd.convolution, and the padding to apply before its call.
 
     The operator itself pads with zeros, equally on both sides. All other padding is applied before
-    the operator, by torch.nn.functional.pad; its argument is the second result.
+    its call, by torch.nn.functional.pad with the second result as the argument `pad`.
     """
     transposed = geometry.output_padding is not None
     stride = _numbers(rank, "stride", geometry.stride, 1)

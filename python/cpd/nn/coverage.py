@@ -241,10 +241,10 @@ class Counter(TorchDispatchMode):
 
 
 def weights(module: nn.Module) -> list[Tensor]:
-    """Returns the parameters with two or more dimensions that enter a module's own products.
+    """Returns the parameters with two or more dimensions that a module itself owns.
 
-    Includes the parameters from which parametrizations compute weights, and the output projection
-    of nn.MultiheadAttention, which is never called.
+    Includes the parameters from which parametrizations compute weights. For nn.MultiheadAttention,
+    also includes the weight of `out_proj`, which torch uses without calling `out_proj`.
     """
     sources: list[Iterable[Tensor]] = [module.parameters(recurse=False)]
     parametrizations = getattr(module, "parametrizations", None)
@@ -380,7 +380,7 @@ class Census:
             self._begin(model, args, kwargs)
 
     def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of a submodule. It counts if the model itself is not called."""
+        """The forward pre-hook of a submodule: counts products if the model is not called."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
@@ -453,7 +453,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Stores the counts, and warns if their share is below `warn_below`."""
+        """Stores the counts; warns if the share of emulated products is below `warn_below`."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)

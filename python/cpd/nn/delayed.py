@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
 
 OPERANDS = TENSORS
-"""The operands of a product. Each has one column in `amax_history` and one element in `scale`."""
+"""The operands of a product: activation, weight, gradient. For each operand of each product,
+`amax_history` has a column and `scale` an element."""
 
 
 class _Casts:
@@ -109,8 +110,8 @@ class Delayed(_Casts, nn.Module):
             delayed. All operands must have the same `history` and `amax`.
         weight: as `activation`.
         gradient: as `activation`.
-        products: the number of products of the layer. Each product has its own scales: `at(n)` is
-            the state of product n. The methods here are for product 0.
+        products: the number of products of the layer. Each product has its own scales. The methods
+            of this object use the scales of product 0; `at(n)` returns an object for product n.
         attention: the state of the layer's attention products, which a recipe's `attention` casts;
             default None.
 
@@ -169,10 +170,10 @@ class Delayed(_Casts, nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
-        """Returns the state for a recipe's casts with a history; None if it has no such casts.
+        """Returns the state for a recipe; None if the recipe does not delay scaling.
 
-        The state has `products` products with the recipe's casts of activation, weight and
-        gradient. It also has `of_attention` products with the casts of the recipe's `attention`.
+        `products` is the number of products with the recipe's casts of activation, weight and
+        gradient. `of_attention` is the number of products with the casts of its `attention`.
 
         >>> import cpd
         >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
@@ -202,7 +203,10 @@ class Delayed(_Casts, nn.Module):
             self.scale.fill_(1)
 
     def records(self) -> int | None:
-        """Returns the argument `clock` of torch.ops.cpd.record_amax; None: nothing is recorded."""
+        """Returns the argument `clock` of torch.ops.cpd.record_amax, which records magnitudes.
+
+        Returns None if magnitudes are not recorded in the present mode.
+        """
         if self.training:
             return -1
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
@@ -228,9 +232,10 @@ class Delayed(_Casts, nn.Module):
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Advances `history` and `scale`, tensors of the buffers' shapes, by `steps` steps.
+        """Computes scales from the history and advances the history, both `steps` times.
 
-        Magnitudes were recorded only in the first of these steps.
+        Changes `history` and `scale` in place; their shapes are the buffers' shapes. Magnitudes
+        were recorded only in the first of the steps.
         """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
@@ -293,10 +298,10 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns the product that comes `number` products after `delayed`; None if `delayed` is None.
+    """Returns the product whose index is the index of `delayed` plus `number`.
 
-    A `Delayed` stands for the layer's first product. Raises TypeError if `delayed` is not None, a
-    `Delayed` or a `Product`.
+    `delayed` is a product of a layer, or a `Delayed`, which stands for its product 0. Returns None
+    if `delayed` is None. Raises TypeError for another type.
     """
     if delayed is None:
         return None
@@ -306,11 +311,11 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """Returns a product of the attention of the layer that has the product `delayed`.
+    """Returns the attention product whose index is the index of `delayed` plus `number`.
 
-    The index of the returned product is the index of `delayed` plus `number`. Returns None if
-    `delayed` is None or the attention has no delayed scaling. Raises TypeError if `delayed` is not
-    None, a `Delayed` or a `Product`.
+    `delayed` is a product of the same layer, or a `Delayed`, which stands for its product 0.
+    Returns None if `delayed` is None, or if the layer's attention has no delayed scaling. Raises
+    TypeError for another type.
     """
     first = at(delayed, 0)
     return None if first is None else at(first.attending, number)
@@ -361,7 +366,7 @@ def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
 
 
 def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns the histories and the scales of `parts_of(layers)`."""
+    """Returns the buffers `amax_history` and `scale` of all states in `parts_of(layers)`."""
     parts = parts_of(layers)
     return [part.amax_history for part in parts], [part.scale for part in parts]
 

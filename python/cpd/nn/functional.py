@@ -265,8 +265,8 @@ def bilinear(
     """Computes torch.nn.functional.bilinear by a recipe.
 
     The recipe applies to two products. The first, input1 · weight, sums over I for each output and
-    each index in J. The second, the first's result · input2, sums over J, and uses the stream XOR
-    1. Then torch adds the bias.
+    each index in J. The second, the first's result · input2, sums over J; its random stream is
+    `stream` XOR 1. Then torch adds the bias.
 
     Args:
         input1: … × I.

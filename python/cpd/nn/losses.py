@@ -23,10 +23,10 @@ from cpd.numeric.hadamard import transform_of
 from cpd.numeric.scaled import Scaled, untransformed
 
 NOISE = 2.0**-22
-"""The relative error that is allowed for a scale: a bound of the error of three binary32 roundings.
+"""The largest relative error of a scale that is not counted as an overflow.
 
-A block's scale is computed from the block's largest value with three roundings. So this value may
-exceed the format's max times the scale, relatively by at most `NOISE`.
+A block's scale is computed from the block's largest magnitude with three binary32 roundings. So
+this magnitude may exceed the format's max times the scale by up to this relative error.
 """
 
 
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
     most: float
     amax: float
     smallest: float
-    """The smallest magnitude other than 0; inf if all are 0."""
+    """The smallest nonzero magnitude of the values; inf if all values are 0."""
     squares: float
     """The sum of the values' squares."""
 
@@ -77,9 +77,9 @@ class Judged(NamedTuple):
     errors: float
     """The sum of squared errors; inf if a finite value became infinite or NaN."""
     scale_min: float
-    """The smallest scale of nonzero values; inf without nonzero values or without scales."""
+    """The smallest of the nonzero scales of nonzero values; inf if there are no such scales."""
     scale_max: float
-    """The largest scale of nonzero values; -inf without nonzero values or without scales."""
+    """The largest of the nonzero scales of nonzero values; -inf if there are no such scales."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:

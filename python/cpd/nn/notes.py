@@ -62,7 +62,7 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
 
 
 def of_units(how: Recipe) -> Iterator[str]:
-    """Yields a note if a matrix unit cannot represent the operands that the recipe casts for it."""
+    """Yields a note for each GEMM whose matrix unit cannot represent the cast operands."""
     casts = how._kept.operands
     for number, unit in enumerate(how._sums[:3]):
         if not isinstance(unit, Accumulator) or unit.form != "unit":
@@ -108,9 +108,9 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """Returns the name of the named recipe with the sums, casts and `scales_at` of `how`.
+    """Returns the name of the named recipe with the same sums, casts and `scales_at` as `how`.
 
-    If there is none, returns the text of these arguments.
+    If no named recipe has them, returns the text of these arguments.
     """
     return _names().get(how._kept.text, how._kept.text)
 

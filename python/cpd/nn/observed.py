@@ -22,7 +22,7 @@ argument of `cpd.Recipe` that casts the tensor for this GEMM."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")
-"""The roles of tensors with delayed scales, in the order of the scales in a layer's state."""
+"""The roles of the tensors that may have delayed scales, in the order of `Delayed.scale`."""
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

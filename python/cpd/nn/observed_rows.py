@@ -86,10 +86,9 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The name of the row's recipe, and for some rows the name of the row's GEMM.
+        """The recipe's name, and after it the GEMM's name if the GEMM is the tensor's second GEMM.
 
-        A tensor of some roles enters two GEMMs. In rows of the second GEMM, the GEMM's name follows
-        the recipe's name.
+        An activation, a weight or a gradient enters two GEMMs; `GEMMS` has their order.
         """
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
@@ -187,9 +186,9 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
     """Returns a dict from tags to the finite numbers in the rows of one step.
 
-    A tag `layer/role/column` names a number of the tensor's range (columns `_RANGE`), from the
-    first row of the tensor. A tag `layer/role/judge/column` names a loss (columns `_LOSS`) in one
-    row, by the row's property `judge`.
+    A tag `layer/role/column` names a number of the tensor's range, such as `amax`, from the first
+    row of the tensor. A tag `layer/role/judge/column` names a loss of a recipe's cast, such as
+    `sqnr`; `judge` is the row's property with the recipe's name.
     """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()

@@ -35,7 +35,7 @@ RESIDUAL = "residual"
 
 
 def takes_all(tensors: Sequence[Tensor]) -> bool:
-    """Returns False: torch's function accepts operands of different types."""
+    """Default of `Operation.refuses`; returns False: torch accepts operands of different types."""
     return False
 
 
@@ -49,34 +49,35 @@ class Operation(NamedTuple):
     is only in torch.nn.functional or torch.linalg."""
     form: Callable[..., Any] | None = None
     """A function of (mode, *arguments of torch's function) that computes the operation by a recipe.
-    It returns NotImplemented for arguments that torch must compute. `mode._take(products)` counts a
-    call, and returns the recipe, the seed and the stream. None: torch computes the operation."""
+    It returns NotImplemented for arguments that torch must compute. It gets the recipe, the seed
+    and the stream from `mode._take(products)`. If `form` is None, torch computes the operation."""
     part: str = ""
     """The part of a recipe that rounds the operation's result; "": the operation has products."""
     refuses: Callable[[Sequence[Tensor]], bool] = takes_all
     """Returns True if torch's function raises an error for the types of these tensors."""
     aten: bool = False
-    """True if torch.ops.aten has operations of the same names with the same arguments."""
+    """True if torch.ops.aten also has the operations in `functions`, with the same arguments."""
     in_order: bool = False
-    """True if `contractions.in_order` rearranges the arguments of a call before `form` is called
-    with the arguments. Tensors that the caller gave by keyword become positional arguments."""
+    """True if `form` needs all tensors as positional arguments: `contractions.in_order` then moves
+    the tensors that the caller of torch's function gave by keyword."""
     modules: tuple[type[nn.Module], ...] = ()
-    """Torch's modules whose forward calls one of the functions."""
+    """The classes of torch's modules whose forward calls one of the functions in `functions`."""
     what: str = "products"
-    """The name, in reports, of the emulated part of a module. In a module, all operations with this
-    name are replaced."""
+    """The name of a module's emulated part in reports. While the module's own forward runs, the
+    functions of all rows with the same name are replaced."""
     call: Callable[..., Any] | None = None
     """A function of (module, *arguments of its forward, **recipe, seed and stream) that replaces
     the module's forward. None: torch's forward runs, with its functions replaced."""
     only_modules: bool = False
     """True if `cpd.autocast` does not replace the functions; only `cpd.convert` does."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that the modules use in addition to the parts for products."""
+    """Parts of a recipe, such as "softmax", that the modules use besides the sums and casts."""
     inner: tuple[str, ...] = ()
-    """The names of submodules whose weights the modules use without calling the submodules."""
+    """Names of submodules that a module never calls, such as "out_proj"; it uses their weights."""
     histories: Callable[[Any], tuple[int, int]] | None = None
-    """Returns the numbers of a module's products and attention products that have delayed scales.
-    None: one product, or no product if the operation has a `part`."""
+    """Returns the number of a module's products with separate delayed scales, and the number of its
+    attention products with separate delayed scales. If `histories` is None, a module has one
+    product, or no product if the operation has a `part`."""
 
 
 def by_function(operations: Iterable[Operation]) -> dict[Any, Operation]:

@@ -290,17 +290,17 @@ class Recipe:
         return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the arguments that differ from the defaults, as plain data for `Recipe`."""
+        """Returns the recipe as plain data, without default arguments; `Recipe` reads it."""
         return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
-        """Returns the arguments that differ from the defaults as JSON, which `Recipe` reads."""
+        """Returns the recipe as JSON, without default arguments; `Recipe` reads such files."""
         import json
 
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_toml(self) -> str:
-        """Returns the arguments that differ from the defaults as TOML; needs the package tomli_w.
+        """Returns the recipe as TOML, without default arguments; needs the package tomli_w.
 
         >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
         forward = "native"

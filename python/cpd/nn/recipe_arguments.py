@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
 NATIVE: Literal["native"] = "native"
-"""The name of the sum that torch's own kernel computes."""
+"""The text, in place of an accumulator, for a sum that torch's own kernel computes."""
 NONE = "none"
 """The word for None in texts and files: TOML has no null."""
 
@@ -53,7 +53,7 @@ def is_none(value: Any) -> bool:
 
 
 def operands(value: Any) -> Cast | None:
-    """Calls `formats`. For an unknown name, the error suggests a known name."""
+    """Reads the cast of all operands. For an unknown name, the error suggests a known name."""
     try:
         return formats(value)
     except ValueError as error:
@@ -133,7 +133,7 @@ def _names_sum(text: str) -> bool:
 
 
 def sums(value: Any) -> tuple[Any, ...]:
-    """Reads `sums`: returns three sums (four with the bias's gradient), or () for None."""
+    """Reads `sums`: returns a sum for each GEMM (and for grad_bias, if given), or () for None."""
     if value is None:
         return ()
     is_tuple = isinstance(value, (tuple, list)) and len(value) != 2  # (exp, man) is a format
@@ -161,7 +161,7 @@ def _refuse_table(value: Any) -> None:
 
 
 def usual_bias(forward: Sum) -> SumLike:
-    """Returns the default sum of a bias's gradient: "native" if `forward` is, else "fp32"."""
+    """Returns a bias gradient's default sum: "native" if `forward` is "native", else "fp32"."""
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
@@ -189,7 +189,7 @@ def _cast(name: str, value: Any) -> Cast:
 
 
 def override(name: str, value: Any) -> Any:
-    """Reads the cast of one GEMM's operand, or "same" (the tensor's own cast)."""
+    """Reads one GEMM's cast of a tensor, or "same": the recipe's general cast of that tensor."""
     return value if isinstance(value, str) and value == "same" else operand(name, value)
 
 
@@ -263,7 +263,7 @@ def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:
 
 
 def check_selector(text: str) -> None:
-    """Raises ValueError for a selector of a class in the form of version 0.7."""
+    """Raises ValueError for `type:NAME`, which selected a class of layers in version 0.7."""
     if text.startswith("type:"):
         now = f"type {text.removeprefix('type:').strip()}"
         raise ValueError(f"a selector of a class is {now!r} in place of {text!r}")

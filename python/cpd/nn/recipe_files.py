@@ -31,7 +31,8 @@ KEYS: dict[str, str] = {
 }
 """The keys of a recipe's text, each with the kind of its values.
 
-In files, the key `format` has the first argument of `Recipe`, with which a text begins.
+In files, the key `format` has the first argument of `Recipe`. A text begins with this argument,
+without a key.
 """
 
 
@@ -163,7 +164,7 @@ def _optimizer(text: str) -> str:
 
 
 OPTIMIZER = ("update", "master", "momentum", "second_moment", "gradient")
-"""The keys of the text `optimizer`; the text begins with the weights' format."""
+"""The keys in the text of a recipe's `optimizer`; the weights' format comes before the keys."""
 
 
 def _selector(text: str) -> str:
@@ -174,7 +175,7 @@ def _selector(text: str) -> str:
 
 
 def said(recipe: Any) -> dict[str, Any]:
-    """Returns the arguments that differ from their defaults, `forward` first."""
+    """Returns a recipe's arguments that differ from their defaults, `forward` first."""
     bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
@@ -184,9 +185,9 @@ def said(recipe: Any) -> dict[str, Any]:
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
-    """Returns the arguments that differ from their defaults, as plain data.
+    """Returns a recipe's arguments that differ from their defaults, as plain data.
 
-    `cpd.Recipe` makes an equal recipe from these strings, numbers, dicts and lists.
+    `cpd.Recipe` makes an equal recipe from the result, a dict of strings, numbers, dicts and lists.
 
     >>> from cpd import Recipe
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Kept`: values that are computed once for a recipe and used by each call of a layer."""
+"""`Kept`: the texts and casts of a recipe, computed once and then used by each call of a layer."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ OVERRIDES = {
     for purpose, field in purposes.OPERANDS.items()
     if field not in OPERANDS
 }
-"""The casts of single operands of the backward GEMMs, each with the name of its default."""
+"""Maps each argument that casts a tensor for one GEMM to the argument that casts it by default."""
 ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
 def is_native(sum: Any) -> bool:
     """Returns True if torch's own kernel computes the sum.
 
-    Only the type is tested: torch.compile cannot trace a comparison of an accumulator with a
-    string.
+    Tests whether `sum` is a str: torch.compile cannot trace a comparison of an accumulator with a
+    str.
     """
     return isinstance(sum, str)
 
 
 def is_same(operand: Any) -> bool:
-    """Returns True if an operand of one GEMM has its tensor's own cast ("same")."""
+    """Returns True if one GEMM's cast of a tensor is "same": the tensor's general cast."""
     return isinstance(operand, str)
 
 
 class Kept(NamedTuple):
-    """Values that are computed once for a recipe, and used by each call of a layer."""
+    """The texts and casts of a recipe, computed once and then used by each call of a layer."""
 
     text: str
-    """The recipe's text of sums, casts and `scales_at`."""
+    """The recipe's canonical text, with only its sums, its casts and `scales_at`."""
     gemms: str
     """The recipe's text for the GEMMs alone, without casts before the GEMMs and casts of
     results."""

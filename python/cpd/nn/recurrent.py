@@ -54,7 +54,7 @@ State: TypeAlias = "tuple[Tensor, ...]"
 INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
 PRODUCTS = 3
-"""The number of products with own delayed scales in each direction of each layer."""
+"""The number of products with separate delayed scales in each direction of each layer."""
 
 
 @refused_by_torch

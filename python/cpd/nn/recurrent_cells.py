@@ -43,8 +43,8 @@ class Kind(NamedTuple):
     step: Callable[..., Sequence[Tensor]]
     """Computes the next state from the input's product and the hidden state's product."""
     carries: bool
-    """True if `step` also needs the last state itself: an LSTM's cell state, a GRU's hidden
-    state."""
+    """True if `step` needs the previous state besides the two products: an LSTM's cell state, a
+    GRU's hidden state."""
     native: recurrent_native.Cell
     """`step` and its derivative, for `cpd.nn.recurrent_native`."""
 

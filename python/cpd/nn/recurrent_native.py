@@ -243,7 +243,7 @@ class Examples:
         self.ended: list[State] = []
 
     def at(self, count: int) -> State:
-        """Returns the state of the first `count` examples, which a time step needs."""
+        """Returns the state of the first `count` examples, all that a time step computes."""
         have, self.count = self.count, count
         if count < have:
             self.ended.append(tuple(s[count:] for s in self.state))
@@ -269,15 +269,14 @@ class Steps(NamedTuple):
     """The number of examples that have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
-    """A function that computes the results of `over_time` in Python, one time step after another.
+    """A function that computes all time steps in a Python loop; `over_time` gives the same bits.
 
-    The function defines the bits of these results. Its arguments are the arguments of `over_time`
-    except `steps`.
+    The function's arguments are the arguments of `over_time` except `steps`.
     """
 
     @property
     def times(self) -> range:
-        """The time steps, in the order of the forward pass."""
+        """The numbers of the time steps, in the order in which the forward pass computes them."""
         return range(len(self.sizes))[:: -1 if self.reverse else 1]
 
 
@@ -291,7 +290,8 @@ def over_time(
 ) -> tuple[Tensor, ...]:
     """Returns the hidden states of all steps, rows of the first step first, and the last state.
 
-    `x`: the input's products, with rows in the order of the result. `first`: the first state.
+    `x`: input · w_ihᵀ + b_ih of all steps, with rows in the order of the result. `first`: the state
+    before the first step.
     """
     return _OverTime.apply(steps, x, w_hh, b_hh, w_hr, *first)
 

@@ -99,10 +99,10 @@ _OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
 )
 """The emulations of classes of transformers and timm; the first row that matches a class decides.
 
-A row has a pattern of the class's qualified name, the name of the emulation, and a set of variables
-and functions. A row matches a class if the pattern matches, and the set is empty or the class's
-forward uses one of its names. The names distinguish attention from its wrappers, and find residual
-additions by the name of the added variable.
+A row has a pattern, the name of the emulation, and a set of names of variables and functions. A row
+matches a class if the pattern matches the class's qualified name, and the class's forward uses one
+of the names; an empty set allows every forward. The names distinguish attention from its wrappers,
+and find residual additions by the name of the added variable.
 """
 
 

@@ -57,7 +57,7 @@ class Report(Sequence[ReportRow]):
     """
 
     _census: Census | None = None
-    """Counts the products of the model's first training step; None: products are not counted."""
+    """The counter of the products in the model's first training step; None: nothing counts."""
 
     def __init__(
         self,

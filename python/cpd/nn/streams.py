@@ -22,11 +22,11 @@ class Bits(NamedTuple):
 
     seed: Number = 0
     stream: Number = 0
-    """The layer's stream, before a position is XORed into it."""
+    """The call's stream. A product's stream is this number XOR the product's position."""
 
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
-        """Returns the random bits of a call; seed and stream are 0 if no rounding is stochastic."""
+        """Returns the `Bits` of a call; seed and stream are 0 if no rounding is stochastic."""
         if not how._kept.draws:
             return cls()
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
@@ -34,5 +34,5 @@ class Bits(NamedTuple):
         return cls(seed, stream)
 
     def at(self, position: int) -> dict[str, Any]:
-        """Returns the seed and the stream of the product at `position`, as keywords."""
+        """Returns a dict with the `seed` and the `stream` of the product at `position`."""
         return {"seed": self.seed, "stream": self.stream ^ position}

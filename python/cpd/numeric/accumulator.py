@@ -396,7 +396,7 @@ def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES
 
 
 def scheme_of(acc: Accumulator) -> str:
-    """Returns the scheme: `block_fma` for a matrix unit, `fixed` for an integer."""
+    """Returns acc's scheme; if it is None, `block_fma` for a matrix unit and else `fixed`."""
     return acc.scheme or ("block_fma" if acc.form == "unit" else "fixed")
 
 
@@ -406,7 +406,7 @@ def as_unit(acc: Accumulator) -> Unit | None:
 
 
 def unit_fields(acc: Accumulator) -> dict[str, Any]:
-    """Returns the keys that only a matrix unit has, as keywords of the constructor."""
+    """Returns the keys of `acc` that only matrix units have, as arguments of `Accumulator`."""
     ordered = parsed("fp32")
     fields = {name: getattr(acc, name) for name in Accumulator._kinds}
     return {

@@ -129,12 +129,12 @@ def as_cast(given: CastLike) -> Cast:
 
 
 def scaled_of(cast: Cast | None) -> Scaled | None:
-    """Returns the scaled format of a cast; None for other casts and for None."""
+    """Returns the scaled format to which `cast` rounds; None if there is none."""
     return cast.format if cast is not None and isinstance(cast.format, Scaled) else None
 
 
 def format_of(cast: Cast | None) -> Format | None:
-    """Returns the format of a cast; None for casts to scaled formats and for None."""
+    """Returns the format without scales to which `cast` rounds; None if there is none."""
     return cast.format if cast is not None and isinstance(cast.format, Format) else None
 
 
@@ -174,7 +174,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
-    """Returns the rounding of a call with a seed and a stream.
+    """Returns the rounding of a call: the cast, and the seed and stream of its random bits.
 
     Raises ValueError or TypeError for an invalid seed or stream.
     """

@@ -356,7 +356,7 @@ _OURS = (
     *("States", "Network", "Machine", "Roundoff", "ElementRule", "SumRule", "Vectors", "Sweep"),
     *("SweepRow", "Field"),
 )
-"""The classes of this package whose annotations are checked."""
+"""Names of this package's classes. Arguments annotated with one of the names are checked."""
 
 
 def _ours(name: str) -> tuple[Test, str] | None:

@@ -29,8 +29,8 @@ def constant(function: FunctionT) -> FunctionT:
 
 
 _MOST = 1024
-"""The largest number of cached results of a function. A full cache of a function with one or two
-parameters is emptied."""
+"""The largest number of cached results of a function. If the cache is full, a function of one or
+two parameters empties it; other functions remove the least recently used result."""
 
 
 def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -147,7 +147,8 @@ class Format(Spec, native=_core.Format):
     max: float
     """Largest finite value."""
     lowest: float
-    """The least finite value: -max if signed (`int_full`: one step less), else 0 (e8m0: 2^-127)."""
+    """The least finite value: -max if signed, else 0. For `int_full`, -max minus the distance
+    between neighbors; for e8m0, 2^-127."""
     min_normal: float | None
     """The least positive normal number; None if there is none (exp = 1)."""
     min_subnormal: float | None

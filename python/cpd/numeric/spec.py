@@ -31,8 +31,8 @@ class Kind(NamedTuple):
     """A function of the key's name (for errors) and the caller's value, which returns the value's
     text."""
     read: Callable[[str], Any] | None = None
-    """A function of a value's text, which returns the attribute. None: the attribute is the text
-    itself."""
+    """A function that converts a value's text to the spec's attribute, such as a `Format`. None:
+    the attribute is the value that C++ parsed."""
 
 
 class Spec:
@@ -53,9 +53,9 @@ class Spec:
 
     _native: ClassVar[Any]
     _stored: ClassVar[tuple[str, ...]]
-    """The names in the `__dict__` of an object of the class."""
+    """The names of the attributes in the `__dict__` of each object of the class."""
     _kinds: ClassVar[dict[str, Kind]]
-    """The conversions of each key in the table of the C++ class."""
+    """The `Kind` of each key, which converts the key's values. The C++ class lists the keys."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
     """The functions that make attributes from the texts of their keys, for example a format from
     its name."""
@@ -228,7 +228,7 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
 
 
 def texts_of(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
-    """Returns keys with the texts of their values. Raises TypeError for a value of another type."""
+    """Returns pairs (key, text of its value). Raises TypeError for a value of another type."""
     kinds = spec._kinds
     texts = tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
     for name, text in texts:
@@ -281,8 +281,8 @@ KINDS: dict[str, Kind] = {
     "number": Kind(_number),
     "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
 }
-"""Maps each kind (the type of a key's value) to the conversions of values. The key tables of C++
-classes name the kind of each key. Modules add kinds for their own specs."""
+"""Maps the name of a type of values to the `Kind` that converts such values to text and back. A C++
+class lists its keys, each with the name of the type. Modules add types for their own specs."""
 
 
 # ---- pickles of version 0.7 ----------------------------------------------------------------------

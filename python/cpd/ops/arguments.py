@@ -63,8 +63,8 @@ FLOATS = ("float32", "float64", "bfloat16", "float16")
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
 """The dtypes of matrix products. The exact product of two of their values is a binary64 number."""
 _MOST_ELEMENTS = 2**58 - 1
-"""The largest number of elements: the size of an array in bits must be less than 2^63. Dimensions
-of size 0 are left out of the product of sizes that is checked, as in NumPy and torch."""
+"""The largest number of elements of an array, because its size in bits must be less than 2^63. The
+number is checked as if dimensions of size 0 had size 1, as in NumPy and torch."""
 
 
 @constant
@@ -413,11 +413,11 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
 def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless block scales, or outer scales, fit the shape `grid`.
+    """Raises ValueError unless the caller's block scales, or outer scales, fit the shape `grid`.
 
-    float32 numbers must have this shape, but a single number can have any shape. Packed codes
-    (`of_codes`) must have the number of bytes that the codes of the grid need. `got` is the shape
-    of the argument.
+    `grid` is the number of scales along each dimension; `got` is the shape of the caller's scales.
+    float32 scales must have the shape `grid`, but a single scale can have any shape. Packed codes
+    (`of_codes`) must have the number of bytes that the codes of all scales need.
     """
     count, size = math.prod(grid), math.prod(got)
     if not of_codes:
@@ -467,7 +467,7 @@ class Region(NamedTuple):
     strides: tuple[int, ...]
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the address of the first byte, and the address after the last byte."""
+        """Returns the addresses of the array's first byte and of the byte after its last byte."""
         if 0 in self.shape:
             return self.address, self.address
         ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -482,7 +482,7 @@ class Region(NamedTuple):
         return low < high and other_low < other_high and low < other_high and other_low < high
 
     def same_elements(self, other: Region) -> bool:
-        """Returns whether elements of equal index have equal addresses in both regions."""
+        """Returns whether both arrays have one shape, and each element the same address in both."""
         return (
             (self.address, self.itemsize, self.shape)
             == (other.address, other.itemsize, other.shape)

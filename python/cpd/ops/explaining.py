@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks threads that explain a call (`cpd.ops.explain`), and makes arrays without memory."""
+"""Marks threads that run `cpd.ops.explain`, and makes results that occupy no physical memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _depth = 0
 
 
 def explains() -> bool:
-    """Returns whether this thread is explaining a call."""
+    """Returns True while this thread runs a call in `cpd.ops.explain`, which computes nothing."""
     return getattr(_local, "explains", False)
 
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """A context in which this thread explains calls: their NumPy results occupy no memory."""
+    """A context for `cpd.ops.explain`: NumPy results of this thread's calls occupy no memory."""
     global _depth
     with _lock:
         _depth += 1

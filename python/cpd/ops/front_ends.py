@@ -20,9 +20,9 @@ from cpd.ops import on_numpy
 class FrontEnd(Protocol):
     """The functions that operations need for one kind of array.
 
-    `cpd.ops.on_numpy` documents the functions. `cast_scaled` and the functions that are listed
-    after it call the C++ library with checked arguments. If the argument `out` of such a function
-    is None, the function returns a new array.
+    `cpd.ops.on_numpy` documents the functions. The functions in the second list, `cast_scaled` to
+    `sum`, compute results by the C++ library, from checked arguments. If the argument `out` of such
+    a function is None, the function returns a new array.
     """
 
     array: Callable[..., Any]

@@ -95,7 +95,7 @@ def to(x: Array, element: Any) -> Array:
 def check_codes(name: str, codes: Any, like: Any) -> None:
     """Raises TypeError unless `codes` is a 1-D array of uint8.
 
-    In torch's front end, `codes` must be on the device of `like`.
+    In torch's front end, `codes` must also be on the device of the tensor `like`.
     """
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
         raise TypeError(f"{name} must be a 1-D uint8 array, got {_describe(codes)}")
@@ -238,7 +238,7 @@ def flags(
     integers: Array | None,
     tininess: str,
 ) -> npt.NDArray[np.uint8]:
-    """Returns the flags that an elementwise operation raises for each result."""
+    """Returns the IEEE 754 exception flags that each result of an elementwise operation raises."""
     raised: npt.NDArray[np.uint8] = new(operands[0].shape, np.uint8)
     rule = f._held, options.cast._options, tininess
     key = options.key or options.read_key()
@@ -322,7 +322,7 @@ def sum(
 ) -> Any:
     """Returns ordered sums along an axis.
 
-    Unless `tininess` is None, returns a pair: sums and flags.
+    Unless `tininess` is None, returns a pair: the sums, and the exception flags of each sum.
     """
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     y, key = new(shape, x.dtype), key_of(seed, stream)
@@ -349,7 +349,7 @@ def gemm(
 ) -> Any:
     """Returns the matrix product.
 
-    Unless `tininess` is None, returns a pair: the product and its flags.
+    Unless `tininess` is None, returns a pair: the product, and the exception flags of each element.
     """
     key = key_of(seed, stream)
     warn_if_slow(acc, a, b)

@@ -117,7 +117,7 @@ class Formats(NamedTuple):
 
 
 _RANDOM = ("rounding=stochastic", "random_bits=", "variant=")
-"""Beginnings of the words that occur in a cast's text only if its rounding is stochastic."""
+"""The first characters of the words in a cast's text that define stochastic rounding."""
 
 
 def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
@@ -137,7 +137,7 @@ def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
 
 
 def storage_spec(name: str, f: CastLike | None) -> Cast | None:
-    """Returns the format `f` of a part of an optimizer as a `Cast`.
+    """Returns the format `f` of an optimizer's weights, state or gradients as a `Cast`.
 
     `name` is the argument's name for error messages. Raises ValueError for a cast with
     a history (delayed scaling) or a factor.

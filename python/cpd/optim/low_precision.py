@@ -106,8 +106,8 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """The reaction to a format for state that the inner optimizer lacks. True (`from_recipe`): a
-    warning. False: a ValueError."""
+    """The reaction if the inner optimizer has no state of a kind that has a format. True: a warning
+    (set by `from_recipe`). False: a ValueError."""
 
     def __init__(
         self,

@@ -25,10 +25,11 @@ has the purpose 0, which has no name here."""
 class ParameterStep:
     """A parameter, and the tensor and the gradient that the inner optimizer gets in its place.
 
-    `value`, the tensor, is the master copy, or a binary32 copy if the parameter needs one, else the
-    parameter itself. `state` is the optimizer's state of the parameter. `draws` is the seed and the
-    stream of random bits. The gradient is multiplied by `scale` before it is rounded, and with
-    `unscale` divided by `scale` afterwards.
+    `value`, the tensor, is the master copy if there is one. Else it is a float32 copy of a 16-bit
+    parameter, with Kahan's compensation a copy of any parameter, or else the parameter itself.
+    `state` is the optimizer's state of the parameter. `draws` is the seed and the stream of random
+    bits. The gradient is multiplied by `scale`, then rounded, and with `unscale` divided by
+    `scale`.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
 
 
 _CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}
-"""The format that has exactly the values of a type; rounding to that format changes nothing."""
+"""Maps a tensor's type to the format with the same values. A cast to it changes no value."""
 
 
 def _storage_dtype(p: Tensor) -> torch.dtype:

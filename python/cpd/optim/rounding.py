@@ -15,7 +15,7 @@ from cpd.numeric.cast import Cast, Drawing, drawing
 from cpd.ops.casts import cast
 
 _RUN = 256
-"""The number of random integers that are generated at a time."""
+"""The first index that is passed to `_core.random_integers` must be a multiple of this number."""
 
 
 def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:

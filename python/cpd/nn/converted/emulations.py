@@ -42,11 +42,13 @@ class Emulation:
     forward: Forward | None
     """Computes the module's forward by its recipe; None: the module's own forward runs."""
     part: str = ""
-    """The only part of a recipe that the module uses; "": the parts for products, and `parts`."""
+    """The only part of a recipe that the module uses, such as "norm". "": the module uses the sums
+    and casts of products, and the parts in `parts`."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that the module uses in addition to the parts for products."""
+    """Parts of a recipe, such as "softmax", that the module uses besides the sums and casts."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
-    """Returns the numbers of products and of attention products that have own delayed scales."""
+    """Returns the number of a module's products with separate delayed scales, and the number of its
+    attention products with separate delayed scales."""
     inner: tuple[str, ...] = ()
     """The names of submodules that the module computes itself, without calling them."""
     one_type: bool = False
@@ -61,11 +63,11 @@ class Emulation:
     """Returns the reason why a module is not emulated, or "". Default None: `refuses` finds the
     reason in the recipe."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes that the emulated subclass gets in addition."""
+    """Class attributes, by name, that the subclass made by `cpd.convert` gets besides `forward`."""
 
     @property
     def stands_alone(self) -> bool:
-        """True if the emulation rounds additions of the module itself, not of modules within it."""
+        """True if the emulation rounds additions in the module's own code, not in submodules."""
         return self.part == RESIDUAL
 
     def describe(self, state: State) -> str:
@@ -114,7 +116,7 @@ def replacing(operations: dict[Any, Operation]) -> Forward:
 
 
 def calling(call: Callable[..., Any]) -> Forward:
-    """Returns the forward of a module that `call` computes from the module's arguments."""
+    """Returns a forward that calls `call` with the module, the arguments and the recipe."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         return call(module, *args, **kwargs, **module.cpd.arguments())
@@ -277,7 +279,7 @@ ENCODERS: dict[type[nn.Module], Emulation] = {
 
 
 def nearest(cls: type, table: Mapping[type[nn.Module], Emulation]) -> type[nn.Module] | None:
-    """Returns the nearest base class of a class that is a key of the table, or None."""
+    """Returns the first class in `cls.__mro__` that is a key of `table`; None if none is."""
     return next((base for base in cls.__mro__ if base in table), None)
 
 

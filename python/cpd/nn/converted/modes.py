@@ -15,9 +15,9 @@ from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.streams import MAX_POSITIONS, Bits
 
 _POSITIONS = 256
-"""The number of positions in a module's stream that each call of an operation gets.
+"""The number of positions (numbers XORed into a module's stream) reserved for each operation.
 
-A call uses several positions if the operation has several steps (attention) or groups (grouped_mm).
+An operation uses several positions if it has several steps (attention) or groups (grouped_mm).
 """
 
 
@@ -26,8 +26,8 @@ class ByRecipe(Mode):
 
     Operation number n of the call uses the module's stream XOR (256 n mod 2^20). So after 4096
     operations, for example in a long loop over time, the random bits repeat. If scaling is delayed,
-    each product has its own scales; if the module has more products than histories, products share
-    them in turn.
+    each product has its own scales. A module stores scales for a fixed number of products; if it
+    computes more products, they share these scales in turn.
     """
 
     calls = products = 0
@@ -49,7 +49,7 @@ class ByRecipe(Mode):
 
 
 class Replacing(ByRecipe):
-    """A `ByRecipe` that computes every call of its operations itself, whatever the arguments."""
+    """A `ByRecipe` that computes all calls of its operations by the recipe, none by torch."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -95,8 +95,8 @@ PRODUCTS = _of(("", "softmax"))
 ATTENTION = {function: _attending(row) for function, row in PRODUCTS.items()}
 """Maps torch's functions to operations, for modules whose own code computes attention.
 
-Like `PRODUCTS`, except that matmul of two tensors follows the recipe's `attention`: attention's
-projections are layers, so such a matmul is a product of attention.
+Like `PRODUCTS`, but matmul of two tensors follows the recipe's `attention`. Such a module computes
+its projections by layers, so each matmul in the module's own code is a product of attention.
 """
 ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 
@@ -105,7 +105,7 @@ ADDITIONS = by_function(row for row in OPERATIONS if row.part == RESIDUAL)
 
 
 def stand_alone(module: nn.Module) -> None:
-    """Makes the submodules compute outside of the module's own function mode."""
+    """Pauses the function mode of a module's own forward during calls of its submodules."""
     for child in module.modules():
         if child is not module and _pause not in child._forward_pre_hooks.values():
             child.register_forward_pre_hook(_pause)

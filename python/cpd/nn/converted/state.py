@@ -67,14 +67,14 @@ class State:
         self._choose()
 
     def numbers(self) -> dict[str, Any]:
-        """Returns seed and stream of the present step, as keywords of `cpd.functional`."""
+        """Returns arguments of `cpd.functional`, by name: the present step's seed and stream."""
         if self.clock is None or not self.draws:
             return {"seed": self.seed, "stream": 0}
         stream = self.clock.stream() ^ stream_tag(Purpose.given, self.layer)
         return {"seed": self.seed, "stream": stream}
 
     def arguments(self) -> dict[str, Any]:
-        """Returns recipe, delayed scales, seed and stream, as keywords of `cpd.functional`."""
+        """Returns arguments of `cpd.functional`, by name: recipe, delayed scales, seed, stream."""
         return {"recipe": self.recipe, "delayed": self.delayed, **self.numbers()}
 
     def set_off(self, off: bool) -> None:
