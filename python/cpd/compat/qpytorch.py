@@ -324,7 +324,7 @@ class Quantizer(nn.Module):
             x: a tensor.
 
         Returns:
-            A tensor of its shape and type.
+            The rounded tensor, of the shape and type of `x`.
         """
         return self.quantize(x)
 

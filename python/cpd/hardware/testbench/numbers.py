@@ -12,7 +12,7 @@ from cpd.hardware.vectors.values import values_of
 from cpd.numeric.formats import Format
 
 _TABLE = 8
-"""The largest number of bits of a format for which a function lists the value of every code."""
+"""For formats up to this number of bits, the SystemVerilog function is a table of all values."""
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 _SAMPLES = 4096
 

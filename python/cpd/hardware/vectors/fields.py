@@ -107,6 +107,6 @@ def from_digits(field: Field, digits: Bytes) -> Words | None:
 
 
 def from_number(field: Field, number: int) -> list[int]:
-    """Returns the elements that are packed in one number."""
+    """Splits the number that a line has for a field into the field's elements."""
     mask = (1 << field.width) - 1
     return [number >> field.width * i & mask for i in range(field.count)]

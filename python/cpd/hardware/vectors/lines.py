@@ -57,7 +57,10 @@ def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> st
 
 
 def head_in(kind: str, line: str) -> dict[str, Any] | None:
-    """Returns the head in a line; None if it has none. Raises ValueError for an invalid head."""
+    """Reads a file's head from a line; returns None if the line is not a head.
+
+    Raises ValueError for an invalid head.
+    """
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
     content = text.removeprefix(mark).strip()
