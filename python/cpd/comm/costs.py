@@ -15,7 +15,7 @@ from cpd.comm.spec import Reduce
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
-"""The default number of values that a communicator processes at once."""
+"""The default number of values in a chunk: a communicator sends and sums data by chunks."""
 
 Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
 """The shape of each tensor. An integer n stands for the shape (n,)."""

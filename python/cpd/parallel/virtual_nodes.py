@@ -580,7 +580,7 @@ _WHERE = {"memory": "in memory", "disk": "on disk"}
 
 
 def checked_parameters(model: Any) -> dict[str, nn.Parameter]:
-    """Returns `named_parameters`; raises ValueError or TypeError if they cannot be reduced."""
+    """Returns `named_parameters`; raises ValueError or TypeError for unsupported parameters."""
     check_module("model", model)
     if isinstance(model, DistributedDataParallel):
         raise TypeError("model must be the module itself, not in DistributedDataParallel")

@@ -211,9 +211,10 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """Returns the tree in which leaves i and j first meet in a node of sizes[i, j] leaves.
+    """Builds a tree from `sizes`, the result of `Mask.sizes`.
 
-    Raises OrderError if there is no such tree.
+    sizes[i, j] is the number of leaves below the node at which leaves i and j meet. Raises
+    OrderError if there is no such tree.
     """
     tree = _built(sizes, order)
     if not np.array_equal(_sizes_of(tree, len(order)), sizes):

@@ -60,9 +60,10 @@ def number_function(name: str, f: Format) -> str:
 
 
 def where_nan(f: Format, code: str) -> str:
-    """Returns a SystemVerilog expression that is true if a code is NaN; empty without NaN.
+    """Returns a SystemVerilog expression that is true if a code is NaN.
 
-    The NaN codes are the last codes of each sign, or the code that would be negative zero.
+    The text is empty if the format has no NaN. The NaN codes are the last codes of each sign, or
+    the code that would be negative zero.
     """
     half = 1 << (f.bits - 1)
     conditions = []

@@ -63,7 +63,10 @@ def line_digits(fields: Sequence[Field]) -> int:
 
 
 def field_of(given: Any) -> Field:
-    """Returns the field of a description in a file's head. Raises ValueError if it is invalid."""
+    """Makes a `Field` from its description in a file's head.
+
+    Raises ValueError if the description is invalid.
+    """
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:

@@ -140,7 +140,7 @@ class LineReader:
         self._in_comment = False
 
     def read(self, line: str) -> list[list[int]] | None:
-        """Returns the elements of each field; None if the line has no numbers."""
+        """Reads the elements of each field from a line; returns None if the line has no numbers."""
         text = self._bare(line)
         if not text:
             return None

@@ -31,8 +31,8 @@ _TARGETS = 192
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of random pairs in which a is the least number, and also the number of random pairs in
-which b is the least number."""
+"""The number of random pairs in which operand a is the least number. In `_LEAST` other pairs,
+operand b is the least number."""
 _RECIPROCALS = 4
 """The number of pairs of operands a, b that are made for each of some powers of two, so that the
 product is near it."""

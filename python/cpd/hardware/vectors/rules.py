@@ -120,7 +120,7 @@ class ElementRule:
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
-        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
+        """Returns the rule as a dict for a file's head. `rule_of` converts the dict to a rule."""
         head: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],

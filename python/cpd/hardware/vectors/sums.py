@@ -193,7 +193,7 @@ class SumRule:
         return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
 
     def describe(self) -> dict[str, Any]:
-        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
+        """Returns the rule as a dict for a file's head. `rule_of` converts the dict to a rule."""
         return {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],

@@ -121,7 +121,7 @@ class Plan:
 
     @cached_property
     def references(self) -> list[Wide]:
-        """The dot products of values before the cast, in binary64: one array for each piece."""
+        """The dot products of values before the cast, in binary64: one array for each tile."""
         probes = None if self.partner is None else self.partner.x.astype(np.float64)
         return [
             _flat(
