@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""If at most this number of positive values belong to only one format, all of them are printed.
-Otherwise the first and the last values are printed: half of this number of values each."""
+"""Up to this number of the positive values that only one format has are printed. Of more values,
+only the first and the last values are printed: half of this number each."""
 _LISTED_BITS = 20
 """The largest number of bits of a format whose values are listed. For a format with more bits,
 values are only counted."""
@@ -109,18 +109,21 @@ class Comparison:
 
 @dataclass
 class Spacing:
-    """The binades from 2^first to 2^last, in which each format has a constant relative spacing."""
+    """A row of the comparison: binades in which the relative spacing of both formats is constant.
+
+    The row covers the binades [2^k, 2^(k+1)) for k from `first` to `last`.
+    """
 
     first: int
     last: int
     relative: tuple[int | None, ...]
-    """A number for each format: log2 of the distance to the next value, relative to the binade's
-    power of two. None: the format has no values in the binade."""
+    """For each format, log2(d / 2^k): d is the distance between its values in [2^k, 2^(k+1)). None:
+    the format has no values in these binades."""
     counts: tuple[int, ...]
-    """The numbers of positive values of the first format, of the second, and shared by both."""
+    """Three counts of positive values: of the first format, of the second, and of both."""
 
     def add(self, k: int, counts: tuple[int, ...]) -> None:
-        """Adds the counts of the next binade, `k`."""
+        """Extends the row by the next binade, `k`, and adds the binade's counts of values."""
         self.last = k
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 

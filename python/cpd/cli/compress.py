@@ -50,13 +50,14 @@ class Options:
     speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint or
     per-rank gradients. Nothing in it is executed. Values are rounded to binary32 first.
 
-    Each tensor is encoded separately, from a new state. Arrays named rank{r}/NAME are separate
-    tensors of the ranks r. An array with the rank as its first dimension is one tensor: top_k then
-    selects the largest values of all ranks together. (`cpd roundoff` encodes such an array rank by
-    rank.) Bytes are the size of an encoded message. The ratio is the size in binary32 divided by
-    the size of the message. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values x
-    and decoded values q. For codecs with random bits, the variance is sum Var(q) / sum x^2,
-    estimated from --seeds encodings. A value that a codec cannot encode is an error.
+    Each tensor is encoded separately, from a new state. An array named rank{r}/NAME is the tensor
+    NAME of rank r, and is encoded separately from the other ranks' tensors. An array with the rank
+    as its first dimension is one tensor: top_k then selects the largest values of all ranks
+    together. (`cpd roundoff` encodes such an array rank by rank.) Bytes are the size of an encoded
+    message. The ratio is the size in binary32 divided by the size of the message. The relative RMS
+    is sqrt(sum (q - x)^2 / sum x^2) over finite values x and decoded values q. For codecs with
+    random bits, the variance is sum Var(q) / sum x^2, estimated from --seeds encodings. A value
+    that a codec cannot encode is an error.
 
     The row `zstd` is the lossless compression of the binary32 values. It needs the Python package
     zstandard.

@@ -31,7 +31,7 @@ _FIGURES = (
     *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
     *("min_subnormal", "epsilon", "num_values"),
 )
-"""The attributes of a format that the JSON output has."""
+"""The names of the attributes of a format that are written to the JSON output."""
 _SIDE_BY_SIDE = 4
 """The columns of the table of scaled formats."""
 

@@ -14,8 +14,8 @@ from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
 
 _WIDE = 64
-"""A format with at least this number of binades does not extend the axis of magnitudes, unless all
-formats have at least this number."""
+"""The ends of the axis of magnitudes are chosen from formats with fewer binades than this. If all
+formats have at least this number of binades, the axis covers all formats."""
 _TICKS = 8
 """The largest number of bits of a format for which each value is drawn as a tick. For wider
 formats, each range is drawn as a bar."""

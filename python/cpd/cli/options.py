@@ -98,7 +98,7 @@ class Help(argparse.HelpFormatter):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
-"""The object of argparse to which each command adds its parser."""
+"""The result of argparse's `add_subparsers`, to which each command adds its parser."""
 
 
 def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
@@ -243,7 +243,7 @@ def flat(options: Any) -> argparse.Namespace:
 
 
 def changed(options: Any) -> dict[str, str]:
-    """Returns a dict from the name of each option that differs from its default to its flag."""
+    """Returns a dict from name to flag, of all options that differ from their defaults."""
     return {
         own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
         for own in fields(options)
@@ -455,7 +455,7 @@ class Values:
 
 @dataclass
 class Tables(Values):
-    """Options for files with the values of a table and with its picture."""
+    """Options that name the output files of a table: its values, and a plot of them."""
 
     plot: Path | None = plot_file("the table")
 

@@ -126,7 +126,10 @@ def check_readable(path: Path) -> None:
 
 
 def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
-    """Writes a result as JSON if `path` is not None. Returns True if it went to standard output."""
+    """Writes a result as JSON if `path` is not None.
+
+    Returns True if the result was written to standard output.
+    """
     if path is not None:
         write_json(path, result())
     return is_stdout(path)

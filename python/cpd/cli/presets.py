@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_units(known: list[str]) -> None:
-    """Prints a table of the units, and their sources."""
+    """Prints a table of the matrix units named in `known`, and the sources of their rules."""
     console = new_console()
     console.print(_table(known))
     for line in _sources(known):
@@ -21,7 +21,7 @@ def print_units(known: list[str]) -> None:
 
 
 def describe(preset: str) -> dict[str, Any]:
-    """Returns the data of a unit for JSON."""
+    """Returns the data of a matrix unit for JSON."""
     told = Accumulator.named()[preset]
     unit = _unit(preset)
     cuts = unit.adder not in UNCUT

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
 """Default options of the digit classifier, whose gradients `cpd roundoff` uses by default."""
 OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
-"""Default options of any other model. Such a model has its own depth and width."""
+"""Default options of a model other than the digit classifier. The model itself defines its depth
+and width."""
 _MACHINE = "alpha=1e-5 beta=1.25e9"
 _REDUCE = "e5m2 aps"
 

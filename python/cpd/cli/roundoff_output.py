@@ -135,7 +135,10 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
 
 
 def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
-    """Prints the codecs whose round-off is measured on the mean of several sums."""
+    """Prints which all-reduces use codecs with error feedback.
+
+    For these codecs, the table has the round-off of the mean of several sums.
+    """
     from cpd.study.reduce import STEPS, feeds_back
 
     labels = [label for label, spec in specs.items() if feeds_back(spec)]

@@ -46,20 +46,24 @@ TERMS = {
     "mae": "A mapped to M or to M/1.5, whichever has the smaller sum of errors",
     "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
 }
-"""The description of each value of the keys rule, arithmetic, non_finite and choose."""
+"""Maps values of a scaled format's keys rule, arithmetic, non_finite and choose to texts that
+explain the values."""
 _KEYS = (
     *("element", "block", "scale", "rule", "tensor_scale", "outer", "arithmetic", "margin"),
     *("non_finite", "choose", "scale_max"),
 )
-"""The keys of a scaled format that the JSON output has."""
+"""The keys of a scaled format that are written to the JSON output."""
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
-"""The largest number of bits of elements for which values are listed."""
+"""`cpd show` lists the values of a scaled format's elements up to this number of bits."""
 
 
 def find_format(name: str) -> Format | Scaled:
-    """Returns the format of a name. The error for an unknown name suggests a scaled format."""
+    """Returns the format that `name` denotes.
+
+    Raises UsageError for an unknown name that is similar to a scaled format's, and suggests it.
+    """
     try:
         return format_or_scaled(name)
     except ValueError as error:
@@ -147,7 +151,7 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
 def largest(q: Scaled) -> float:
     """Returns the largest finite value.
 
-    If scales go beyond binary32, it is the largest binary32 value.
+    Values beyond the range of binary32 do not count.
     """
     f = q.element
     value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
@@ -163,7 +167,7 @@ def largest(q: Scaled) -> float:
 def least(q: Scaled) -> float:
     """Returns the least positive value.
 
-    If scales go below binary32, it is the least binary32 value.
+    The result is at least 2^-149, the least positive binary32 value.
     """
     value = 1.0
     for f in (q.element, q.scale, q.tensor_scale):

@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass
 class Lines:
-    """Options for the lines of the file. They are arguments of `cpd.hardware.make_vectors`."""
+    """Options that select test vectors. They are arguments of `cpd.hardware.make_vectors`."""
 
     exhaustive: bool = opt.option("add all lines", False)
     directed: bool = opt.option("add inputs near special values", False)

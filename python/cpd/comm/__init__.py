@@ -68,9 +68,9 @@ def mpi(
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: the seconds after which a rank that does not answer is lost, in this call too;
             default 300.
-        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
-            default 2^20. A call needs memory for its inputs, its results and a small multiple of
-            this number of values.
+        chunk: the number of values in a chunk, 1…2^31 - 1, the same on all ranks; data is sent and
+            summed by chunks. Default 2^20. A call needs memory for its inputs, its results and a
+            small multiple of this number of values.
 
     Returns:
         This process's communicator. A RuntimeWarning is issued if a launcher's environment variable
@@ -113,9 +113,9 @@ def nccl(
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: the seconds after which a rank that does not answer is lost, in this call too;
             default 300.
-        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
-            default 2^20. A call needs memory for its inputs, its results and a small multiple of
-            this number of values.
+        chunk: the number of values in a chunk, 1…2^31 - 1, the same on all ranks; data is sent and
+            summed by chunks. Default 2^20. A call needs memory for its inputs, its results and a
+            small multiple of this number of values.
 
     Returns:
         This rank's communicator.
@@ -154,9 +154,9 @@ def distributed(
         seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: the seconds after which a rank that does not answer is lost, in this call too;
             default 300.
-        chunk: the number of values that are processed at once, 1…2^31 - 1, the same on all ranks;
-            default 2^20. A call needs memory for its inputs, its results and a small multiple of
-            this number of values.
+        chunk: the number of values in a chunk, 1…2^31 - 1, the same on all ranks; data is sent and
+            summed by chunks. Default 2^20. A call needs memory for its inputs, its results and a
+            small multiple of this number of values.
 
     Returns:
         This process's communicator.
@@ -187,7 +187,8 @@ def local(
         size: the number of ranks, at least 1.
         seed: the seed of the communicators' reductions; default 0.
         timeout: the seconds after which a rank that does not answer is lost; default 300.
-        chunk: the number of values that are processed at once, 1…2^31 - 1; default 2^20.
+        chunk: the number of values in a chunk, 1…2^31 - 1; default 2^20. Data is sent and summed by
+            chunks.
 
     Returns:
         The group, a `LocalGroup`. Its `run` calls a function on every rank.

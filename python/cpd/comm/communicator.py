@@ -76,7 +76,7 @@ class Communicator:
     Args:
         native: the communicator's C++ object, which the functions of `cpd.comm` make.
         timeout: the seconds after which a rank that does not answer is lost.
-        chunk: the number of values that are processed at once, 1…2^31 - 1.
+        chunk: the number of values in a chunk, 1…2^31 - 1. Data is sent and summed by chunks.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
 
     >>> import cpd, numpy as np
@@ -127,7 +127,7 @@ class Communicator:
 
     @property
     def chunk(self) -> int:
-        """The number of values of a tensor that are processed at once."""
+        """The number of values in a chunk: data is sent and summed by chunks."""
         return self._chunk
 
     @property

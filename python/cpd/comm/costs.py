@@ -15,12 +15,13 @@ from cpd.comm.spec import Reduce
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
-"""The default number of values that a communicator processes at once."""
+"""The default number of values in a chunk: a communicator sends and sums data by chunks."""
 
 Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
-"""The shape of each tensor; an integer is the number of values of a 1-D tensor."""
+"""The shape of each tensor. An integer n stands for the shape (n,)."""
 Largest: TypeAlias = "float | Sequence[float] | None"
-"""The largest magnitude in all tensors of all ranks, or one for each tensor; None: not known."""
+"""The largest magnitude over all ranks: one number for all tensors, or a list with a number for
+each tensor. None: not known."""
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,15 @@ class Inputs:
 
     layers: list[Any]
     plain: list[Any]
-    """Each tensor's values, float32, row-major. They share the tensor's memory if the tensor is
-    contiguous and aligned; else they are a copy."""
+    """Each tensor's values, float32, row-major. The values share the memory of a contiguous and
+    aligned tensor; the values of any other tensor are a copy."""
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """The arguments for C++ that refer to the memory of `plain`; they do not keep it alive."""
+    """The arguments for C++. They refer to the memory of `plain`, which must stay alive."""
 
     numbers: list[int]
     """The tensors' numbers, which select random streams and appear in error messages."""
     layouts: list[RowLayout]
-    """Each tensor's layout for a codec that encodes rows; empty if the codec does not."""
+    """The row layout of each tensor; an empty list unless the codec encodes rows."""
 
     def __init__(
         self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
@@ -121,7 +121,7 @@ def layer_list(what: str, layers: Any) -> list[Any]:
 
 
 def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
-    """Returns `numbers` as a new list of `count` integers; None means 0, 1, …."""
+    """Returns the numbers of `count` tensors as a new list; None stands for 0, 1, …, count - 1."""
     if numbers is None:
         return list(range(count))
     checked = [integer("numbers", number) for number in numbers]

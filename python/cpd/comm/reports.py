@@ -51,8 +51,8 @@ class ReduceReport:
     """The report of one reduction.
 
     Attributes:
-        tensors: one report for each tensor. It counts values of all ranks and is the same on each
-            rank.
+        tensors: one report for each tensor. A report counts values of all ranks, so each rank gets
+            the same report.
         traffic: the counts of this rank's messages.
     """
 

@@ -218,10 +218,10 @@ def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
 def tensors_by_spec(
     schedule: Schedule, names: Sequence[str] | None, sizes: Sequence[int] | None, step: int
 ) -> list[tuple[Reduce, list[int]]]:
-    """Returns each distinct spec of one step with the indices of its tensors.
+    """Returns pairs: a spec, and the indices of the tensors that it reduces in one step.
 
-    `sizes` are the tensors' numbers of values. They are needed if `names` is None, and for
-    `min_size`. Raises ValueError if the schedule has exempt names but `names` is None, or if
+    `sizes` has each tensor's number of values. It is needed if `names` is None, and if the schedule
+    has `min_size`. Raises ValueError if the schedule has exempt names but `names` is None, or if
     `names` and `sizes` differ in length.
     """
     if names is None and schedule.exempt:

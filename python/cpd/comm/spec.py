@@ -248,11 +248,11 @@ ReduceLike: TypeAlias = "Reduce | Codec | FormatLike | ScaledLike"
 """A `Reduce`, or an argument of its constructor."""
 
 ReduceSpec = Reduce
-"""The name of `Reduce` in pickles of version 0.7."""
+"""The old name of `Reduce`, which pickles of version 0.7 contain."""
 
 
 def as_reduce(given: ReduceLike) -> Reduce:
-    """Returns the `Reduce` of a text, a format or a codec. Returns a `Reduce` unchanged."""
+    """Converts a text, a format or a codec to a `Reduce`. Returns a `Reduce` unchanged."""
     return given if isinstance(given, Reduce) else Reduce(given)
 
 
@@ -272,7 +272,10 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Seeded(NamedTuple):
-    """A spec with the seed of a DDP hook or a study, which replaces the communicator's seed."""
+    """A spec together with a seed, which replaces the communicator's seed for one call.
+
+    DDP hooks and studies pass their own seeds in this way.
+    """
 
     spec: Reduce
     seed: int
@@ -287,9 +290,9 @@ def seeded(spec: Reduce, seed: int) -> Any:
 
 
 def as_seeded(given: Any) -> Seeded:
-    """Returns the spec and the seed in an argument `spec` of a communicator's call.
+    """Splits the argument `spec` of a communicator's call into a spec and a seed.
 
-    The seed is 0 if `spec` has no seed: the call then uses the communicator's seed.
+    The seed is 0 if the argument has no seed. The call then uses the communicator's seed.
     """
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
 

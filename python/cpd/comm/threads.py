@@ -32,7 +32,7 @@ class LocalGroup:
     Args:
         size: the number of ranks.
         timeout: the seconds after which a rank that does not answer is lost.
-        chunk: the number of values that are processed at once, 1…2^31 - 1.
+        chunk: the number of values in a chunk, 1…2^31 - 1. Data is sent and summed by chunks.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
 
     >>> import cpd

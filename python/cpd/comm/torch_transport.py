@@ -57,8 +57,8 @@ _abandoned: list[object] = []
 torch may still use the memory."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
-"""All objects `_Alarms` with a thread that may run. The transport of such an object may be deleted
-while the thread waits for torch's store."""
+"""All `_Alarms` objects whose thread may still run. The thread may outlive the transport, because
+it waits for torch's key-value store."""
 _made: dict[tuple[int, ...], int] = {}
 """For each tuple of ranks, the number of transports between them that this process has made."""
 
@@ -214,10 +214,10 @@ class Transport(ABC):
 
     @property
     def alarm_keeper(self) -> int:
-        """The rank of this transport whose process holds torch's store, or -1.
+        """The rank of this transport whose process holds torch's key-value store, or -1.
 
-        The store is in torch's rank 0, unless torchrun's agent or the program itself provides it.
-        The value is -1 if the rank is unknown or not in this transport.
+        The store is in the process of torch's rank 0, unless torchrun's agent or the program itself
+        provides it. The value is -1 if the rank is unknown or not in this transport.
         """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -236,12 +236,15 @@ class Transport(ABC):
         """Starts sends and receives; returns a transfer with poll(), waiting() and abandon()."""
 
     def raise_alarm(self) -> None:
-        """Reports to the other ranks that this rank has given up."""
+        """Reports to the other ranks that this rank ends the communication after an error."""
         if self._alarms is not None:
             self._alarms.set()
 
     def alarms(self) -> list[bool]:
-        """Returns for each rank whether it has given up; empty if torch's store does not answer."""
+        """Returns for each rank whether it has called `raise_alarm`.
+
+        The list is empty if torch's key-value store does not answer.
+        """
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
@@ -501,8 +504,8 @@ def _host_bytes(address: int, size: int) -> torch.Tensor:
 class NcclGroupTransport(Transport):
     """A transport over a separate torch group with the backend NCCL.
 
-    Messages are in the memory of torch's current GPU. Their bytes are complete before `start` is
-    called.
+    Messages are in the memory of torch's current GPU. The caller must have written all bytes of a
+    message before it calls `start`.
     """
 
     name = "nccl"

@@ -85,7 +85,7 @@ class TensorReport:
 
 
 LayerReport = TensorReport
-"""The name of `TensorReport` in pickles of version 0.7."""
+"""The old name of `TensorReport`, which pickles of version 0.7 contain."""
 
 
 @overload
@@ -336,11 +336,11 @@ class Source:
             use(index, native_values(plain))
 
     def contribute(self, rank: int, to: _core.VirtualReduce) -> None:
-        """Passes the layers of a rank to a reduction as its contribution.
+        """Passes all layers (tensors) of one rank to a reduction, as the rank's contribution.
 
         Args:
             rank: the rank.
-            to: the C++ object of the reduction.
+            to: the C++ object that computes the reduction.
         """
         for index, plain, stays in self._values(rank):
             to.contribute(index, native_values(plain), stays)
@@ -364,14 +364,14 @@ class Source:
             yield index, plain, listed and is_torch(plain) and shares_memory(plain, layer)
 
     def result(self, index: int, fill: Callable[[int, Any], object]) -> Any:
-        """Returns a new layer of rank 0's kind, shape and device.
+        """Makes the result tensor of one layer, like rank 0's tensor of this layer.
 
         Args:
             index: the layer's index.
-            fill: `fill(index, values)`, which writes the layer's results to `values`.
+            fill: a function `fill(index, values)` that writes the layer's results to `values`.
 
         Returns:
-            The layer.
+            A float32 array or tensor, of the kind, shape and device of rank 0's tensor.
         """
         if self._devices[index] not in (None, "cpu"):
             import torch

@@ -73,7 +73,7 @@ def quantizer(
 ) -> Callable[..., Tensor]:
     """Makes a function that rounds a tensor in the forward pass and its gradient in the backward.
 
-    (8, 23) leaves values unchanged.
+    The default format, (exp, man) = (8, 23), leaves values unchanged.
 
     Args:
         forward_exp: exponent bits of the tensor; default 8.
@@ -82,7 +82,7 @@ def quantizer(
         backward_man: mantissa bits of the gradient; default 23.
 
     Returns:
-        A function from a tensor to a tensor of its shape and type.
+        A function that takes a tensor and returns a rounded tensor of the same shape and type.
 
     Raises:
         ValueError: for an invalid format.
@@ -132,7 +132,7 @@ class Quantizer(nn.Module):
             x: a tensor of float32, bfloat16 or float16.
 
         Returns:
-            A tensor of its shape and type.
+            The rounded tensor, of the shape and type of `x`.
         """
         return self.quantize(x)
 

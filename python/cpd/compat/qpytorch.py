@@ -182,7 +182,7 @@ class FixedPoint(Number):
             rounding: `nearest` or `stochastic`.
 
         Returns:
-            The rounded tensor, and a bool tensor of its shape: True where a value was clamped.
+            The rounded tensor, and a bool tensor of the same shape: True where a value was clamped.
         """
         low, high = self._range()
         y = _rounded(x, self._grid, rounding)
@@ -261,7 +261,7 @@ def quantizer(
             gradient before it is rounded. Default: an empty tuple.
 
     Returns:
-        A function from a tensor to a tensor of its shape and type.
+        A function that takes a tensor and returns a rounded tensor of the same shape and type.
 
     Raises:
         TypeError: for a number format that is not a `Number`.
@@ -324,7 +324,7 @@ class Quantizer(nn.Module):
             x: a tensor.
 
         Returns:
-            A tensor of its shape and type.
+            The rounded tensor, of the shape and type of `x`.
         """
         return self.quantize(x)
 

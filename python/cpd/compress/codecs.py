@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Codec`: encodes a tensor into bytes and decodes the bytes, as a text such as `qsgd` defines."""
+"""`Codec`: encodes tensors into bytes and decodes the bytes, by a method such as `qsgd`."""
 
 from __future__ import annotations
 
@@ -436,7 +436,7 @@ def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
 
 
 def codec(text: Codec | str) -> Codec:
-    """Returns the `Codec` of a text. Returns a `Codec` unchanged."""
+    """Converts a text to a `Codec`. Returns a `Codec` unchanged."""
     return text if isinstance(text, Codec) else Codec(text)
 
 

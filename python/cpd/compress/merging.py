@@ -25,16 +25,17 @@ class Kept(NamedTuple):
     codec: str
     size: int
     begin: int | None
-    """The position of `values[0]` in the flat tensor. None: version 0.7 stored the state, and
-    `values` is slice `rank` of the tensor."""
+    """The index of `values[0]` in the flat tensor. None for a state from version 0.7, which did not
+    store this index: `values` is then slice `rank` of the tensor."""
     values: npt.NDArray[np.float32]
 
 
 def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterator[Kept]:
-    """Yields the residuals for `world` ranks, from the states of all `old` ranks.
+    """Yields the residuals of `world` new ranks, computed from the states of `old` ranks.
 
     `States.merge` defines which residuals are summed. Raises ValueError for a state that is not a
-    residual of error feedback, and for states of one tensor that do not fit together.
+    residual of error feedback, if the states of a tensor differ in its size or codec, and if the
+    ranks' slices do not cover a tensor exactly once.
     """
     factor = world / old if average else 1.0
     by_layer: dict[int, list[Kept]] = defaultdict(list)

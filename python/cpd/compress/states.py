@@ -22,7 +22,7 @@ _NAMES = ("rank", "number", "stage", "codec", "size")
 
 
 class Owner(NamedTuple):
-    """The rank, or the virtual ranks, that own states."""
+    """Identifies the rank, or all virtual ranks of a process, that a `States` object belongs to."""
 
     world: int
     """The number of ranks."""
@@ -31,7 +31,10 @@ class Owner(NamedTuple):
 
     @classmethod
     def checked(cls, world: Any, rank: Any) -> Owner:
-        """Returns the owner. Raises ValueError unless `rank` is None or one of `world` ranks."""
+        """Checks the arguments and makes an `Owner`.
+
+        Raises ValueError unless `rank` is None or in 0…world - 1.
+        """
         if type(world) is not int or world < 1:
             raise ValueError(f"world must be an integer of at least 1, got {shown(world)}")
         if rank is not None and (type(rank) is not int or not 0 <= rank < world):
@@ -277,11 +280,11 @@ def _all_ranks(all_states: list[States]) -> int:
 def native_states(
     states: States | None, *, wanted: bool = True, owner: Owner | None = None
 ) -> Iterator[_core.CodecStates | None]:
-    """Yields the C++ object of the argument `states` for one call of `owner`.
+    """Yields the C++ object in `states`, for one call by the ranks that `owner` describes.
 
-    Yields None if `states` is None, or if `wanted` is False: a format stores no states. Raises
-    TypeError if `states` is not a `States`, and ValueError if it has nonzero states of another
-    owner.
+    Yields None if `states` is None, or if `wanted` is False: the call then stores no states, as for
+    a format. Raises TypeError if `states` is not a `States`. Raises ValueError if `states` has
+    nonzero values that belong to other ranks.
     """
     if states is not None and not isinstance(states, States):
         raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")

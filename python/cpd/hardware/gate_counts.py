@@ -99,7 +99,7 @@ class Gates:
 
     @property
     def total(self) -> float:
-        """The cost in two-input gates: the sum over all parts of bits times `GATES`."""
+        """The cost in two-input gates: the bits of each part times its `GATES` per bit, summed."""
         return math.fsum(getattr(self, name) * weight for name, weight in GATES.items())
 
     def json(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ F32 = npt.NDArray[np.float32]
 
 _SHOWN = 5
 _KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
-"""The formats of operands, by the names that a file's arrays begin with."""
+"""Maps KIND, the first part of the names of a file's arrays, to the format of the operands."""
 _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
 """Maps a GPU to another GPU that has the same matrix unit."""
 
@@ -94,9 +94,9 @@ def replay(
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
             bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` files are those that
             `cpd.hardware.Vectors` writes, for the operations `dot` and `block_fma`.
-        accumulator: the accumulator. A GPU's unit, given by name, gets the operand and result
-            formats of each set. Default None: the unit that the file's name gives (`H100.npz`), or
-            the accumulator in the file's head.
+        accumulator: the accumulator. For a GPU's unit, given by name, each set of dot products
+            (one KIND and result format) selects the unit's formats. Default None: the unit that the
+            file's name gives (`H100.npz`), or the accumulator in the file's head.
         operands: the format of the operands of the sets to compare (`E4M3` or `e4m3fn`); default
             None: all sets.
         result: the format of the results of the sets to compare (`fp32` or `fp16`); default None:

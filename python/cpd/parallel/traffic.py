@@ -55,7 +55,7 @@ class Meter:
             self._bytes = self._bytes + after - before if counts else None  # type: ignore[operator]
 
     def end(self, step: int) -> None:
-        """Ends a step: all calls since the previous `end` belong to it."""
+        """Ends a step, which consists of all calls since the previous `end`."""
         self.last = StepTraffic(step, self._bytes, self._seconds)
         self._seconds, self._bytes = 0.0, 0
 

@@ -300,8 +300,8 @@ class VirtualNodes:
             state: the result of `state_dict`.
 
         Raises:
-            ValueError: if the state has another number of nodes, or if either the state or this
-                object, but not both, has nodes' own generators or buffers.
+            ValueError: if the numbers of nodes in the state and in this object differ. Also if one
+                of the two has separate random generators or buffers for each node, the other not.
         """
         check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
@@ -580,7 +580,7 @@ _WHERE = {"memory": "in memory", "disk": "on disk"}
 
 
 def checked_parameters(model: Any) -> dict[str, nn.Parameter]:
-    """Returns `named_parameters`; raises ValueError or TypeError if they cannot be reduced."""
+    """Returns `named_parameters`; raises ValueError or TypeError for unsupported parameters."""
     check_module("model", model)
     if isinstance(model, DistributedDataParallel):
         raise TypeError("model must be the module itself, not in DistributedDataParallel")

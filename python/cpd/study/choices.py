@@ -180,10 +180,10 @@ def recommend(
 def choose(
     measured: Mapping[int, Measurement], spec: Reduce, machine: Machine, given: Contributions
 ) -> Recommendation:
-    """Recommends group sizes and exchanges, from measurements that were made before.
+    """Recommends group sizes and exchanges, from round-off that was already measured.
 
-    `measured` maps at least one group size to its measurement, the result of
-    `given.measure_orders`.
+    `measured` maps at least one group size to its measurement, which `given.measure_orders` made.
+    `given` has the ranks' tensors.
     """
     world = given.world
 
@@ -219,7 +219,7 @@ def choose(
 def made(
     size: int, one: Measurement, way: Reduce, machine: Machine, given: Contributions
 ) -> Choice:
-    """Returns the `Choice` of a measured group size, with the cost of the all-reduce `way`."""
+    """Makes the `Choice` of a group size from its measurement and the cost of all-reduce `way`."""
     took = cost(way, given.world, given.shapes, largest=given.largest)
     return Choice(
         size,

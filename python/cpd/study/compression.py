@@ -59,11 +59,14 @@ class Figures:
 
     @property
     def variance(self) -> float | None:
-        """The sum of variances divided by the sum of squared values; None without randomness."""
+        """The relative variance of the decoded values: sum of variances / sum of squared values.
+
+        None for a codec without random bits.
+        """
         return None if self.variances is None else _share(self.variances, self.squares)
 
     def json(self) -> dict[str, Any]:
-        """Returns the measurements for JSON, by the names that the table's columns have."""
+        """Returns the measurements as a dict, for JSON. Its keys name the columns of the table."""
         names = ("values", "bytes", "bits_a_value", "ratio", "relative_rms", "variance")
         return {
             **{name: getattr(self, name) for name in names},

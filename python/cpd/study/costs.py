@@ -150,14 +150,13 @@ def transfer_seconds(
 
 
 def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
-    """Returns the steps before `rounds` in which the ranks agree on scales.
+    """Returns the steps in which ranks agree on scales, which precede the steps of `rounds`.
 
     With APS, and for formats that cannot encode NaN, ranks agree on each tensor's largest
-    magnitude. Their messages have 4 bytes for each tensor and 4 more bytes. For a codec with a
-    shared scale, messages have 4 bytes for each tensor. The agreement takes ceil(log2(world))
-    steps: in step i = 0, 1, …, rank r sends to rank r + 2^i (modulo `world`). Other specs need no
-        agreement; the result is
-    then empty.
+    magnitude. A message then has 4 bytes for each tensor, and 4 bytes in addition. For a codec with
+    a shared scale, a message has 4 bytes for each tensor. The agreement takes ceil(log2(world))
+    steps: in step i = 0, 1, …, rank r sends to rank r + 2^i (modulo `world`). For other specs, the
+    result is empty.
 
     >>> from cpd.comm.spec import Reduce
     >>> agreement(Reduce("e4m3", aps=True), 4, [1000], per_host=2)

@@ -105,10 +105,11 @@ class Gradients:
 
 
 def load_gradients(path: str | Path, round: bool = False) -> Gradients:
-    """Reads the gradients of all ranks from a file; `round` rounds binary64 values to binary32.
+    """Reads the gradients of all ranks from a file.
 
-    Raises OSError if the file cannot be opened. Raises ValueError if the file has no values or
-    mixes arrays `rank{r}/layer` with arrays of all ranks.
+    If `round` is true, binary64 values are rounded to binary32. Raises OSError if the file cannot
+    be opened. Raises ValueError if the file has no values or mixes arrays `rank{r}/layer` with
+    arrays of all ranks.
     """
     path = Path(path)
     arrays = read_arrays(path)

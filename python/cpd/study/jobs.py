@@ -18,8 +18,8 @@ from cpd.numeric.shown import shown
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 Measure: TypeAlias = Callable[[Sequence[PartT]], Iterable[ResultT]]
-"""A function that measures parts of the work and yields results. It must be picklable if other
-processes call it."""
+"""A function that gets some parts (independent items of a study), measures them and yields results.
+The function must be picklable if other processes call it."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16

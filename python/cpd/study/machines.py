@@ -217,11 +217,11 @@ class Machine:
 
 
 class Link:
-    """The class of links in pickles of version 0.7; pickle needs the name."""
+    """A placeholder for a class of version 0.7, without which its pickles could not be read."""
 
 
 def as_machine(machine: Machine | str) -> Machine:
-    """Returns the `Machine` of a text. Returns a `Machine` unchanged."""
+    """Converts a text to a `Machine`. Returns a `Machine` unchanged."""
     return machine if isinstance(machine, Machine) else Machine(machine)
 
 

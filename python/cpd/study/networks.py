@@ -148,7 +148,7 @@ class Network:
 
 
 def as_network(network: Network | str) -> Network:
-    """Returns the `Network` of a name. Returns a `Network` unchanged."""
+    """Converts a network's name to a `Network`. Returns a `Network` unchanged."""
     return network if isinstance(network, Network) else Network(network)
 
 

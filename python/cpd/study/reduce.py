@@ -156,7 +156,10 @@ class Measurement:
 
     @property
     def error(self) -> float:
-        """The relative RMS over all measured orders; infinite if no result is finite."""
+        """The relative RMS over all orders of the ranks that were measured.
+
+        Infinite if no result is finite.
+        """
         if all(math.isinf(one.total.relative_rms) for one in self.orders or [self]):
             return math.inf
         errors, references = self.squares()
@@ -220,10 +223,10 @@ class Measurement:
 
 
 class Contributions:
-    """Measures the round-off of any number of all-reduces on the same tensors of all ranks.
+    """All ranks' tensors, on which the round-off of one or more all-reduces is measured.
 
-    The reference is summed once. `world` is the number of ranks W, `shapes` are the tensors'
-    shapes, and `sizes` their numbers of values.
+    The binary64 reference sum is computed once for all of them. `world` is the number of ranks W,
+    `shapes` are the tensors' shapes, and `sizes` their numbers of values.
 
     Args:
         ranks: the tensors of each rank, as for `cpd.simulate_all_reduce`; with `comm` the list of

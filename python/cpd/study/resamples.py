@@ -16,9 +16,10 @@ Floats = npt.NDArray[np.float64]
 def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Floats:
     """Returns the share of the resamples in which each candidate wins.
 
-    The winner of a resample has the least product of relative RMS and weight; of equal products,
-    the first candidate wins. Of N orders and M blocks, a resample draws N and M with
-    replacement, and uses them for all candidates. The random numbers are the same in each call.
+    The winner of a resample has the least relative RMS times weight; of equal products, the first
+    candidate wins. From the N orders and M blocks of `errors`, a resample draws N orders and M
+    blocks at random with replacement. It uses the same draws for all candidates. The random numbers
+    are the same in each call.
 
     Args:
         errors: the sums of squared errors, with the indices [candidate, order of the ranks, block

@@ -89,10 +89,10 @@ class Line:
     row: RoundoffRow
     layer: str | None = None
     choice: Choice | None = None
-    """The modeled cost of the row; None if no machine is given."""
+    """The modeled cost of the all-reduce; None if no machine is given."""
 
     def json(self) -> dict[str, Any]:
-        """Returns the row for JSON, with its cost if a machine is given."""
+        """Returns the line's numbers for JSON, with the modeled cost if a machine is given."""
         data = self.row.row()
         if self.choice is not None:
             data |= {
@@ -113,9 +113,9 @@ class Series:
     baseline: bool = False
     """True for an all-reduce that is common today, shown for comparison and without advice."""
     lines: list[Line] = field(default_factory=list)
-    """One line for each group size, over all layers together."""
+    """The lines of the table over all layers together: one for each group size."""
     layers: list[Line] = field(default_factory=list)
-    """One line for each group size and layer, ordered by group size."""
+    """The lines of the table by layer: one for each group size and layer, by group size."""
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
@@ -152,9 +152,10 @@ def measure_series(
     machine: Machine | None,
     done: Callable[[], None],
 ) -> None:
-    """Measures a series: fills in its lines and, if a machine is given, its advice.
+    """Measures an all-reduce for each group size of `series`, and stores the results in `series`.
 
-    `names` are the names of the layers. `done` is called after each group size.
+    If a machine is given, also stores the recommended group size in `series.advice`. `names` are
+    the names of the layers. The function `done` is called after each group size.
     """
     measured: dict[int, Measurement] = {}
     for size in series.sizes:

@@ -68,10 +68,11 @@ def step_rows(
     roundoffs: Mapping[str, float] | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[StepRow]:
-    """Returns one row for each wire and number of ranks, wire by wire.
+    """Returns one row for each wire (the text of an all-reduce) and number of ranks, wire by wire.
 
     `bits` is used only for codecs with encoded sizes that depend on values. `roundoffs` maps wires
-    to relative RMS errors. `done` is called after each row. Other arguments are as in `step_time`.
+    to relative RMS errors. The function `done` is called after each row. Other arguments are as in
+    `step_time`.
     """
     rows = []
     plain: dict[int, StepTime] = {}

@@ -50,11 +50,11 @@ class Store:
     def read(
         self, key: str, made: Callable[[dict[str, Any]], ResultT], tell: Telling
     ) -> ResultT | None:
-        """Returns `made(content)` for a cell's file; None if the file is missing or damaged.
+        """Reads a cell's file and converts its content by the function `made`.
 
-        A file also counts as damaged if `made` raises ValueError, TypeError, KeyError or
-        RecursionError. `tell` is called with a text for a damaged file. Raises OSError if an
-        existing file cannot be read.
+        Returns None if the file is missing or damaged. A file also counts as damaged if `made`
+        raises ValueError, TypeError, KeyError or RecursionError. `tell` is called with a warning
+        about a damaged file. Raises OSError if an existing file cannot be read.
         """
         path = self.path(key)
         try:

@@ -98,10 +98,10 @@ H200: Rate = (2686.0, 2754.0)
 
 
 def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
-    """Returns how many values a rank encodes and decodes, divided by the number of values.
+    """Returns how many values the busiest rank encodes and decodes in an all-reduce.
 
-    The numbers are for the rank with the most work. They are 0 for one rank, and for fp32, which is
-    not encoded.
+    Both numbers are multiples of the gradient's number of values. They are 0 for one rank, and for
+    fp32, which is not encoded.
     """
     if ranks == 1 or (spec.format is not None and str(spec.format) == "fp32"):
         return 0.0, 0.0
@@ -269,7 +269,7 @@ def messages_of(
     bits: float | None = None,
     largest: Largest = None,
 ) -> tuple[list[Round], tuple[float, bool]]:
-    """Returns the rounds of messages, and (the bytes that rank 0 sends, whether they are exact)."""
+    """Returns the rounds of messages, and a pair: rank 0's bytes sent, and if they are exact."""
     first = agreement(spec, ranks, network.shapes, per_host=per_host)
     of_first = sum(round_.steps * round_.bytes for round_ in first)
     if bits is None:

@@ -86,16 +86,16 @@ class Tracker:
         self._next_step = 0
 
     def step(self, step: int | None = None) -> dict[str, float]:
-        """Ends a step: writes its numbers, and returns them.
+        """Ends a step: writes its measurements to the tools, and returns them.
 
-        Call it once for each step of the optimizer, after the backward pass.
+        Call this method once for each step of the optimizer, after the backward pass.
 
         Args:
             step: the number of the step; default None: 0 in the first call, then one more in each
                 call.
 
         Returns:
-            A dict of the numbers by tag.
+            A dict that maps the tag of each measurement to its number.
 
         Raises:
             TypeError: for a number that is not an int.

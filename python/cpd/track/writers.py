@@ -9,13 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Writer(Protocol):
-    """An object that writes the numbers of a training's steps, such as to a file or a tool."""
+    """An object that writes the measurements of each training step, such as to a file or a tool."""
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
-        """Writes the numbers of a step.
+        """Writes the measurements of one step.
 
         Args:
-            scalars: the numbers by tag.
+            scalars: a dict that maps the tag of each measurement to its number.
             step: the number of the step.
         """
 

@@ -88,7 +88,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """Returns the least and the greatest exponent of a leaf that is a power of two."""
+        """Returns the exponents of the least and the greatest power of two that `leaf` can have."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:
@@ -200,10 +200,10 @@ class Inputs:
         return joined([dots, alone])
 
     def cuts(self, places: list[int], high: int) -> Dots:
-        """Returns sums that show where a unit truncates small terms next to a great term.
+        """Returns sums that show at which bit a unit truncates a small term next to a great term.
 
-        The sums are 2^high - 2^high ± 2^(high - gap), for gaps from 0 to 39. The three terms are
-        products, or two products and the addend.
+        Each sum has the nonzero terms 2^high, -2^high and ±2^(high - gap), for a gap from 0 to 39.
+        The terms are three products, or two products and the addend.
         """
         leaves = places[:3] if len(places) > 2 else []
         some = [leaves] if leaves else []

@@ -68,7 +68,7 @@ class Probed:
     asked: int
 
     def row(self) -> dict[str, Any]:
-        """Returns the fields as plain data, for JSON."""
+        """Returns all attributes of this object as a dict of plain data, for JSON."""
         unit = self.accumulator and as_unit(self.accumulator)
         texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
         texts |= {name: str(getattr(self, name)) for name in ("a", "b")}

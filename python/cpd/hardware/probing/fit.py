@@ -36,7 +36,10 @@ class Seen(NamedTuple):
     sums: F32
 
     def agrees(self, rule: Rule | None) -> bool:
-        """Returns whether a rule gives all observed sums. The first rows are tested first."""
+        """Returns whether a rule gives all observed sums. None gives none of them.
+
+        A few sums are tested first, so that most wrong rules are rejected fast.
+        """
         if rule is None:
             return False
         for rows in (slice(_FIRST), slice(_FIRST, 10 * _FIRST), slice(10 * _FIRST, None)):
@@ -46,9 +49,10 @@ class Seen(NamedTuple):
 
 
 class Regimes:
-    """Makes dot products of several kinds, and asks the function for their sums.
+    """Makes dot products of several kinds, and passes them to the probed function.
 
-    The kinds are: terms in one block, terms anywhere in k, tiny terms, and huge terms.
+    The kinds are: nonzero products only in the unit's first block, nonzero products at any of the
+    k indices, tiny products, and huge products.
     """
 
     def __init__(self, ask: Ask, inputs: Inputs, mask: Mask | None, first: list[int]) -> None:
@@ -68,22 +72,23 @@ class Regimes:
         these precisions."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products in which all nonzero products are in the first block."""
+        """Returns n dot products with nonzero products only in the unit's first block."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with an addend of 0 and nonzero products in the first block."""
+        """Returns n dot products as `block` does, but with an addend of 0."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with nonzero terms among all k products."""
+        """Returns n dot products with nonzero products at any of the k indices."""
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products with terms near the smallest products of two operands.
 
-        If the constructor got a mask, the terms are near its least power of two, 2^low, instead.
+        If the constructor got a `Mask`, the terms are instead near 2^low of this mask: the least
+        power of two that the function returns unchanged.
         """
         return self._made(rng, n, self._all, self._tiny)
 
@@ -99,11 +104,11 @@ class Regimes:
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
-        """Returns dot products of the first block in which small terms are next to a great term."""
+        """Returns dot products with a great term and small terms in the unit's first block."""
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n random dot products, mixed with the dot products of `edges`."""
+        """Returns n random dot products and all dot products of `edges`, in random order."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
         return joined([*random, self.edges()]).shuffled(rng)
 
@@ -143,11 +148,12 @@ def significant_bits(x: F32) -> int:
 
 
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
-    """Returns formats with `bits` significant bits that can represent the powers in `passed`.
+    """Returns candidates for the format of a sum, with `bits` significant bits.
 
-    `passed` has ranges of powers of two that the function returned unchanged. `given` has the
-    ranges that the operands can represent. If only the operands limit `passed`, the exponent range
-    of the sum is unknown, and only formats with 8 exponent bits are returned.
+    `passed` has ranges of powers of two that the function returned unchanged, so the candidates
+    must represent them. `given` has the ranges that the operands can represent. If only the
+    operands limit `passed`, the exponent range of the sum is unknown, and only formats with 8
+    exponent bits are returned.
     """
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
@@ -181,10 +187,11 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """The formats that sums may have, and the powers of two that the function returns unchanged.
+    """The candidates for the formats of a unit's sums, as far as observed sums show them.
 
-    `within` are formats for sums within the first block, `of_all` for sums over all k. `widest` are
-    formats of 24 significant bits, for blocks whose short sums do not show their full precision.
+    `within` has candidates for the sum of one block, `of_all` for the sum of all k products.
+    `widest` has formats of 24 significant bits, for a block whose sums are too short to show the
+    full precision.
     """
 
     within: list[Format]
@@ -394,7 +401,7 @@ def rounds_sums(unit: Unit, f: Format) -> bool:
 
 
 def unit_in(rule: Rule) -> Unit:
-    """Returns the rule's matrix unit. The rule must have one."""
+    """Returns the matrix unit of a rule whose accumulator is a matrix unit."""
     assert isinstance(rule, Known)
     unit = as_unit(rule.accumulator)
     assert unit is not None
@@ -419,11 +426,11 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
 def least_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, likely: Iterable[int]
 ) -> range:
-    """Returns the values of min_exponent with which a unit gives the observed sums.
+    """Returns the values of a unit's min_exponent with which the unit gives the observed sums.
 
-    These values form a range, which is searched from one value in it. This value is the least
-    possible min_exponent, or else the first fitting value of `likely`. If neither fits, the range
-    is empty.
+    `alike` tests a rule. The search assumes that all fitting values are consecutive. It begins at
+    the least possible min_exponent or, if this value does not fit, at the first value of `likely`
+    that fits. If no such value fits, the result is empty.
     """
 
     def good(exponent: int) -> bool:
@@ -443,10 +450,12 @@ def least_exponents(
 def with_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, passing: Sequence[Powers]
 ) -> list[Rule]:
-    """Returns the rule if `alike` accepts it; for a unit, one rule for each accepted min_exponent.
+    """Returns the variants of `rule` that `alike` accepts, which differ only in min_exponent.
 
-    Of many values, only the usual value and the greatest values are returned. The search goes
-    down from the greatest value that does not truncate the least powers of two in `passing`.
+    `alike` tests whether a rule gives the observed sums. A rule without min_exponent has one
+    variant: itself. Of many fitting values, only the usual value and the greatest values are
+    returned. `passing` has the powers of two that the unit does not truncate, so they limit
+    min_exponent.
     """
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
@@ -482,17 +491,17 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """Returns one `Seen` with the dot products and sums of all of `some`, in random order."""
+    """Joins several `Seen` objects (dot products and their sums) into one, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """Returns texts about the ambiguity of a probe: rules that give equal sums.
+    """Describes what a probe could not decide: alternatives to `rules[0]` with equal sums.
 
-    Each text names other values of a field of the first rule, or another rule, that give the sums
-    of the first rule on `pool`.
+    Each text names other values of a field of `rules[0]` that give the same sums of the dot
+    products `pool`, or another rule of `rules`.
     """
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees

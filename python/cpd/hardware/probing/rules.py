@@ -45,7 +45,7 @@ class Known:
 
     @property
     def text(self) -> str:
-        """The accumulator's text, and the format of the last rounding."""
+        """The rule for the user: the accumulator's text and, if set, the format `result`."""
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.accumulator}{last}"
 
@@ -228,7 +228,10 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns all schemes that add in the order of this tree, as arguments of `cpd.Accumulator`."""
+    """Returns arguments of `cpd.Accumulator` for the summation schemes that add as this tree does.
+
+    The schemes are `sequential`, `chunked` and `pairwise`.
+    """
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]

@@ -32,8 +32,8 @@ class OrderError(Exception):
 class Node:
     """A node of the tree: the sum of its children, which are added at once.
 
-    The sum of two children is rounded once. `exact` means that the sum loses no term next to a
-    greater term.
+    The sum of two children is rounded once. `exact` means that a sum of more children keeps small
+    terms, although a much greater term is added in the same operation.
     """
 
     children: frozenset[Tree]
@@ -56,7 +56,7 @@ Tree: TypeAlias = Node | int
 
 
 def leaves_of(tree: Tree) -> frozenset[int]:
-    """Returns the numbers of the leaves of a tree."""
+    """Returns the leaves of a tree: numbers of products, and the number of the addend."""
     return tree.leaves if isinstance(tree, Node) else frozenset([tree])
 
 
@@ -109,11 +109,11 @@ def _first(tree: Tree, addend: int) -> int:
 
 
 class Mask:
-    """The values M and u with which orders are tested, and the tests of pairs of leaves.
+    """Tests, for each pair of leaves, how many terms the function adds before the pair meets.
 
-    M = 2^high and u = 2^low are the greatest and the least power of two that the function returns
-    unchanged, whichever leaf has this value. `group` is the number of leaves u that the function
-    adds up without an error.
+    A test sets two leaves to M and -M, and others to u. M = 2^high and u = 2^low are the greatest
+    and the least power of two that the function returns unchanged, whether a product or the
+    addend has this value. `group` is how many leaves of value u the function adds without an error.
     """
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
@@ -213,9 +213,10 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """Returns the tree in which leaves i and j first meet in a node of sizes[i, j] leaves.
+    """Builds a tree from `sizes`, the result of `Mask.sizes`.
 
-    Raises OrderError if there is no such tree.
+    sizes[i, j] is the number of leaves below the node at which leaves i and j meet. Raises
+    OrderError if there is no such tree.
     """
     tree = _built(sizes, order)
     if not np.array_equal(_sizes_of(tree, len(order)), sizes):

@@ -16,8 +16,8 @@ _SEARCHED = 32
 _SILENCE = 64
 """After the last result, the bench watches at least this many cycles for surplus results."""
 _EARLIER, _LATER = 4, 8
-"""To find lost or surplus results, each result is also compared with this many lines before its own
-line and after it."""
+"""To find lost or surplus results, the bench also compares each result with the results expected
+for up to `_EARLIER` earlier and `_LATER` later lines."""
 _MOVES = 4
 """The largest number of lost or surplus results that a bench prints."""
 

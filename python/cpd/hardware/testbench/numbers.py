@@ -12,7 +12,7 @@ from cpd.hardware.vectors.values import values_of
 from cpd.numeric.formats import Format
 
 _TABLE = 8
-"""The largest number of bits of a format for which a function lists the value of every code."""
+"""For formats up to this number of bits, the SystemVerilog function is a table of all values."""
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 _SAMPLES = 4096
 
@@ -60,9 +60,10 @@ def number_function(name: str, f: Format) -> str:
 
 
 def where_nan(f: Format, code: str) -> str:
-    """Returns a SystemVerilog expression that is true if a code is NaN; empty without NaN.
+    """Returns a SystemVerilog expression that is true if a code is NaN.
 
-    The NaN codes are the last codes of each sign, or the code that would be negative zero.
+    The text is empty if the format has no NaN. The NaN codes are the last codes of each sign, or
+    the code that would be negative zero.
     """
     half = 1 << (f.bits - 1)
     conditions = []

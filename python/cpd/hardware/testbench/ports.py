@@ -14,7 +14,8 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 _GAPS = 25
-"""The default of `Ports.gaps` in percent, for a module with `ready_in` or `ready_out`."""
+"""The default percentage of cycles without a transfer (`Ports.gaps`), for a module with a ready
+signal."""
 _MOST_GAPS = 90
 
 
@@ -120,7 +121,7 @@ class Ports:
 
     @property
     def percent(self) -> int:
-        """The percentage of gaps: `gaps`, or its default if `gaps` is None."""
+        """The percentage of cycles without a transfer: `gaps`, or its default if `gaps` is None."""
         if self.gaps is not None:
             return self.gaps
         return _GAPS if self.ready_in is not None or self.ready_out is not None else 0
@@ -150,7 +151,7 @@ NEEDS = {
     "reset_cycles": ("reset",),
     "gaps": ("valid_in", "ready_out"),
 }
-"""Maps an argument to other arguments. At least one of them must be given with the argument."""
+"""Maps an argument of `Ports` to the arguments that it needs: at least one must also be given."""
 _DEFAULTS = {
     name: field.default for name, field in Ports.__dataclass_fields__.items() if name != "names"
 }

@@ -24,11 +24,11 @@ ROUNDINGS = (
     "to_odd",
     "stochastic",
 )
-"""The port `rounding` has the index of the rounding in this list. The first five indices are
-RISC-V's."""
+"""The roundings that a module's port `rounding` selects by number: 0 is the first of this list.
+The first five numbers are RISC-V's."""
 
 ENCODINGS = ("ieee", "fn", "finite")
-"""The parameter ENCODING of a module is the index of an encoding in this list."""
+"""The encodings that a module's parameter ENCODING selects by number: 0 is the first."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _check_ports(ports: Ports, used: Sequence[str]) -> None:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """Returns the formats of the fields that have a single floating-point code."""
+    """Returns the format of each field that has one floating-point number per line."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": as_format(result)}
     named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}
@@ -111,7 +111,7 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
 
 @checked
 def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
-    """Returns the module in `tests/rtl` that computes vectors with this head and these fields.
+    """Returns the module in `tests/rtl` that computes the operation of some test vectors.
 
     Args:
         head: the head of the vectors, `Vectors.head`.

@@ -43,8 +43,8 @@ def flags_text(flags: int) -> str:
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
     """Adds the corner cases and flags of a batch of test vectors to `total`.
 
-    `flags` is None if the lines have no flags; corner cases of inner roundings are then not
-    counted.
+    `flags` is None if the test vectors have no flags. Then only the corner cases of inputs and
+    results are counted, not the corner cases of roundings within the sum.
     """
     of_roundings = 0 if flags is not None else CORNERS.index("subnormal_in")
     for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):

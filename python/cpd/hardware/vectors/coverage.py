@@ -23,9 +23,9 @@ from cpd.hardware.vectors.values import has_signalling
 from cpd.numeric.formats import Format
 
 MOST_ENUMERATED = 1 << 24
-"""The largest number of inputs of an element-wise operation for which all inputs are tried."""
+"""All combinations of an element-wise operation's inputs are tried up to this number of them."""
 _MOST_SUMS = 1 << 21
-"""The largest number of inputs of a sum for which all inputs are tried."""
+"""All combinations of a sum's inputs are tried up to this number of combinations."""
 
 
 def cannot_happen(
@@ -33,9 +33,9 @@ def cannot_happen(
 ) -> set[str]:
     """Returns the corner cases with count 0 that no input can reach.
 
-    A case is impossible if the operation or its formats exclude it. If there are up to 2^24 inputs
-    (for sums up to 2^21), all inputs are tried, and a case that none of them reaches is also
-    impossible. With more inputs, some impossible cases may be missing from the result.
+    A case is impossible if the operation or its formats exclude it. If there are up to 2^24
+    combinations of inputs (for sums up to 2^21), all are tried, and a case that none of them
+    reaches is also impossible. With more combinations, the result may lack impossible cases.
 
     Args:
         rule: the operation.

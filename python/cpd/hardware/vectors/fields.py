@@ -63,7 +63,10 @@ def line_digits(fields: Sequence[Field]) -> int:
 
 
 def field_of(given: Any) -> Field:
-    """Returns the field of a description in a file's head. Raises ValueError if it is invalid."""
+    """Makes a `Field` from its description in a file's head.
+
+    Raises ValueError if the description is invalid.
+    """
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:
@@ -107,6 +110,6 @@ def from_digits(field: Field, digits: Bytes) -> Words | None:
 
 
 def from_number(field: Field, number: int) -> list[int]:
-    """Returns the elements that are packed in one number."""
+    """Splits the number that a line has for a field into the field's elements."""
     mask = (1 << field.width) - 1
     return [number >> field.width * i & mask for i in range(field.count)]

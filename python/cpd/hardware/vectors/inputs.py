@@ -193,9 +193,9 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 def alike(rule: Any, words: Words) -> Lines:
     """Returns test vectors of a sum in which all terms of one vector are equal.
 
-    There is one vector for each pair of an extreme code of a and an extreme code of b. The
-    operation "sum" has no b, so it has one vector for each extreme code of a. c is +0, and scales
-    are 1. The vectors include the sums with the longest carries and the least sums.
+    There is one vector for each pair of an extreme code of operand a and one of operand b. The
+    operation "sum" has no b, so it has one vector for each extreme code of a. The addend c is +0,
+    and scales are 1. The largest terms cause the longest carries.
     """
     operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grids = (grid.reshape(-1, 1) for grid in np.meshgrid(*operands, indexing="ij"))
@@ -204,9 +204,10 @@ def alike(rule: Any, words: Words) -> Lines:
 
 
 def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
-    """Returns the test vectors `lines` of an operation that sums, with all input fields.
+    """Completes test vectors of a sum: adds the input fields that `lines` does not have.
 
-    A missing c is 0, missing scales are 1, and `r` is always replaced by new random integers.
+    A missing addend c is 0, and missing scales are 1. The field `r`, the random integers of
+    stochastic rounding, is always replaced by new ones.
     """
     n = len(lines["a"])
     for field in rule.inputs:
@@ -222,7 +223,7 @@ def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
 
 
 def joined(parts: Sequence[Lines]) -> Lines:
-    """Returns the test vectors of all parts, in order."""
+    """Concatenates several sets of test vectors, in order."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

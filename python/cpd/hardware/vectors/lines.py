@@ -57,7 +57,10 @@ def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> st
 
 
 def head_in(kind: str, line: str) -> dict[str, Any] | None:
-    """Returns the head in a line; None if it has none. Raises ValueError for an invalid head."""
+    """Reads a file's head from a line; returns None if the line is not a head.
+
+    Raises ValueError for an invalid head.
+    """
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
     content = text.removeprefix(mark).strip()
@@ -137,7 +140,7 @@ class LineReader:
         self._in_comment = False
 
     def read(self, line: str) -> list[list[int]] | None:
-        """Returns the elements of each field; None if the line has no numbers."""
+        """Reads the elements of each field from a line; returns None if the line has no numbers."""
         text = self._bare(line)
         if not text:
             return None

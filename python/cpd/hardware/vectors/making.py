@@ -21,7 +21,8 @@ from cpd.numeric.spec import made, texts_of
 from cpd.ops.arguments import check_tininess
 
 _EXHAUSTIVE_BITS = 20
-"""If the inputs have at most this many bits, the default is all combinations of inputs."""
+"""By default, all combinations of inputs are made if the inputs have together at most this many
+bits."""
 _MOST_BITS = 32
 """The largest number of bits of a code."""
 _LONGEST = 4096
@@ -139,9 +140,10 @@ def element_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> ElementRule:
-    """Returns the rule of an element-wise operation, after checks of its arguments.
+    """Makes an `ElementRule`: an element-wise operation with its formats and its rounding.
 
-    `keys` has the rounding, as keywords of `Cast`. Raises TypeError or ValueError.
+    `keys` has the rounding, as keywords of `Cast`. Raises TypeError or ValueError for invalid
+    arguments.
     """
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
@@ -179,9 +181,9 @@ def sum_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> SumRule:
-    """Returns the rule of a sum, after checks of its arguments.
+    """Makes a `SumRule`: a sum or dot product with its formats and its accumulator.
 
-    Raises TypeError or ValueError.
+    Raises TypeError or ValueError for invalid arguments.
     """
     check_tininess(tininess)
     examples = _ACCUMULATORS[operation]

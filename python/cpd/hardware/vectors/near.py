@@ -24,18 +24,21 @@ from cpd.numeric.formats import Format
 F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _ALL_TARGETS = 8
-"""For result formats up to this number of bits, every number is a target."""
+"""For result formats up to this number of bits, every number is a target: a line is made whose
+exact result is near this number."""
 _TARGETS = 192
-"""The number of random targets for larger result formats."""
+"""The number of numbers that are chosen at random as targets in larger result formats."""
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
-"""The number of random pairs in which a is the least number, and also the number of random pairs in
-which b is the least number."""
+"""The number of random pairs in which operand a is the least number. In `_LEAST` other pairs,
+operand b is the least number."""
 _RECIPROCALS = 4
-"""The number of pairs a, b with a product near each power of two."""
+"""The number of pairs of operands a, b that are made for each of some powers of two, so that the
+product is near it."""
 STEPS = np.array([-1, 0, 1])
-"""The steps from a code to its lower neighbor, to itself and to its upper neighbor."""
+"""Added to a number's code, these give the lower neighbor, the number itself and the upper
+neighbor."""
 
 
 def codes_of(f: Format, values: F64) -> Codes:
@@ -67,10 +70,11 @@ def precise(f: Format, codes: Codes) -> F64:
 
 
 def targets(f: Format, words: Words) -> F64:
-    """Returns target results: numbers, midpoints, and thresholds of overflow and tininess.
+    """Returns results near which test vectors are made: numbers, midpoints, and two thresholds.
 
-    For a small format, all numbers and midpoints are targets. For other formats, corner codes,
-    random codes and their midpoints are targets. Signs are random.
+    The thresholds are of overflow and of tininess. For a small format, all numbers and midpoints
+    are targets. For other formats, corner codes, random codes and their midpoints are targets.
+    Signs are random.
     """
     top = largest_code(f)
     if f.bits <= _ALL_TARGETS:
@@ -101,13 +105,17 @@ def exponents_of(values: F64) -> npt.NDArray[np.int64]:
 
 
 def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64], Codes]:
-    """Returns addends near the points at which product + addend is rounded to 1 + `man` bits.
+    """Returns addends for which product + addend is hard to round to P = man + 1 bits.
 
-    The addends of a product p, with P = man + 1, are:
-    ±p · 2^-(P + {-2…2}), and the much smaller ±p · 2^-2P and ±p · 2^-3P;
-    the two addends with which the sum is a midpoint next to p;
-    ±p · 2^(P + {-2…2}), next to which p is small; and ±p.
-    Each addend comes with its two neighbors in f.
+    For each product p, the addends are:
+
+    - ±p · 2^-(P + i) with i = -2…2, which is about half an ulp of p;
+    - ±p · 2^-2P and ±p · 2^-3P, which are far below an ulp of p;
+    - the two addends for which the sum is the nearest midpoint of two numbers above or below p;
+    - ±p · 2^(P + i) with i = -2…2, so that p is about half an ulp of the addend;
+    - ±p.
+
+    For each addend, its two neighbors in the format f are returned, too.
 
     Returns the indices of products and the codes of addends.
     """

@@ -72,14 +72,17 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Returns test vectors of `terms` and `c` (None: 0), scales of 1 and random integers."""
+        """Makes test vectors from the terms' codes and the addend's codes `c` (None: 0).
+
+        Scales are 1. The integers for stochastic rounding are random.
+        """
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
         return generated.completed(self.rule, self.words, lines)
 
     def specials(self) -> npt.NDArray[Any]:
-        """Returns all special values of c; only +0 for a sum without c."""
+        """Returns the codes of all special values of the addend c; +0 alone for a sum without c."""
         if self.of_c is not None:
             return special_codes(self.of_c)
         if self.fixed is None or self.rule.operation == "sum":
@@ -90,23 +93,23 @@ class SumLines:
         return np.unique(np.array([number & mask for number in numbers], np.uint64))
 
     def some_c(self, n: int) -> npt.NDArray[Any]:
-        """Returns n special values of c: all of them in order, repeated as needed."""
+        """Returns n codes of the addend c, which cycle through the codes of `specials`."""
         values = self.specials()
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Returns test vectors in which all terms are zero, n for each kind of zeros.
+        """Returns terms that are all zero: n sums for each of the first `kinds` kinds of zeros.
 
-        The kinds are the first `kinds` kinds that `zeros` defines.
+        The method `zeros` defines the kinds.
         """
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
 
     def zeros(self, kind: int, n: int) -> list[Codes]:
-        """Returns n test vectors in which all terms are zero.
+        """Returns terms that are all zero, for n sums: zeros of the kind with the number `kind`.
 
-        The kinds of zeros are +0, -0, alternating signs and, for products, ±0 · ±x, ±x · ±0 and
-        ±0 · ±0.
+        The kinds of zeros are, in order: +0, -0, alternating signs and, for products, ±0 · ±x, ±x ·
+        ±0 and ±0 · ±0.
         """
         shape = (n, self.length)
         f = self.formats[0]
@@ -181,7 +184,7 @@ class SumLines:
         return total
 
     def nearest_c(self, values: F64) -> npt.NDArray[Any]:
-        """Returns the codes of c nearest to these values."""
+        """Returns the codes of the addend c nearest to `values`."""
         if self.of_c is not None:
             return codes_of(self.of_c, np.where(np.isfinite(values), values, 0.0))
         if self.fixed is None:
@@ -193,7 +196,7 @@ class SumLines:
         return masked
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
-        """Returns each test vector three times: with c and with the two neighbors of c."""
+        """Makes three test vectors of each sum: with the addend c, and with its two neighbors."""
         terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
@@ -207,7 +210,7 @@ class SumLines:
     # ---- kinds of lines -------------------------------------------------------------------------
 
     def all_zero(self) -> Lines:
-        """Returns test vectors in which all terms are zero, with every special value of c."""
+        """Returns test vectors in which all terms are zero, with every special addend c."""
         c = self.specials()
         n = len(c) * self._ZEROS
         return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
@@ -255,7 +258,10 @@ class SumLines:
         return self.line(terms, np.where(self.words.below(2, n) == 0, near, self.some_c(n)))
 
     def subnormal(self) -> Lines:
-        """Returns test vectors with subnormal sums, from c alone or from few terms."""
+        """Returns test vectors with subnormal sums.
+
+        In some, all terms are zero and the addend c is subnormal. In others, few terms are nonzero.
+        """
         n = 48
         f = self.rule.result
         if self.fixed is not None or is_integer(f) or f.encoding == "e8m0":
@@ -324,16 +330,17 @@ class SumLines:
         return self.line([np.take_along_axis(codes, order, axis=1) for codes in terms], c)
 
     def cancelled(self) -> Lines:
-        """Returns vectors in which c is the negative of the sum of terms, or a neighbor of it."""
+        """Returns test vectors in which the addend c cancels the sum of the terms, or nearly so."""
         n, k = 24, self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
         return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
 
     def straddling(self) -> Lines:
-        """Returns vectors in which c brings the sum near a rounding point of the result's format.
+        """Returns test vectors in which the addend c brings the sum near a rounding point.
 
-        The overflow threshold counts as a rounding point.
+        The result's format determines the rounding points. The overflow threshold counts as a
+        rounding point.
         """
         k = self.length
         if self.fixed is not None:
@@ -353,7 +360,10 @@ class SumLines:
         return self.with_neighbors(terms, c)
 
     def near_products(self) -> Lines:
-        """Returns lines of one product and an addend c that bring the sum near a rounding point."""
+        """Returns test vectors in which product + c is near a rounding point of the sum.
+
+        One product is nonzero; c is the addend.
+        """
         n, k = 8, self.length
         terms = self._sparse(
             self.terms_at(np.repeat(self._centres(n)[:, None], k, axis=1)), np.ones(n, np.int64)
@@ -376,8 +386,8 @@ class SumLines:
     def special_lanes(self) -> Iterator[Lines]:
         """Yields test vectors with NaN and infinities in each term, or in 32 terms of a longer sum.
 
-        The special value is multiplied by 1, -1 or 0. It is alone, or with every special c, or in a
-        pair with its opposite.
+        The special value is multiplied by 1, -1 or 0. The other terms and the addend c are finite,
+        or c is special, too, or another term has the negative of the special value.
         """
         k = self.length
         lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
@@ -438,7 +448,7 @@ class SumLines:
         return self.line(terms, self.some_c(n))
 
     def batches(self) -> Iterator[Lines]:
-        """Yields all kinds of directed test vectors that apply to the sum."""
+        """Yields the directed test vectors of a sum, as far as they apply to its operation."""
         yield self.all_zero()
         yield self.padded()
         yield self.subnormal()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ElementRule`: an element-wise operation, its fields, and its results from oracle and kernels."""
+"""`ElementRule`: an element-wise operation, its inputs and outputs, and its results.
+
+Two implementations compute each result: the oracle (an exact reference) and CPD's kernels.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ class ElementRule:
 
     @property
     def inputs(self) -> tuple[Field, ...]:
-        """The fields of a test vector that have the operands and, if stochastic, the integer r."""
+        """The fields of a test vector for the operands.
+
+        With stochastic rounding, the field `r` for its random integer follows.
+        """
         fields = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
         if self.to.rounding == "stochastic":
             fields.append(Field("r", self.to.random_bits))
@@ -95,7 +101,7 @@ class ElementRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of a test vector that have the result and the flags."""
+        """The fields of a test vector for the result and the exception flags."""
         return (
             Field("result", self.result.bits, role="output"),
             Field("flags", 5, role="output"),
@@ -114,7 +120,7 @@ class ElementRule:
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
-        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
+        """Returns the rule as a dict for a file's head. `rule_of` converts the dict to a rule."""
         head: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -152,7 +158,7 @@ class ElementRule:
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Returns the outputs and corner cases of test vectors.
 
-        Raises RuntimeError if oracle and kernels differ.
+        Raises RuntimeError if the oracle (the exact reference) and the kernels differ.
         """
         operands = [
             given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]
@@ -186,9 +192,9 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """Returns the flag NV for each line with a NaN operand, else 0.
+    """Returns the flag NV for each line with a NaN operand in a format without signaling NaNs.
 
-    Only operands in formats without signaling NaNs count.
+    All other lines get 0.
     """
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
@@ -198,7 +204,10 @@ def invalid_of_nan(
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
-    """Raises RuntimeError if `same` is false for a line; `line` gives the text of the first one."""
+    """Raises RuntimeError if `same` is false for a line of a batch.
+
+    The error shows the first such line; `line` maps a line's index to its text.
+    """
     if not same.all():
         first = int(np.argmin(same))
         raise RuntimeError(f"oracle and kernel differ at line {first} of a batch: {line(first)}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SumRule`: sums, dot products and matrix units, with fields, inner signals and results.
 
-The results of oracle and kernels must agree.
+Two implementations compute each result and must agree: the oracle (an exact reference) and CPD's
+kernels.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from cpd.numeric.scaled import Scaled
 from cpd.ops.encoded import Encoded
 
 SUMS = ("dot", "sum", "block_fma", "mma")
-"""The operations that are sums. dot: one element of a matrix product. sum: a sum of terms.
-block_fma: dot on a matrix unit. mma: dot on a matrix unit that takes scales."""
+"""The names of the operations that sum. dot: one element of a matrix product. sum: a sum of terms.
+block_fma: a dot on a matrix unit. mma: a dot on a matrix unit that takes scales."""
 
 
 F32: TypeAlias = "npt.NDArray[np.float32]"
@@ -47,7 +48,7 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class SumRule:
-    """A sum of `length` terms or products, with every rounding in it.
+    """A sum of `length` terms or products. Its accumulator defines each rounding.
 
     Attributes:
         operation: `dot`, `sum`, `block_fma` or `mma`.
@@ -131,7 +132,10 @@ class SumRule:
 
     @property
     def operands(self) -> list[tuple[str, Format]]:
-        """The name and the format of each operand and its scales; an integer c is left out."""
+        """The name and the format of each operand and of its scales.
+
+        The addend c of an integer accumulator has no format and is left out.
+        """
         operands = list(zip("abc", self.formats, strict=False))
         if self.scale is not None:
             operands += [("a_scale", self.scale), ("b_scale", self.scale)]
@@ -139,7 +143,7 @@ class SumRule:
 
     @functools.cached_property
     def inputs(self) -> tuple[Field, ...]:
-        """The fields of a test vector that have operands, their scales, and random integers."""
+        """The fields of a test vector for operands, their scales, and random integers."""
         names = ("a",) if self.operation == "sum" else ("a", "b")
         fields = [
             Field(name, self.length * f.bits, self.length)
@@ -168,7 +172,7 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
-        """The fields of a test vector that have the result and, if `has_trace`, the flags."""
+        """The fields of a test vector for the result and, if the rule has flags, the flags."""
         result = Field("result", self.result.bits, role="output")
         if self.fixed is not None and self.has_integer_result:
             result = _integer("result", self.fixed, "output")
@@ -189,7 +193,7 @@ class SumRule:
         return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
 
     def describe(self) -> dict[str, Any]:
-        """Returns a description for a file's head, which `rule_of` converts back to a rule."""
+        """Returns the rule as a dict for a file's head. `rule_of` converts the dict to a rule."""
         return {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -212,7 +216,7 @@ class SumRule:
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields test vectors with every combination of extreme codes, equal for all terms."""
+        """Yields test vectors in which all terms are equal, for each pair of extreme codes."""
         yield generated.alike(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
@@ -220,9 +224,9 @@ class SumRule:
         return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns the signals, outputs and corner cases of test vectors.
+        """Returns the inner signals, outputs and corner cases of test vectors.
 
-        Raises RuntimeError if oracle and kernels differ.
+        Raises RuntimeError if the oracle (the exact reference) and the kernels differ.
         """
         is_whole = self.fixed is not None and "c" in given
         c = np.ascontiguousarray(given["c"], np.uint64) if is_whole else None

@@ -92,7 +92,7 @@ class Vectors:
             several elements.
 
         Raises:
-            RuntimeError: if oracle and kernels differ.
+            RuntimeError: if the oracle (the exact reference) and the kernels differ.
         """
         self._clear()
         for lines in self._inputs():
@@ -133,9 +133,9 @@ class Vectors:
     def write(self, path: str | Path, kind: str | None = None) -> Path:
         """Writes all lines to a file, or replaces an existing file.
 
-        The results of oracle and kernels are compared for every line. Lines are first written to a
-        temporary file, which then replaces the file. Standard output and pipes receive all lines at
-        the end.
+        For each line, the results of the oracle (the exact reference) and of the kernels are
+        compared. Lines are first written to a temporary file, which then replaces the file.
+        Standard output and pipes receive all lines at the end.
 
         Args:
             path: a file, `-` for standard output, or a folder, in which the file has the name that
@@ -149,7 +149,7 @@ class Vectors:
 
         Raises:
             ValueError: for an unknown kind.
-            RuntimeError: if oracle and kernels differ.
+            RuntimeError: if the oracle and the kernels differ.
             OSError: if the file cannot be written. If the disk has too little free space, the error
                 is raised before the first line.
         """

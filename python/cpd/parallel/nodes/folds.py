@@ -19,10 +19,11 @@ from cpd.parallel.nodes.gradients import Gradients
 
 
 class Part:
-    """The all-reduce of the tensors (layers) of one spec.
+    """The all-reduce of the tensors (layers) of one spec, in one process.
 
-    The spec's order of summation determines a list of turns. At each turn, one node's gradients are
-    added. With APS and codecs that measure tensors, gradients are measured in earlier turns.
+    Nodes pass their gradients in turns: the spec's order of summation determines which node's
+    gradients are added next. With APS, and with codecs that first measure tensors, the first turns
+    only measure each node's gradients.
     """
 
     numbers: list[int]
@@ -63,15 +64,15 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """The number of passes over all nodes, in ascending order, that the all-reduce needs."""
+        """The number of sweeps: how often the nodes must be visited in ascending order."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the next turn is a turn of the node `node`."""
+        """Returns whether the gradients of `node` are needed next."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Measures or adds the node's gradients, once for each successive turn of this node.
+        """Measures or adds the gradients of `node`, as often as they are needed next.
 
         `gradients` has one gradient for each layer in `numbers`; None stands for zeros.
         """
@@ -87,7 +88,10 @@ class Part:
             self._turn += 1
 
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, TensorReport]:
-        """Returns a layer's sum and report; the sum has dtype, layout and device of `like`."""
+        """Returns the reduced gradient of one layer, and its report.
+
+        The gradient has the shape, dtype, layout and device of `like`.
+        """
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
@@ -112,10 +116,10 @@ class Part:
 
 
 class Folds:
-    """The all-reduce of one step: one `Part` for each spec of the schedule."""
+    """The all-reduce of one step, divided into a `Part` for each distinct spec of the schedule."""
 
     kept: set[int]
-    """The layers whose gradients are needed in more than one sweep over the nodes."""
+    """The indices of the layers whose gradients are needed again in a later sweep (see `Part`)."""
 
     def __init__(
         self,
@@ -148,11 +152,11 @@ class Folds:
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
     def awaits(self, node: int) -> bool:
-        """Returns whether, in any `Part`, the next turn is a turn of the node `node`."""
+        """Returns whether any `Part` needs the gradients of `node` next."""
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Passes a node's gradients to each `Part` in which this node has the next turn.
+        """Passes the gradients of `node` to each `Part` that needs them next.
 
         `gradients` has the gradients of all layers. A gradient of None stands for zeros.
         """
@@ -163,7 +167,7 @@ class Folds:
     def results(
         self, like: Sequence[torch.Tensor]
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Returns the sum and the report of each layer, after all turns were taken."""
+        """Returns each layer's reduced gradient and report, after all nodes have passed theirs."""
         by_number: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
             number: part.result(index, like[number])
             for part in self._parts

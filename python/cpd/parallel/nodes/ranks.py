@@ -31,7 +31,7 @@ class Ranks(Protocol):
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         """Returns the float32 tensors of all nodes, [node][tensor].
 
-        The argument has the tensors of this process's nodes, in the order of `mine`.
+        The argument has the tensors of this process's nodes, ascending by the node's number.
         """
         ...
 
@@ -43,7 +43,8 @@ class Ranks(Protocol):
 def gather_integers(ranks: Ranks, numbers: list[list[int]]) -> list[list[int]]:
     """Returns the integers of all nodes, [node][i].
 
-    `numbers` has the integers of this process's nodes, 0 to 2^72 - 1, in the order of `mine`.
+    `numbers` has the integers of this process's nodes, 0 to 2^72 - 1, ascending by the node's
+    number.
     """
     packed = [b"".join(n.to_bytes(_BYTES, "little") for n in row) for row in numbers]
     return [

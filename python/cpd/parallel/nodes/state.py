@@ -17,7 +17,10 @@ Values: TypeAlias = dict[str, torch.Tensor | None]
 
 
 def histories(values: Values) -> Values:
-    """Returns the buffers with histories of delayed scaling, which nodes combine by maximum."""
+    """Returns the buffers that have histories of largest magnitudes, for delayed scaling.
+
+    A step replaces each number in a history by its maximum over the nodes.
+    """
     return {name: value for name, value in values.items() if _is_history(name)}
 
 
@@ -56,7 +59,10 @@ class Buffers:
                 buffer.detach().copy_(value)
 
     def raise_histories(self, values: Values) -> None:
-        """Sets each history in `values` to the maximum of this history and the model's history."""
+        """Raises each history of delayed scaling in `values` to at least the model's history.
+
+        The maximum is taken element by element.
+        """
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
             if _is_history(name) and value is not None and now is not None:

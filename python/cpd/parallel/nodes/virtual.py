@@ -20,9 +20,9 @@ class VirtualRanks:
         self.mine = range(nodes)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns `tensors`, which already has the tensors of all nodes."""
+        """Returns `tensors` unchanged, because this process has the tensors of all nodes."""
         return tensors
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns `data`, which already has the bytes of all nodes."""
+        """Returns `data` unchanged, because this process has the bytes of all nodes."""
         return data

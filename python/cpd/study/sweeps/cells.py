@@ -40,7 +40,7 @@ SCALES = {
     "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
-"""Maps each name of scales to the text that follows the element format in `cpd.Scaled`."""
+"""Maps the names of common kinds of scales to the options in the text of a `cpd.Scaled`."""
 
 
 @checked
@@ -234,7 +234,8 @@ def _taken(unit: Unit | None) -> str:
 
 
 _LISTED = 16
-"""The largest number of bits of formats that `_within` compares value by value."""
+"""To test if one format has all values of another, the values are compared one by one up to this
+number of bits. Formats of more bits must be equal."""
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
@@ -353,9 +354,10 @@ class Losses:
 
     @property
     def normalised(self) -> Losses:
-        """The errors in units of the tensor's RMS.
+        """Normalized errors, which can be added over several tensors.
 
-        The errors of dot products are in units of the RMS of the reference dot products.
+        Errors of values are divided by the tensor's RMS, errors of dot products by the RMS of the
+        reference dot products.
         """
         share, of_dots = _per(self.values, self.squares), _per(self.dots, self.dot_squares)
         return replace(

@@ -24,14 +24,13 @@ from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
 PIECE = 1 << 16
-"""The usual number of values in a tile. A tile is larger if `GROUP` vectors have more values."""
+"""The usual number of values in a tile. A tile has more values if a group of vectors needs more."""
 GROUP = 64
 """The number of vectors in a group, which are all multiplied with one other vector. Larger groups
 are not faster."""
 NOISE = 2.0**-22
-"""The relative error of three binary32 roundings. Because of this error, a scale times the
-format's largest value may differ from the magnitude for which the scale was computed. This
-difference is not an overflow."""
+"""The tolerance of the test for overflow: the relative error of three binary32 roundings. By this
+error, a block's largest magnitude may exceed its scale times the format's largest value."""
 
 _THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -42,7 +41,7 @@ Piece: TypeAlias = tuple[slice, slice]
 class Bench:
     """Measures cells of a sweep on all tensors of the sweep.
 
-    The plans of the tensors' dot products are made once for all cells.
+    A tensor is divided into tiles and dot products once, and all cells use the same ones.
     """
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:

@@ -158,9 +158,10 @@ class Sweep:
         )
 
     def json(self) -> dict[str, Any]:
-        """Returns all numbers as plain data, for all tensors together and for each tensor.
+        """Returns the whole sweep as plain data: each cell's errors and costs, and the front.
 
-        A file has null for an infinite number.
+        Errors are given for all tensors together and for each tensor. A JSON file has null for an
+        infinite number.
         """
         names = [tensor["name"] for tensor in self.tensors]
         return {
@@ -247,7 +248,7 @@ class Sweep:
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-    """Returns the `Sweep` of measured cells. `more` has the fields `reused` and `left_out`."""
+    """Makes a `Sweep` from measured cells. `more` has the attributes `reused` and `left_out`."""
     shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {

@@ -17,7 +17,7 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
 ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""The names of errors for fronts. Smaller is better, except for the accuracy."""
+"""The errors by which a Pareto front can be drawn. Smaller is better, except for `accuracy`."""
 COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Measured`: the result of one cell of a sweep (a combination). `Measurements`: their folder."""
+"""Stores the results of a sweep's cells (combinations of options) in a folder.
+
+`Measured` is one result, `Measurements` the folder.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ class Measured:
 class Measurements:
     """A folder with the results of cells (combinations of a sweep's options).
 
-    `context` has the texts that, with the cell, determine a result: the digest of the tensors,
-    whether dot products are computed, and the identity of the function `accuracy`.
+    `context` has texts for all else that a result depends on: the digest of the tensors, whether
+    dot products are computed, and the identity of the function `accuracy`.
     """
 
     folder: Path
     context: tuple[str, ...]
 
     def key(self, cell: Cell) -> str:
-        """Returns the digest of the cell, the context and the version; it names the cell's file."""
+        """Returns the name of the cell's file: a digest of the cell, `context` and `VERSION`."""
         return digest({"version": VERSION, "context": self.context, "cell": cell.json()})
 
     def write(self, measured: Measured) -> None:
