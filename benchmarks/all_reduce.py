@@ -71,7 +71,8 @@ class Setting:
         return f"all_reduce/{self.name}"
 
     def wanted(self, selection: Selection) -> list[str]:
-        """Returns the parts of the program that have a selected row."""
+        """Returns the arguments of bench_all_reduce (`formats`, `codecs`, …) that measure a
+        selected row."""
         return [
             part
             for part, rows in self.parts.items()

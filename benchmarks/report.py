@@ -140,8 +140,9 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def _unit(name: str) -> str:
-    """Returns the unit that belongs to a row's name. Rows that were skipped or have wrong bits have
-    no unit of their own; the unit assigns them to a table."""
+    """Returns the unit of the rows with such a name. A row that was skipped or has wrong bits has
+    no unit. Its name then determines the unit, and the unit determines the table that shows the
+    row."""
     if name.startswith("all_reduce"):
         return "ms"
     if name.startswith("overhead"):
