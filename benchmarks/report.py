@@ -140,9 +140,8 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def _unit(name: str) -> str:
-    """Returns the unit of the rows with such a name. A row that was skipped or has wrong bits has
-    no unit. Its name then determines the unit, and the unit determines the table that shows the
-    row."""
+    """Returns the unit of a row, by the row's name. A row that was skipped or has wrong bits stores
+    no unit; the name then decides which table shows the row."""
     if name.startswith("all_reduce"):
         return "ms"
     if name.startswith("overhead"):
