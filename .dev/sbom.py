@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds to a wheel its list of materials, CycloneDX 1.6, as dist-info/sboms/cpd.cdx.json (PEP 770):
 the package, what it requires, what was compiled in, and each library's hash. The same wheel gives
-the same list: its date is SOURCE_DATE_EPOCH, its number follows from its content.
+the same list: the list's date is SOURCE_DATE_EPOCH, and its serial number is a hash of its content.
 
     python .dev/sbom.py build/wheel/cpd-….whl
 """

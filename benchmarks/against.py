@@ -93,7 +93,8 @@ class Measured:
         return verdict(self.ratios)
 
     def add(self, other: Sequence[float], this: Sequence[float]) -> None:
-        """Adds a round, given the values of all turns. Stores the best value of each version."""
+        """Stores the best value of each version in one round of measurements. The arguments are the
+        values of all turns of the round."""
         best = functools.partial(_best, self.unit)
         self.other.append(best(other))
         self.this.append(best(this))
@@ -351,10 +352,9 @@ class Rounds:
 
 
 def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
-    """Measures the rows that were found slower or faster in up to CONFIRMING more rounds. A row is
-    measured again as long as the same version was faster in all of its rounds. A noisy round that
-    moves the median ratio to the other side of WORST does not end this: later rounds may move it
-    back."""
+    """Measures again, in up to CONFIRMING more rounds, the rows whose verdict is slower or faster.
+    A row is dropped as soon as neither version was faster in all of its rounds. It stays if a noisy
+    round only moves its median ratio to the other side of WORST: later rounds may move it back."""
     called = [row for row in rows if row.verdict]
     for _ in range(CONFIRMING):
         called = [row for row in called if agree(row.ratios)]
@@ -443,8 +443,8 @@ def _object(entry: dict[str, str]) -> str:
 
 
 def constants(other: dict[str, Any], this: dict[str, Any], unit: str) -> list[Measured]:
-    """Returns rows for figures that are not times. Figures that only one version has are
-    omitted."""
+    """Returns a row for each figure that both versions have, such as a library's size. These
+    figures are not measured repeatedly."""
     return [Measured(name, unit, [other[name]], [this[name]]) for name in other if name in this]
 
 

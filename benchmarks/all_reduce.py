@@ -71,7 +71,8 @@ class Setting:
         return f"all_reduce/{self.name}"
 
     def wanted(self, selection: Selection) -> list[str]:
-        """Returns the parts of the program that have a selected row."""
+        """Returns the values for bench_all_reduce's option --parts (`formats`, `codecs`, …) that
+        cover the selected rows."""
         return [
             part
             for part, rows in self.parts.items()

@@ -62,7 +62,8 @@ constexpr int Lanes(Isa isa) { return isa == Isa::avx512 ? 16 : 8; }
 
 /// A loop over a sequence of operations. The source registers hold constants. Operations that read
 /// their target (fma) take 12 targets in turn on AVX-512, 8 on AVX2: each target is one dependency
-/// chain. Other operations take other targets and wait for no result.
+/// chain. Operations that do not read their target write to the remaining registers, so they wait
+/// for no earlier result.
 class Loop {
  public:
   Loop(Isa isa, std::span<const Operation* const> sequence) : isa_(isa) {

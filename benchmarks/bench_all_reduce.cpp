@@ -108,9 +108,9 @@ class Reducer {
     return {cpd::ToString(spec.format), [this, &model, spec] { (void)Run(model, spec); }, {}};
   }
   /// Returns how well the bytes that CPD counts agree with the bytes that the network interface
-  /// counts: the smaller quotient of the two numbers, and the least one over all ranks and both
-  /// directions. Returns 0 without an interface. The interface also counts the headers of Ethernet,
-  /// IP and TCP, once for each segment of up to 64 KiB that the kernel passes to it.
+  /// counts: the smaller count divided by the larger one. Returns the least such quotient over all
+  /// ranks and both directions, or 0 without an interface. The interface also counts the headers of
+  /// Ethernet, IP and TCP, once for each segment of up to 64 KiB that the kernel passes to it.
   double AgreementOf(Model& model, const Reduce& spec, Counters& counters) {
     if (settings_.interface.empty()) return 0;
     cpd::Traffic traffic;

@@ -101,8 +101,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   return std::bit_cast<std::uint32_t>(a.out[i]) == std::bit_cast<std::uint32_t>(wanted);
 }
 
-/// Runs the row on every backend. Checks each result against the oracle, and that all results are
-/// equal.
+/// Runs a benchmark row's operation on every backend. Checks each result against the oracle, and
+/// that all results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto is_right = [&](std::int64_t i, std::uint32_t random) {
     return IsRight(row, a, i, random);

@@ -164,8 +164,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   return false;
 }
 
-/// Runs the row on every backend. Checks each result against the oracle, and that all results are
-/// equal.
+/// Runs a benchmark row's operation on every backend. Checks each result against the oracle, and
+/// that all results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const bool to_codes = row.operation == Operation::encode;
   const auto bytes = to_codes ? static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))

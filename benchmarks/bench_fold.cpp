@@ -234,8 +234,8 @@ std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
   return {};
 }
 
-/// Runs the row on every backend. Checks each result against the oracle, and that all results are
-/// equal.
+/// Runs a benchmark row's operation on every backend. Checks each result against the oracle, and
+/// that all results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto check = [&] {
     Run(row, a);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Measures Hadamard transforms on one thread against libc's memcpy between arrays of the same kind,
-// alternately in one run. Checks the bits first: samples against the documented steps, and that all
-// backends give the same arrays. Prints one JSON object on each line. The exit status is 1 if bits
-// are wrong.
+// alternately in one run. Checks the bits first: samples against the additions, subtractions and
+// final scaling that define the transform, and that all backends give the same arrays. Prints one
+// JSON object on each line. The exit status is 1 if bits are wrong.
 //
 //   bench_hadamard [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -66,8 +66,8 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Transform(x, row.transform, row.slow ? 0 : 1, false, y);
 }
 
-/// Transforms group g of binary32 values by the documented steps. Supports only transforms without
-/// signs and without rounding to bf16.
+/// Returns whether group g of the result is right. Transforms the group's inputs in binary32 by the
+/// definition. Supports only transforms without signs and without rounding to bf16.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   const std::int64_t size = row.transform.size;
   const std::int64_t step = row.slow ? a.n / size : 1;
@@ -93,8 +93,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   return true;
 }
 
-/// Runs the row on every backend. Checks each result against the documented steps, and that all
-/// results are equal.
+/// Runs a benchmark row's transform on every backend. Checks samples of plain binary32 results by
+/// IsRight, and that all results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const auto bytes = cpd::SizeOf(row.dtype) * static_cast<std::size_t>(a.n);
   const bool plain = row.dtype == DType::f32 && row.transform == Hadamard{row.transform.size};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Measures scaled formats on one thread against libc's memcpy between arrays of the input's size,
-// alternately in one run. Checks the bits first: sampled blocks against the documented steps, and
-// that all backends give the same arrays. Prints one JSON object on each line. The exit status is 1
-// if bits are wrong.
+// alternately in one run. Checks the bits first: sampled blocks of MX casts against the definition
+// of the MX formats, and that all backends give the same arrays. Prints one JSON object on each
+// line. The exit status is 1 if bits are wrong.
 //
 //   bench_scaled [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
@@ -162,8 +162,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
   return true;
 }
 
-/// Runs the row on every backend. Checks sampled blocks against the documented steps, and that all
-/// results are equal.
+/// Runs a benchmark row's operation on every backend. Checks sampled blocks of MX casts by IsRight,
+/// and that all results are equal.
 std::string CheckBits(const Row& row, const Arrays& a) {
   // Blocks along memory.
   const bool is_mx = row.operation == Operation::cast && row.axis == (row.turned ? 0 : 1) &&

@@ -82,7 +82,8 @@ def mixtures() -> tuple[Mixture, ...]:
 
 
 def texts() -> list[str]:
-    """Returns the values of --mix with which bench_machine measures the mixture of every loop."""
+    """Returns the values of bench_machine's option --mix: for every loop in operations.toml and
+    each instruction set, the counts of its operations."""
     return list(dict.fromkeys(m.text(isa) for isa in LANES for m in mixtures()))
 
 

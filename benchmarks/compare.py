@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two stored runs row by row: `./dev bench --compare A B`.
 
-B/A is how many times as fast B is: B/A for rates, A/B for times and bytes. The two runs were
-measured at different times, perhaps on different machines, so the table does not judge rows.
-`--against` (against.py) does judge rows, because it measures both versions alternately in one run.
-Both commands use the table of this module.
+The column B/A is how many times as fast B is. It is B's value divided by A's for rates, and A's
+value divided by B's for times and bytes. The two runs were measured at different times, perhaps on
+different machines, so the table does not judge rows. `--against` (against.py) does judge rows,
+because it measures both versions alternately in one run. Both commands use the table of this
+module.
 """
 
 from __future__ import annotations

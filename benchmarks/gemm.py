@@ -158,9 +158,10 @@ def cases() -> Iterator[Case]:
 
 
 def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns normally distributed operands in the operands' format. Their standard deviation is 1
-    if sums of K products, which have the deviation √K, stay in the format's range (six deviations
-    of the sums). Otherwise it is smaller, so that the range is twelve deviations of the sums."""
+    """Returns normally distributed operands in the operands' format. A sum of K products of
+    operands with standard deviation 1 has the deviation √K. The operands' deviation is 1 if the
+    format's maximum is at least 6 √K. Otherwise it is smaller, so that the maximum is twelve
+    deviations of a sum."""
     m, k, n = case.shape
     f = cpd.Format(case.format)
     in_range = 6 * math.sqrt(k) <= f.max
@@ -209,8 +210,8 @@ def setting(backend: str, threads: int) -> Iterator[None]:
 
 
 def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]:
-    """Returns a function that runs `work` with that number of threads in CPD. torch's number of
-    threads is unchanged."""
+    """Returns a function that runs `work` with `threads` threads in CPD. torch's number of threads
+    is unchanged."""
 
     def run() -> None:
         os.environ["CPD_NUM_THREADS"] = str(threads)  # read at each call

@@ -70,7 +70,7 @@ def check_cuda(
 
 def check_near(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str:
     """Checks sums in fp32 that may be added in any order, against the error bound K · 2^-23 Σ|a·b|.
-    Describes what is wrong."""
+    Returns a description of what is wrong, or an empty text."""
     bound = a.shape[1] * 2.0**-23 * (a.double().abs() @ b.double().abs())
     near = (out.double() - a.double() @ b.double()).abs() <= bound
     return "" if near.all() else "is off by more than rounding"

@@ -22,7 +22,8 @@ from pathlib import Path
 
 INTERFACE = "eth0"  # of each host
 
-# The largest backlog of a filter, like the buffers of a switch. The filter drops packets beyond it.
+# The token-bucket filter at each end of a link lets up to BURST bytes pass at once. Like a switch
+# with full buffers, it drops packets that would wait longer than QUEUE.
 BURST = "128kb"
 QUEUE = "50ms"
 
@@ -125,8 +126,9 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _leave_in_order(stack: contextlib.ExitStack) -> None:
-    """Makes signals that would end this process raise an exception instead, so that the stack's
-    clean-up runs. During the clean-up these signals are blocked and wait."""
+    """Makes signals that would end this process raise an exception instead, so that the callbacks
+    of `stack`, which remove the hosts, still run. While the callbacks run, these signals are
+    blocked and wait."""
     for number in ENDING[1:]:
         stack.callback(signal.signal, number, signal.signal(number, _leave))
     stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING)

@@ -140,8 +140,8 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def _unit(name: str) -> str:
-    """Returns the unit that belongs to a row's name. Rows that were skipped or have wrong bits have
-    no unit of their own; the unit assigns them to a table."""
+    """Returns the unit of a row, by the row's name. A row that was skipped or has wrong bits stores
+    no unit; the name then decides which table shows the row."""
     if name.startswith("all_reduce"):
         return "ms"
     if name.startswith("overhead"):

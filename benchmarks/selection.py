@@ -58,7 +58,8 @@ MAIN = (
 row for each kind of format."""
 
 PARTS = ("fold/256", "pack/e4m3", "unpack/e4m3")
-"""The rows of the computations within an all-reduce. The text `all_reduce` selects these rows too.
+"""The benchmark rows that measure parts of an all-reduce: the sum, packing and unpacking. The
+command `./dev bench all_reduce` measures these rows too, although their names lack `all_reduce`.
 """
 
 
@@ -80,7 +81,8 @@ EVERY = Selection(("*",))
 
 
 def selection(text: str, every: bool = False) -> Selection:
-    """Selects the rows whose names contain `text`. Without a text, selects the main rows or all."""
+    """Selects the rows whose names contain `text`. Without a text, selects the main rows, or all
+    rows if `every`."""
     if not text:
         return EVERY if every else Selection(MAIN)
     also = PARTS if text == "all_reduce" else ()

@@ -199,8 +199,8 @@ def reasons_table(rows: Rows) -> str:
 
 
 def operations_table() -> str:
-    """Returns a table of the counts of operations for AVX-512. The counts include operations for
-    random words."""
+    """Returns a table that counts the operations of each measured loop for one AVX-512 vector. The
+    counts include the generation of random words."""
     kinds = bounds.KINDS
     lines = []
     for mixture in bounds.mixtures():
@@ -266,7 +266,7 @@ def _put(text: str, mark: str, table: str) -> str:
 
 
 def rendered() -> dict[Path, str]:
-    """Returns the contents that each file should have."""
+    """Returns the pages that contain generated tables, each with the text that it should have."""
     rows, on_avx2 = stored(), stored_on_avx2()
     readme = HERE / "README.md"
     text = _put(readme.read_text(), "rows", table(rows, list(PRINCIPAL)))

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 Work = Callable[[], object]
 
-# A turn calls the function, or its baseline, for at least SHORTEST seconds. A row has no further
-# turns after LONGEST seconds, if it has at least LEAST_TURNS turns of each.
+# A turn calls the function, or its baseline, for at least SHORTEST seconds. The measurement of a
+# row ends after LONGEST seconds, but not before the function and the baseline each had LEAST_TURNS
+# turns.
 SHORTEST = 0.01
 LONGEST = 6.0
 LEAST_TURNS = 3

@@ -49,8 +49,8 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A setting of virtual nodes: how gradients are reduced, for which models, and how many times
-    as long as the plain micro-batches a step may take."""
+    """A setting of virtual nodes: how gradients are reduced, for which models, and the longest time
+    that a step may take, as a multiple of the time without CPD."""
 
     name: str
     spec: cpd.Reduce
@@ -86,7 +86,8 @@ def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
 
 
 def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
-    """Returns whether the gradients over four nodes equal the result of the all-reduce."""
+    """Returns whether VirtualNodes with four nodes gives the same gradients as
+    `cpd.simulate_all_reduce` of the four micro-batches' gradients."""
     micro = batch.chunk(4)
     if case.spec.group_size is not None:
         case = replace(case, spec=case.spec.replace(group_size=2))

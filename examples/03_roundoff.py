@@ -22,7 +22,8 @@ def gradients(node: int) -> list[np.ndarray]:
 
 
 def main() -> None:
-    # A rank may be given as a function that makes its tensors, so that not all need to be stored.
+    # Each rank is a function that makes the rank's tensors, so the tensors of all ranks need not be
+    # stored at once.
     per_rank = [lambda node=node: gradients(node) for node in range(NODES)]
     wire = cpd.Format("e5m2")
     plain = cpd.Reduce(wire, order="ring", aps=True)

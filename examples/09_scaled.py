@@ -43,7 +43,7 @@ def error(x: Array, values: Array) -> float:
 
 
 def sqnr(error: float) -> float:
-    """Returns the ratio of signal to error in dB, 20 log10(|x| / |x - q|), of a relative error."""
+    """Converts a relative error to the ratio of signal to error in dB: 20 log10(|x| / |x - q|)."""
     return -20 * float(np.log10(error))
 
 

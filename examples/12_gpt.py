@@ -40,7 +40,8 @@ LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 
 def cases() -> dict[str, cpd.Recipe | None]:
-    """Returns the recipes; a recipe's name states the operands' recipe and the accumulator."""
+    """Returns the recipes by name. In "mxfp8, (6,9)", mxfp8 is CPD's recipe for the operands and
+    (6,9) the accumulator. None trains without CPD."""
     h100 = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )

@@ -23,7 +23,8 @@ import cpd
 FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_RANKS = 6
 Found = tuple[slice, list[tuple[int, ...]]]
-"""A range of indices, and the orders of ranks whose sums have the result's bits there."""
+"""A range of indices, and the orders of ranks whose sums have the same bits as the all-reduce
+there."""
 TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
@@ -59,7 +60,8 @@ def contribution(rank: int, count: int) -> Tensor:
 
 
 def report(terms: list[Tensor], result: Tensor, format: str) -> None:
-    """Prints each range of values with the orders of ranks whose sums have the result's bits."""
+    """Prints each range of values with the orders of ranks whose sums have the all-reduce's
+    bits."""
     size = -(-len(result) // (16 * len(terms)))
     chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
     found = [(chunk, orders(terms, result, chunk)) for chunk in chunks]
@@ -77,11 +79,12 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
 
 
 def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterator[Found]:
-    """Divides each chunk that no single order explains between the orders of its neighbors.
+    """Divides a chunk, if no single order explains its bits, between the orders of the chunks
+    beside it.
 
-    The values before the border have the left neighbor's order, and the other values have the right
-    neighbor's order. The border is the first value for which the left neighbor's order does not
-    give the result's bits. A few values may have the bits of both orders.
+    The values before a border get the left chunk's order, and the other values get the right
+    chunk's order. The border is the first value for which a sum in the left order differs from the
+    all-reduce's result. A few values may have the bits of both orders.
     """
     for i, (chunk, matches) in enumerate(chunks):
         left = chunks[i - 1][1] if i else []
@@ -100,7 +103,7 @@ def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterato
 
 
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
-    """Returns each order of ranks whose sum, rounded at each step, has the result's bits."""
+    """Returns each order of ranks whose sum, rounded at each step, has the all-reduce's bits."""
     return [
         order
         for order in itertools.permutations(range(len(terms)))
@@ -117,7 +120,7 @@ def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
-    """Describes sums that add the ranks in no single order but have the result's bits.
+    """Describes sums that are not one chain of additions but have the all-reduce's bits.
 
     These are the sums (a + b) + (c + d) of four ranks, and the exact sum rounded once.
     """

@@ -110,7 +110,7 @@ struct Elements {
   }
 };
 
-/// Computes the elements of `of` in binary64 lanes.
+/// Computes operation `op` on the elements `*of` in binary64 lanes.
 template <Operation op>
 CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   with_rule<D>(*plan, [&]<class R>() {
@@ -210,7 +210,7 @@ CPD_FN void operate_in(const ArithmeticCall& call) {
   });
 }
 
-/// Does the work of `map` for the operands and results of a call, which have the type T in memory.
+/// Calls `map` with the operands and the results of `call`, which have the type T in memory.
 template <class V, class T, class Of>
 CPD_FN void map_call(const ArithmeticCall& call, Of of) {
   map<V>(call.n, static_cast<const T*>(call.x.data), static_cast<const T*>(call.y.data),

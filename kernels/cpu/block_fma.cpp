@@ -4,8 +4,9 @@
 // packed in panels: groups of rows of a or of columns of b. A tile is one panel of a times one
 // vector of columns of b. A block is plan.block consecutive k, whose products the unit adds at
 // once. Each block is read twice: to find the greatest exponent E of each sum, and to add the
-// products, which are cut to multiples of 2^(E - F). Blocks are computed in binary32 lanes if that
-// is exact (block_fits_binary32, end_block32), else in binary64 lanes.
+// products, which are cut to multiples of 2^(E - F), where F is plan.fraction_bits. Blocks are
+// computed in binary32 lanes if that is exact (block_fits_binary32, end_block32), else in binary64
+// lanes.
 //
 // Number of vector operations for one multiply-accumulate of a row and a vector of columns: 2 + 6 /
 // rows for E, 4 for the product, and for the block's end about 25 / block in binary32 or 2 * 35 /
@@ -108,9 +109,9 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// Adds up the block's products, each cut to a multiple of 2^(E - F), for one vector V of columns
-/// in each row. Its first column is column `lane` of the tile. `units` receives the totals divided
-/// by 2^(E - F).
+/// Adds up the block's products, each cut to a multiple of 2^(E - F) (F: plan.fraction_bits), in
+/// each row of the tile, for one vector V of columns from column `lane` on. `units` receives the
+/// totals divided by 2^(E - F).
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -128,8 +129,8 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Adds the block's totals (`units`, in units of 2^(E - F)) to one vector D of sums in a row, whose
-/// first sum is in column `lane` of the tile. Rounds the results and stores them.
+/// Adds the block's totals (`units` times 2^(E - F), F: plan.fraction_bits) to one vector D of sums
+/// in a row of the tile, from column `lane` on. Rounds the results and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {

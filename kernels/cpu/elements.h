@@ -40,9 +40,10 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Generates the random words of the Philox indices index + k, index + k + 1, …: kSets vectors of
-/// indices. The words of one index yield the random integers of several elements. Stores each
-/// integer at its element's position in `out`, in which the first element of `index` is at 0.
+/// Generates the random words of the Philox indices index + k, index + k + 1, …, one index for each
+/// lane of kSets vectors. The words of one index yield the random integers of several elements.
+/// Stores each integer in `out` at its element's position, counted from the first element of
+/// `index`.
 template <int kSets>
 CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t k, std::uint32_t* out) {

@@ -97,7 +97,7 @@ class Draws<R, V> {
   Words<U> words_{};
 };
 
-/// Reads the random integers that the caller gives, in the way of Draws.
+/// Reads the random integers that the caller gives. Has the interface of Draws.
 template <class V>
 class Given : public TakenDraws<V> {
  public:
@@ -229,9 +229,9 @@ CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i
   return true;
 }
 
-/// Adds the terms of a pass to all sums that fill groups of kVectors vectors. Takes the fast path,
-/// or the general path for a group with a sum for which the fast path may be wrong. Returns the
-/// number of these sums; the sums after them do not change.
+/// Adds the terms of a pass to the sums that fill whole groups of kVectors vectors. Takes the fast
+/// path, or the general path for a group with a sum for which the fast path may be wrong. Returns
+/// the number of sums in whole groups; the remaining sums do not change.
 template <class Path, bool kKahan, int kVectors>
 CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   constexpr int64_t kGroup = kVectors * Lanes<F>::count;

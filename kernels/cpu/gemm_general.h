@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of sums by the general path (numeric/sums/gemm_sums.h), which supports every
-// scheme and every rounding. Only gemm.cpp may include this file: its functions, compiled for one
-// ISA, must stay within that object.
+// scheme and every rounding. Only gemm.cpp may include this file: its functions are compiled for
+// one ISA and must not be linked into other object files.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,9 @@ struct PlaneState {
   CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
 };
 
-/// Returns an object whose next() gives one random integer for each lane of V, from number `first`
-/// of each lane's element on. Only the first `lanes` lanes are elements of the result.
+/// Returns an object whose next() gives one random integer for each lane of V. The first call gives
+/// random integer number `first` of each lane's element. Only the first `lanes` lanes are elements
+/// of the result.
 template <class R, class V, bool kGiven>
 CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
                      std::uint64_t first) {

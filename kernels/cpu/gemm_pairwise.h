@@ -2,8 +2,8 @@
 //
 // Computes tiles of pairwise sums by the steps of a fast path: adds eight products pairwise in
 // registers, and merges their sum (a tree) with the trees of earlier products, which are in memory.
-// Only gemm.cpp may include this file: its functions, compiled for one ISA, must stay within that
-// object.
+// Only gemm.cpp may include this file: its functions are compiled for one ISA and must not be
+// linked into other object files.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ namespace {
 
 /// A tile of pairwise sums. The values of k are processed in groups of kRangeGroup values. If the
 /// bound of a group's products is too large, the whole tile takes the general path for that group.
-/// If a sum higher in the tree may overflow, only a few vectors of columns take the general path.
-/// The fast path gives +0 for a tree whose products are all -0. This changes a sum only if the sum
-/// starts from -0; tiles with such sums take the general path for all k.
+/// If the sum of several groups may overflow, only the one or two vectors of columns that contain
+/// this sum take the general path. The fast path gives +0 for a tree whose products are all -0.
+/// This changes a sum only if the sum starts from -0; tiles with such sums take the general path
+/// for all k.
 template <class Path, ProductKind kProducts>
 class PairwiseTile {
  public:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of sequential or Kahan sums in registers, by the steps of a fast path
-// (numeric/fast), while no sum can overflow. Only gemm.cpp may include this file: its functions,
-// compiled for one ISA, must stay within that object.
+// (numeric/fast), while no sum can overflow. Only gemm.cpp may include this file: its functions are
+// compiled for one ISA and must not be linked into other object files.
 #pragma once
 
 #include <cstdint>
@@ -196,9 +196,9 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds the products of the next group of k, or of the next two k, to sums of magnitude at most
-  /// `most`. Does so only if no sum can overflow, and each exact sum is a binary32 number or is
-  /// rounded by split_fma_in_parts. Returns how many products it added to each sum, or 0.
+  /// Adds kRangeGroup or two products from k on to each sum; the sums' magnitudes are at most
+  /// `most`. Adds nothing if a sum may overflow, or if an exact sum may be no binary32 number and
+  /// split_fma_in_parts may not round it. Returns the number of products that it added to each sum.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
@@ -387,9 +387,9 @@ CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int6
   }
 }
 
-/// Adds all products of the block to the rows of `tile`. steps(k) must add products from k on until
-/// a sum may overflow, and return the next k. Then guarded_rows adds the products of a few groups
-/// of k, and steps(k) continues.
+/// Adds all products of the block to the rows of `tile`. Calls steps(k), which must add products
+/// from k on until a sum may overflow, and return the next k. Then adds the products of a few
+/// groups of k by guarded_rows, and calls steps again.
 template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
 CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes tiles of stochastic sums of every scheme by FastPath::stochastic. Only gemm.cpp may
-// include this file: its functions, compiled for one ISA, must stay within that object.
+// include this file: its functions are compiled for one ISA and must not be linked into other
+// object files.
 #pragma once
 
 #include <cstdint>
@@ -190,8 +191,8 @@ class StochasticRows {
   }
   CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
   CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
-    // If the tree is a single exact product (number k_ of the run), no rounding has changed it. One
-    // fma then computes the product and adds it to the tree of this level in memory.
+    // If tree_ is a single exact product (number k_ of the run), no rounding has changed it. One
+    // fma then computes the product again and adds it to the earlier tree in plane `level`.
     const bool fused = kExactProducts && of_term;
     tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
   }

@@ -42,8 +42,8 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
-/// Returns how many values ahead encoding prefetches x. Encoding prefetches the next bucket if a
-/// bucket has more than one and up to 16 groups of four memory pages; else the next group.
+/// Returns how many values ahead encoding prefetches x: a bucket, if it has more than kGroup and at
+/// most 16 kGroup values; else kGroup values (four memory pages).
 CPD_FN int64_t block_ahead(int64_t bucket) {
   return bucket > kGroup && bucket <= 16 * kGroup ? bucket : kGroup;
 }

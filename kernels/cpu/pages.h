@@ -168,14 +168,15 @@ class PageIntegers {
     for (std::int64_t page = 0; page < kPages; ++page) draw(0, page);
   }
 
-  /// Returns the random integers for a block of kBlock elements in one memory page of the group.
+  /// Returns the random integers for the block of kBlock elements at offset `block`, in memory page
+  /// `page` of a group of four pages.
   CPD_FN const std::uint32_t* of(std::int64_t block, std::int64_t page) const {
     if (!kFresh || given_ != nullptr) return given_ + block + page * kPage;
     return run_[block / kBlock % 2][page];
   }
 
-  /// Generates the random integers for the next block of kBlock elements in one memory page of the
-  /// group.
+  /// Generates the random integers for the block of kBlock elements that for_blocks visits after
+  /// `block`, in memory page `page` of a group of four pages.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
     const std::int64_t next = next_block(block);

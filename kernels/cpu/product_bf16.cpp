@@ -190,7 +190,7 @@ constexpr Bf16Table kTable = {
 
 }  // namespace
 
-/// Returns the kernels if the CPU has the instruction, else null.
+/// Returns the kernels of this file, or null if the CPU lacks AVX-512 BF16.
 const Bf16Table* bf16_table() {
   return __builtin_cpu_supports("avx512bf16") != 0 ? &kTable : nullptr;
 }

@@ -284,8 +284,8 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
       if (in_pages) return round_pages<R, kRoute>(plan, run, y);
     }
     for (int64_t row = 0; row < all.rows; ++row) {
-      // Prefetches the values that follow this row, if it is short or the only one. The hardware
-      // prefetches only within longer rows.
+      // If this row is short, or is the only row, prefetches the values that follow the row. The
+      // hardware prefetches only within longer rows.
       for (int64_t k = 0; (all.rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }

@@ -50,8 +50,8 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
 
 /// With promotion, adds the matrix unit's sum to the accumulator's sum and sets the matrix unit's
 /// sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's format. `done`
-/// products have been added. `draws` is the number of random integers that earlier sums of the
-/// element have used.
+/// is the number of products in the sum so far, which selects the random integer. `draws` is the
+/// number of random integers that earlier sums of the element have used.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -130,9 +130,9 @@ class UnitSum {
   }
 
  private:
-  /// The operands of one block of a matrix unit, and their scales. k is counted from the block's
-  /// first operand. `scales` counts from the first operand in shared memory, and `first` is the
-  /// difference.
+  /// The operands of one block of a matrix unit, and their scales. `operands` begins at the block's
+  /// first operand. `scales` begins `first` operands earlier, at the first operand in shared
+  /// memory.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -145,7 +145,8 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  /// Returns `sum` plus the products of a block, for each adder but Adder::aligned.
+  /// Returns `sum` plus the products of a block, added by the rules of plan.adder, which must not
+  /// be Adder::aligned.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
                                    int count, double sum) {

@@ -49,8 +49,8 @@ CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& 
 }
 
 /// Encodes contiguous values of one type in a mode that is not stochastic; a thread encodes one
-/// Pack (four neighboring values) at a time. x must be aligned to 16 bytes. `fours`: has_four_codes
-/// is true for the result.
+/// Pack (four neighboring values) at a time. x must be aligned to 16 bytes. `fours`: writes four
+/// codes at a time, which has_four_codes must allow.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x,
@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Decodes to contiguous values of one type; a thread decodes one Pack (four neighboring values) at
-/// a time. out must be aligned to 16 bytes. `fours`: has_four_codes is true for the codes.
+/// a time. out must be aligned to 16 bytes. `fours`: reads four codes at a time, which
+/// has_four_codes must allow.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const std::uint8_t* packed,

@@ -79,7 +79,7 @@ struct alignas(16) FourCodes {
 
 // --- codes of 4 and 8 bits: four codes fill half a word or a word --------------------------------
 
-/// Returns whether kernels may read and write these packed codes four at a time.
+/// Returns whether kernels may read and write the codes at `packed` four at a time.
 inline bool has_four_codes(int bits, const std::uint8_t* packed) {
   return (bits == 4 || bits == 8) && is_word_aligned(packed);
 }

@@ -120,7 +120,8 @@ CPD_FN float value_of(const void* data, std::int64_t at) {
 enum class Stored : std::uint8_t { held, nearest };
 
 #if defined(__CUDA_ARCH__)
-/// The code of the NaN that the conversion instruction gives, and the code of the canonical NaN.
+/// The fp16 code of the NaN that a GPU's conversion from binary32 gives, and the code of CPD's
+/// canonical NaN.
 constexpr std::uint16_t kHardwareNan = 0x7FFF, kNan = 0x7E00;
 
 /// Returns the codes of two values rounded to fp16, using one conversion instruction.
@@ -202,9 +203,9 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
   }
 };
 
-/// Returns a Pack (four neighboring values) with change(value) for each value of a Pack. The calls
-/// are written without a loop: then nvcc moves branches that depend only on the plan out of the
-/// caller's loop.
+/// Calls change(value) for each value of a Pack (four neighboring values) and returns the results
+/// as a Pack. The calls are written without a loop: then nvcc moves branches that depend only on
+/// the plan out of the caller's loop.
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
@@ -213,8 +214,8 @@ CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   return pack;
 }
 
-/// Returns a Pack (four neighboring values) with change(value, R) for each value of a Pack, where R
-/// is the value's random integer.
+/// Calls change(value, R) for each value of a Pack (four neighboring values), where R is the
+/// value's random integer, and returns the results as a Pack.
 template <Stored stored, DType type, class Integers, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
   Pack<type> pack;

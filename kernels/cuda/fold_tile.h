@@ -166,9 +166,9 @@ template <Rounding mode, class T, bool kGiven = false>
 class ElementSum {
  public:
   using Value = T;
-  /// Starts at term k of the sum of element i. For k > 0, the caller must then set the planes to
-  /// the sum of the first k terms. Random integers come from the seed and stream, or from `given`
-  /// if kGiven.
+  /// Starts the sum of element i with term k. For k > 0, the caller must then set the planes (the
+  /// sum's running values) to their values after k terms. Random integers come from the seed and
+  /// stream, or from `given` if kGiven.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                     std::int64_t k, const std::uint32_t* given = nullptr)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}

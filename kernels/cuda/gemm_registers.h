@@ -229,8 +229,8 @@ class ChunkCount {
  public:
   CPD_FN explicit ChunkCount(const GemmCall& call) : left_(call.plan.chunk) {}
 
-  /// Call after `length` more products were added to each sum, `done` in all. Returns whether the
-  /// current chunk ends with them.
+  /// Call after adding `length` more products to each sum. `done` is the number of products in a
+  /// sum so far. Returns whether the current chunk is then complete.
   CPD_FN bool ends(const GemmCall& call, int length, std::int64_t done) {
     if (call.plan.chunk == 0) return false;
     left_ -= length;

@@ -12,7 +12,8 @@
 
 namespace cpd::cuda {
 
-/// Returns the call of a product without scales as a call with scales.
+/// Converts a product without scales to a product with scales of a single block of k, in which no
+/// scale changes the sum.
 CPD_FN ScaledGemmCall without_scales(const GemmCall& call) {
   ScaledGemmCall scaled{call, {}};
   scaled.scales.sums = 1;

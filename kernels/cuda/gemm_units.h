@@ -50,7 +50,8 @@ struct UnitMemory {
 };
 
 /// Memory for a thread's sums (`state`) and, for each sum, the greatest exponent E of the current
-/// block and the block's total in units of 2^(E - F). Used by loops that do not fit into registers.
+/// block and the block's total, divided by 2^(E - F) (F: plan.fraction_bits). Used by loops that do
+/// not fit into registers.
 struct UnitPatch {
   UnitState state[kPatch * kPatch];
   std::int32_t e[kPatch * kPatch];
@@ -86,8 +87,8 @@ CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, Un
   }
 }
 
-/// Computes 4 x 4 sums in a thread. kShort: a block's total is also added to the sum and rounded in
-/// 32-bit arithmetic, not in binary64.
+/// Computes 4 x 4 sums in a thread. kShort: 32-bit arithmetic also adds a block's total to the sum
+/// and rounds the result; otherwise binary64 does so.
 template <bool kShort>
 class UnitThread {
  public:
@@ -231,8 +232,8 @@ class UnitThread {
     return served.all();
   }
 
-  /// Adds up the block's products for each sum, each cut to a multiple of 2^(E - F). `units`
-  /// receives the totals divided by 2^(E - F).
+  /// Adds up the block's products for each sum, each cut to a multiple of 2^(E - F) (F:
+  /// plan.fraction_bits). `units` receives the totals divided by 2^(E - F).
   CPD_FN void sum_products(const UnitMemory& memory, int at,
                            const std::int32_t (&e)[kPatch][kPatch],
                            std::int32_t (&units)[kPatch][kPatch]) const {
@@ -256,7 +257,8 @@ class UnitThread {
   }
 
   /// Adds the matrix unit's sums to the accumulator's sums, or rounds them into the accumulator's
-  /// format (promote_unit). `done` products have been added. Computes in memory.
+  /// format (promote_unit). `done` is the number of products in each sum so far, which selects the
+  /// random integers.
   CPD_FN void promote(std::int64_t done) {
     write_units();
     with_mode(call_.plan.unit.promoted.mode, [&]<Rounding mode>() {

@@ -13,8 +13,8 @@ namespace cpd::cuda {
 
 CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
 
-/// Returns the bucket of value number `at`. Uses a 32-bit division if both numbers are small
-/// enough.
+/// Returns the number of the bucket that holds value number `at`, if a bucket has `bucket` values.
+/// Divides 32-bit integers if `at` and `bucket` are small enough.
 CPD_FN std::int64_t bucket_of(std::int64_t at, std::int64_t bucket) {
   if ((at | bucket) >> 32 != 0) return at / bucket;
   return static_cast<std::uint32_t>(at) / static_cast<std::uint32_t>(bucket);

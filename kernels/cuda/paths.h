@@ -12,8 +12,8 @@
 
 namespace cpd::cuda {
 
-/// Returns the path of a product. Instead of `multiply_halves`, the launch may still choose
-/// `multiply_wide`, because the larger tiles would leave multiprocessors of the device idle.
+/// Returns the kernel that computes a product. For `multiply_halves`, the launch may still choose
+/// `multiply_wide`, if the larger tiles of `multiply_halves` would leave multiprocessors idle.
 inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;
   const FastPlan& fast = plan.sum.fast;

@@ -92,7 +92,8 @@ CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, st
 }
 
 /// Returns an object that continues the sum of element i with term k, with random integers of
-/// `stream`. For k > 0, the caller must set its planes to the sum of the first k terms.
+/// `stream`. For k > 0, the caller must set the object's planes (the sum's running values) to their
+/// values after k terms.
 template <Rounding mode>
 CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
                                         std::int64_t k) {
@@ -132,8 +133,8 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                            call.cast);
 }
 
-/// Returns the code in a message of this rank's contribution: its value number `at`, cast by
-/// call.cast. If the codes have the format of the cast, casts and encodes with one rounding.
+/// Returns the code that this rank sends for value number `at` of a segment: the value, cast by
+/// call.cast and encoded. If the codes have the format of the cast, there is one rounding.
 template <Rounding mode>
 CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegment& segment,
                                        std::int64_t at) {

@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Does the work of find_largest for n contiguous values. `lanes` threads together handle `packs`
-/// Packs (four neighboring values each) of one block. There are `items` such ranges.
+/// Does the work of find_largest for n contiguous values. The values are divided into `items`
+/// ranges of `packs` Packs (four neighboring values each); a range lies in one block. `lanes`
+/// threads together read a range.
 template <DType type>
 __global__ void __launch_bounds__(kThreads)
     find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,

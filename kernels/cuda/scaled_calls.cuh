@@ -24,8 +24,8 @@ int decode_formed(const Launch& launch, const ScalesCall& of);
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// Checks the requirements of kernels that read Packs (four neighboring values each): contiguous
-/// values in consecutive blocks of 2^shift values.
+/// `fit` is true if kernels can read a tensor in Packs (four neighboring values each). The values
+/// must be contiguous, in consecutive blocks of 2^shift values.
 struct PackLayout {
   bool fit = false;
   int shift = 0;

@@ -61,8 +61,8 @@ struct SquareMaxima {
 template <DType type, bool kPacked, int kLength>
 struct WarpPatch {
   static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
-  /// kDown: the number of lanes over which a block of a column extends within the patch. kAcross:
-  /// the number of lanes over which a block of a row extends.
+  /// kDown: the number of lanes that hold the values of one column block in this patch. kAcross:
+  /// the number of lanes that hold the values of one row block.
   static constexpr int kDown = kLength < kPatchSide ? kLength / kLaneRows : 4;
   static constexpr int kAcross = kLength < kPatchSide ? kLength / 4 : 8;
   static constexpr int kOwnColumns = 4 / kDown, kOwnRows = kLaneRows / kAcross;
@@ -273,8 +273,8 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// The blocks of a call whose blocks are ranges of one column. `rows` is 0 if WarpPatch does not
-/// support the call.
+/// The length of a call's blocks, if each block is a range of one column. `rows` is 0 if WarpPatch
+/// does not support the call.
 struct ColumnBlocks {
   int rows = 0;         ///< of a block; 0: the call has others
   bool packed = false;  ///< the tensor's rows are aligned to Packs
@@ -314,7 +314,7 @@ void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
     run.template operator()<type, false, 32>();
   });
 }
-/// Queues a kernel for the squares of a layout in blocks of one column.
+/// Queues `kernel` with enough thread blocks for all squares of a tensor in blocks of one column.
 template <int kLength, class... Parameters, class... Arguments>
 void start_squares(void (*kernel)(Parameters...), const Launch& launch, const ScalesCall& of,
                    const Arguments&... more) {

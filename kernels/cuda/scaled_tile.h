@@ -167,7 +167,7 @@ CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
 /// Returns the route (method of division) for the elements of a block with this scale.
 CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   if (call.plan.arithmetic != Arithmetic::exact) return call.route;
-  // A block with a caller's scale of 0 may contain an infinity.
+  // Binary32 also excludes a scale of 0 from the caller, because the block may contain an infinity.
   const bool beyond = is_outside(call.route, scale) || (call.given && scale == 0);
   return beyond ? ElementRoute::wide : call.route;
 }

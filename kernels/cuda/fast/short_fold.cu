@@ -23,7 +23,8 @@ struct ShortFoldTile {
   ReduceTile tile;
 };
 
-/// Returns the plan of the sums that a call computes: over one group, or over all ranks.
+/// Returns the plan of the sums that a call computes: over the ranks of group call.unit or, if
+/// call.unit is -1, over all ranks.
 CPD_FN const SumPlan& sums_of(const ReduceCall& call) {
   return call.unit >= 0 ? call.group : call.across;
 }

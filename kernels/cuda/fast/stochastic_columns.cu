@@ -9,8 +9,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Returns a Pack (four neighboring values) with change(value, R, scales) for each value, with the
-/// value's random integer R and its scales.
+/// Calls change(value, R, scales) for each value of a Pack (four neighboring values), with the
+/// value's random integer R and its scales. Returns the results as a Pack.
 template <DType type, class Change>
 CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const LaneScales<4>& at,
                                  Change change) {
