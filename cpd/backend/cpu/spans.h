@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Operations on contiguous binary32 values in the caller's thread: casts that begin at any index,
-// ordered sums of several terms, and counts of the values that a cast lost.
+// ordered sums of several terms, and counts of NaN, infinities and values that a cast makes zero.
 #pragma once
 
 #include <algorithm>
