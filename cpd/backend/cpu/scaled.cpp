@@ -29,8 +29,8 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether the call's formats and tensors allow that this class casts blocks. Which
-  /// blocks it casts depends on their values.
+  /// Returns whether this class can cast blocks of the call's formats and tensors. Which blocks it
+  /// casts depends on their values.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the blocks of a tile that PowerBlocks supports. Calls other(part) for each range of the
   /// tile that contains other blocks, which must be cast by another method.

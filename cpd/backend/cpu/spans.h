@@ -141,8 +141,8 @@ struct PlansOfSum {
   [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
 };
 
-/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0
-/// (one value of each sum's state) has the sums, rounded to the result's format.
+/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0 of
+/// the sums' state has the sums, rounded to the result's format.
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride);
