@@ -183,7 +183,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
-  // Also wait for the work queued so far: kernels may still read the incoming messages' memory.
+  // Wait also for queued work on the incoming messages: kernels may still read their memory.
   if (!in.empty()) in[0].message->memory().Settle();
   if (in.empty() && !out.empty()) out[0].message->memory().Settle();
   Seal(out, phase, pending.number);
