@@ -77,9 +77,10 @@ class Elements {
     return {codes, flags, corners};
   }
 
-  /// Returns the inputs of n random lines: the operands, the random integers or None, and the
-  /// number of random words for each line. The state of the stream and its increment are passed as
-  /// two words each, the high word first.
+  /// Returns the inputs of n random test lines: the operands, the random integers (None if the
+  /// rounding is not stochastic), and the number of random words that each line takes. `state` and
+  /// `increment` define the stream of random words. Each is passed as two words, the high word
+  /// first.
   std::tuple<std::vector<Codes>, std::optional<Codes>, int> Draw(
       const std::array<std::uint64_t, 2>& state, const std::array<std::uint64_t, 2>& increment,
       std::int64_t n) const {
@@ -177,9 +178,9 @@ std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_styl
   return counts;
 }
 
-/// Returns the lines as text. Each column is a field of all lines, given as a tuple: the text
-/// before the field's digits, n × count integers, and the number of bits of each integer. Each line
-/// ends with the text `last`.
+/// Returns n lines of text. A column describes one field of every line: the text before the field's
+/// digits, an array with one row of unsigned integers for each line, and the number of bits of each
+/// integer. Each line ends with the text `last`.
 py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& columns,
                  const py::bytes& last) {
   std::vector<TextField> fields;

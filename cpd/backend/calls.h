@@ -243,8 +243,8 @@ struct HadamardCall {
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// The number of groups that are interleaved in x: in row-major order, first the first elements
-  /// of `inner` groups, then the second elements of these groups, and so on. A CPU transforms
+  /// Groups are interleaved in x, `inner` at a time: in row-major order, x has the first elements
+  /// of `inner` groups, then their second elements, and so on. 1: not interleaved. A CPU transforms
   /// interleaved groups together.
   std::int64_t inner = 1;
 };

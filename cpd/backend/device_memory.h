@@ -31,8 +31,8 @@ CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
 /// work. Throws MachineError if the backend reports an error.
 CPD_API void ReleaseUnusedMemory(Device kind, int device);
 
-/// Throws Error if an earlier call on the device had a fault that only its values showed
-/// (faults.h). The caller must have waited for the device's work.
+/// Throws Error if an earlier call on the device had a fault, an error in its values (faults.h).
+/// The caller must have waited for the device's work.
 CPD_API void CheckDevice(Device kind, int device);
 
 }  // namespace cpd

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults: errors of a call on a device that only its values show. Examples are an operand of a
-// matrix unit that is not a value of the unit's format, a random integer out of range, and a NaN
-// without a code.
+// Faults: errors in values in a device's memory, which the host cannot check when it queues a call.
+// Examples are an operand of a matrix unit that is not a value of the unit's format, a random
+// integer out of range, and a NaN without a code.
 //
 // Kernels record faults in memory that the host reads without waiting. A later operation on the
 // device, or a later part of the same operation, throws the error. Within a reduction over ranks

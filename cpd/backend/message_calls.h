@@ -84,8 +84,9 @@ struct ReduceCall {
   Rounds rounds;
   std::int64_t world = 1, group_size = 0;  ///< 0: no groups
   /// Random streams (streams.h) of layer 0, from which kernels compute the streams of all layers
-  /// (StreamFrom). cast_stream is the stream of this rank's cast. The other two are the streams at
-  /// position 0: of the additions, and of the rounding of sums to the result.
+  /// (StreamFrom). cast_stream is for this rank's cast, sum_stream for the additions, and
+  /// result_stream for the rounding of sums to the result. For the last two, StreamFrom also takes
+  /// the group's number.
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
@@ -127,9 +128,9 @@ struct VirtualCall {
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
-  /// state. Each sum has `count` terms, and the ranks add the terms number k, k + 1, …. If `visit`
-  /// is not negative, `k` is not used: each slice of the layer has its own number for the first
-  /// rank's term, rounds.term(visit, slice). `visit` is that rank's position in the order of
+  /// state. Each sum has `count` terms. The call's ranks add terms k, k + 1, …. If `visit` is not
+  /// negative, `k` is not used: the number of the first rank's term is rounds.term(visit, slice),
+  /// and differs from slice to slice. `visit` is the first rank's position in the order of
   /// contributions.
   SumPlan plan;
   Rounds rounds;
@@ -150,7 +151,7 @@ struct CodecMemory {
   float* y = nullptr;                  ///< the values of codes; may be x
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
-  SegmentCounts* counts = nullptr;     ///< a rounding adds values that it loses, unless null
+  SegmentCounts* counts = nullptr;     ///< a rounding adds its counts over x, unless null
   /// A decoding lowers *damaged to the lowest index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
@@ -230,13 +231,13 @@ struct FeedbackCall {
   float* v = nullptr;
   const float* decoded = nullptr;
   float* next = nullptr;            ///< the next residual
-  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
+  SegmentCounts* counts = nullptr;  ///< the call adds its counts over x; null: no counts
 };
 
 struct Selection;  // backend/cpu/largest.h
 
-/// For a search for the largest values, digit by digit (largest_limit.h): of[d] is the number of
-/// values whose magnitude's pattern has the digit d.
+/// Counts for one digit of the search for the largest values (largest_limit.h): of[d] is the number
+/// of values whose bit pattern has the value d in that digit.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
@@ -246,9 +247,10 @@ struct TopKSearch {
   std::int64_t kept;      ///< the number of selected values
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// The number of values above the limit, and of values equal to it. A span is a range of a layer's
-/// tiles. A first kernel counts the values of each span. A second kernel replaces each span's
-/// counts by the sums of the counts of all earlier spans.
+/// The numbers of a span's values whose magnitudes are above the limit, and equal to the limit,
+/// from which values are selected. A span is a range of a layer's tiles. A first kernel counts the
+/// values of each span. A second kernel replaces each span's counts by the sums of the counts of
+/// all earlier spans.
 struct TopKSpan {
   unsigned long long above, equal;
 };
@@ -271,8 +273,8 @@ struct TopKCall {
   TopKSearch* search = nullptr;
   /// Counts of a GPU's kernels: counts_of has one entry for each digit, and `spans` one for each
   /// span and one for the totals. Both arrays follow `search` in memory, and the call clears them
-  /// first. If `goes_on` is set, the arrays may be anywhere and already have counts of other
-  /// values, to which the kernels add.
+  /// first. If `goes_on` is set, the arrays may be anywhere and are not cleared: the kernels add to
+  /// the counts of earlier calls.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
@@ -284,8 +286,8 @@ struct TopKCall {
   /// on a CPU, the range must be the whole layer.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of these values, in ascending order of their indices, if the caller has them. Null:
-  /// the call computes the terms by `cast`.
+  /// The terms of the selected values of that range, by ascending index, if the caller has them.
+  /// Null: the call computes the terms by `cast`.
   const float* terms = nullptr;
   float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;
@@ -293,7 +295,7 @@ struct TopKCall {
   /// The call writes here the term of each selected value, and +0 for each other value. May be x if
   /// there is no residual. On a CPU, null if the caller needs only the next residual.
   float* y = nullptr;
-  SegmentCounts* counts = nullptr;  ///< the call adds the lost values of x; null: no counts
+  SegmentCounts* counts = nullptr;  ///< the call adds its counts over x; null: no counts
   float* gathered = nullptr;        ///< the selected values, by index
   TopKPlaces* places = nullptr;     ///< what each message keeps
 

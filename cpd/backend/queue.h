@@ -53,8 +53,8 @@ class CPD_API Queue {
   }
   /// Returns whether the CPU computes. Queued work is then already done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Returns whether kernels record faults (errors that only values show, faults.h) and a later
-  /// call throws them. If false, the call itself throws.
+  /// Returns whether kernels record faults (errors in values, faults.h) and a later call throws
+  /// them. If false, the call itself throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes work that is queued here from now on wait for the work already queued on `stream`.
@@ -75,7 +75,7 @@ class CPD_API Queue {
   void Clear(void* memory, std::int64_t bytes) const;
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
-  /// Returns the address at which a kernel records this fault (faults.h).
+  /// Returns the address at which kernels record the index of an element with `fault` (faults.h).
   [[nodiscard]] unsigned long long* NoteOf(const Fault& fault) const;
   /// Must follow the work of a call that may have recorded a fault (faults.h). If CPD_CHECK=sync is
   /// set, waits and throws the fault's error.

@@ -29,7 +29,7 @@ const KernelTable& kernel_table();
 
 namespace {
 
-/// The tables of this build, ordered from fewer to more lanes.
+/// Returns the tables of CPU kernels that this build contains, from fewer to more lanes.
 std::vector<const KernelTable*> BuiltKernels() {
   std::vector<const KernelTable*> built{&scalar::kernel_table()};
 #ifdef CPD_ISA_AVX2

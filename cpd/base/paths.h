@@ -24,13 +24,13 @@ struct Path {
 /// Returns the path by which a cast rounds each number to a format. `binary64`: whether the number
 /// has more bits than binary32.
 CPD_API Path PathOf(const Format& format, const RoundingOptions& options, bool binary64 = false);
-/// Returns the path of a sum of products by kernels whose fast path for the accumulator is `path`.
-/// `lanes`: how many numbers the kernels compute at once. `given`: whether the caller passes the
-/// random integers.
+/// Returns the path by which kernels compute a sum of products. `path`: the kernels' fast path for
+/// the accumulator. `lanes`: how many numbers the kernels compute at once. `given`: whether the
+/// caller passes the random integers.
 CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given);
-/// Returns the path of an ordered sum of terms by kernels whose fast path for the accumulator is
-/// `path`. `lanes`: how many numbers the kernels compute at once. `given`: whether the caller
-/// passes the random integers.
+/// Returns the path by which kernels compute an ordered sum of terms. `path`: the kernels' fast
+/// path for the accumulator. `lanes`: how many numbers the kernels compute at once. `given`:
+/// whether the caller passes the random integers.
 CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
 /// Returns the path by which elements are rounded to a scaled format. `powers`: whether blocks that
 /// PowerBlocks supports (power_blocks.h) are cast separately from other blocks.

@@ -25,7 +25,7 @@ std::array<Format, 4> FormatsOf(const Reduce& spec) {
 
 namespace {
 
-/// Returns the formats that hold sums: accumulator, inner sums, result.
+/// Returns the formats that hold sums: of the accumulator, of sums within a chunk, of the result.
 std::array<Format, 3> SumsOf(const Reduce& spec) {
   const auto [wire, accumulator, inner, result] = FormatsOf(spec);
   return {accumulator, inner, result};

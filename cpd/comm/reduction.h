@@ -33,7 +33,8 @@ struct Level {
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
   /// Returns the format of value q of each running sum's state. Value 0 is the sum. Value 1 is
   /// Kahan's compensation (scheme kahan) or the sum of the current chunk (scheme chunked). Do not
-  /// call this function for scheme pairwise, whose leaves have the format `terms_in`.
+  /// call this function for scheme pairwise, in which a value may be a single term, of format
+  /// `terms_in`.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
     const bool lost = accumulator.scheme == Scheme::kahan && q == 1;
@@ -50,7 +51,8 @@ struct Losses {
 };
 Losses LossesOf(const SegmentCounts& counts);
 
-/// Returns the formats in which a reduction's values travel: wire, accumulator, inner sums, result.
+/// Returns the formats in which a reduction's values travel: contributions (wire), accumulator,
+/// sums within a chunk, result.
 std::array<Format, 4> FormatsOf(const Reduce& spec);
 
 /// The numbers that identify a call (seed and step), and options for its layers.
@@ -146,8 +148,9 @@ class Reduction {
   [[nodiscard]] bool LacksNan() const;
   /// Returns whether ranks first agree on the largest magnitude of each layer.
   [[nodiscard]] bool wants_largest() const { return spec_.aps != Aps::off || LacksNan(); }
-  /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though all
-  /// contributions are finite. If LacksNan() is true too, all values travel in binary32.
+  /// `largest`: each layer's largest magnitude. Returns whether a cast or a sum of such layers can
+  /// be NaN though all contributions are finite. If LacksNan() is true too, all values travel in
+  /// binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Returns the description (Piece) of values begin … begin + n - 1 of a rank's layer that the
   /// codec wire(layer) needs to encode them. `scale`: the result of Codec::Measure for the layer.

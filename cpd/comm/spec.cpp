@@ -128,7 +128,7 @@ SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
   return std::make_shared<ScaledBlocks>(ParseScaled(head), rounding);
 }
 
-/// Returns the reduction whose text is `head` alone, the form of the contributions: a format, a
+/// Returns the reduction with default options for contributions in the form `head`: a format, a
 /// scaled format or a compressor. Leaves its codec (`wire`) null.
 Reduce Usual(const std::string& head) {
   if (!IsCompressor(head) && !NamesScaled(head)) return Reduce(ParseFormat(head));
@@ -146,8 +146,9 @@ bool NamesFormat(const std::string& text) {
   }
 }
 
-/// Returns the reduction whose text is `head` alone, the form of the contributions, and sets its
-/// codec (`wire`). If `head` is invalid because of a misspelled key, the error names that key.
+/// Returns the reduction with default options for contributions in the form `head` (Usual), and
+/// sets its codec (`wire`). If `head` is invalid because of a misspelled key, the error names that
+/// key.
 Reduce ParseHead(const std::string& head) {
   try {
     Reduce spec = Usual(head);

@@ -93,7 +93,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// Returns the rank that contributes next. Throws Error after the schedule's last rank.
+  /// Returns the rank that contributes next. Throws Error after the last rank of the schedule.
   [[nodiscard]] int Rank() const {
     if (position < static_cast<std::int64_t>(ranks.size())) {
       return ranks[static_cast<std::size_t>(position)];
@@ -192,7 +192,8 @@ struct VirtualReduce::Impl {
     return state;
   }
 
-  /// Adds one rank's layer, which the codec encodes and decodes on the host.
+  /// Encodes and decodes one rank's layer by the codec, on the host, and adds the values to the
+  /// sums.
   void ContributeOnHost(int l, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const float* const values = OnHost(l, x);
@@ -231,7 +232,7 @@ struct VirtualReduce::Impl {
     return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units, counts_bytes};
   }
 
-  /// Adds one rank's layer, which the device casts or encodes.
+  /// Casts or encodes one rank's layer on the device, and adds the decoded values to the sums.
   void Contribute(int l, const TensorView& x, bool stays) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);

@@ -44,21 +44,23 @@ class CPD_API VirtualReduce {
   /// `tree`, each rank appears once. With order `ring`, sums of slices start at different ranks, so
   /// all ranks except one (or, with groups, the ranks of one group) appear twice.
   [[nodiscard]] std::vector<int> schedule() const;
-  /// Adds layer `layer` of the schedule's next rank. x is float32, contiguous and of the layer's
-  /// size. A rank contributes each layer once, in any order. The layers' device computes the sums.
+  /// Adds layer `layer` of the rank that is next in schedule() to the sums. x is float32,
+  /// contiguous and of the layer's size. A rank contributes each layer once, in any order. The
+  /// layers' device computes the sums.
   ///
-  /// `stays`: x's values stay unchanged until the schedule's last EndRank. Several ranks may then
-  /// be added in one pass over the sums. Throws Error if the rank has contributed this layer
-  /// already, or if layers are on several devices.
+  /// `stays`: x's values stay unchanged until EndRank of the last rank in schedule(). Several ranks
+  /// may then be added in one pass over the sums. Throws Error if the rank has contributed this
+  /// layer already, or if layers are on several devices.
   void Contribute(int layer, const TensorView& x, bool stays = false);
-  /// Ends the contribution of the schedule's next rank. Throws Error if one of its layers is
-  /// missing.
+  /// Ends the contribution of the rank that is next in schedule(). Throws Error if one of the
+  /// rank's layers is missing.
   void EndRank();
 
   /// Makes the caller's new codec states final, so that the next call finds them. Needed only if
-  /// `layers.commits` is false. Throws Error before the schedule's last rank has ended.
+  /// `layers.commits` is false. Throws Error before EndRank of the last rank in schedule().
   void Commit();
-  /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
+  /// Writes the reduced layer to `out` (float32, contiguous). Throws Error before EndRank of the
+  /// last rank in schedule().
   void Result(int layer, const TensorView& out);
   /// Returns the layer's counts. Waits for the device's work.
   [[nodiscard]] TensorReport report(int layer) const;

@@ -46,13 +46,13 @@ class VirtualSums {
   /// the position of this contribution in the order in which units contribute.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
-    bool counts = false;        ///< whether its losses count: once for each rank
+    bool counts = false;        ///< whether it is counted: once for each rank
     bool counts_bytes = false;  ///< whether bytes of varying sizes count, too
   };
   /// Casts one rank's layer and adds the cast values to the sums. `stays`: x's values stay
-  /// unchanged until the group or the schedule ends. Several ranks may then be added in one pass.
+  /// unchanged until EndGroup (with groups) or End. Several ranks may then be added in one pass.
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn, bool stays);
-  /// Encodes one rank's layer by a codec's kernels and adds the decoded values.
+  /// Encodes one rank's layer by a codec's kernels and adds the decoded values to the sums.
   void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
                   CodecState* state, const Turn& turn);
   /// A function that writes values begin … begin + n - 1 of a layer to `values`.
@@ -72,10 +72,10 @@ class VirtualSums {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const {
     return copies_.bytes(static_cast<std::size_t>(layer));
   }
-  /// Adds the sums of group number turn.unit to the sums across groups.
+  /// Adds the sums of the group that `turn` names (turn.unit) to the sums across groups.
   void EndGroup(const Turn& turn);
-  /// Ends the schedule: adds the contributions that are still stored, and releases the memory of
-  /// groups' sums.
+  /// Call it after all contributions. Adds the contributions that are still stored to the sums, and
+  /// releases the memory of groups' sums.
   void End();
   /// Writes a layer's result to `out`: the layer's sums, times `scale`, times 2^-shift, divided by
   /// Reduction::divisor().
@@ -94,9 +94,9 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// The first overload returns a call with the arguments that all layers of one level (sums within
-  /// groups, or sums across groups) have in common. The second overload returns a copy of `level`
-  /// with the arguments of one layer; `position` selects the layer's random streams.
+  /// The first overload returns the arguments that all layers have in common, for the sums within
+  /// groups or the sums across groups (Level). The second overload copies these arguments from
+  /// `level` and adds the arguments of one layer. `position` selects the layer's random streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;

@@ -127,8 +127,8 @@ std::int64_t Blockwise::EncodeOn(const Queue& /*queue*/, const Piece& piece, Cod
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
-    // Random integers are generated in blocks of kBlock values, counted from the layer's first
-    // value. The integers of the first block before around.begin are then erased.
+    // Random integers are generated in whole blocks of kBlock values, counted from the layer's
+    // first value. So the first integers belong to values before around.begin, and are erased.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
     Kernels().random_integers(random_.random_bits, piece.key.seed, piece.key.stream,

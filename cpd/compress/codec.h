@@ -77,7 +77,8 @@ class CPD_API CodecState {
   /// Until the next BeginOn, the state does not use the queue, and the queue's stream may end. By
   /// default, Free does nothing.
   virtual void Free();
-  /// Ends a call that succeeded, after every value was encoded or rounded.
+  /// Makes the new state final after a call that succeeded, so that the next call finds it. Call it
+  /// after every value was encoded or rounded.
   virtual void Commit() = 0;
   /// Sets the root mean square of the layer's gradient for later calls (Codec::needs_gradient).
   /// `rms` must be finite and not negative. By default, the number is not used.
@@ -126,8 +127,9 @@ class CPD_API Codec {
   [[nodiscard]] virtual std::string text() const = 0;
   /// Returns a format that contains every decoded value; kFp32 if no narrower format is known.
   [[nodiscard]] virtual const Format& format() const = 0;
-  /// Returns whether messages have a fixed size: n values always take MostBytes(n, before), and
-  /// block() * k + r values take k times the bytes of block() values plus the bytes of r values.
+  /// Returns whether messages have a fixed size: n values always take MostBytes(n, before) bytes,
+  /// and block() * k + r values take k times the bytes of block() values plus the bytes of r
+  /// values.
   [[nodiscard]] virtual bool is_fixed() const = 0;
   /// Returns an upper bound of the bytes of a piece (a range of a layer's values) of n values.
   /// `before` (begin mod bucket()) is the number of values of the piece's first bucket that come
@@ -231,8 +233,8 @@ class CPD_API Codec {
   /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). The
   /// default result, null, stands for the codec of ForSums. A returned codec may encode the sums
   /// again with loss. Such a codec gets whole buckets, and no values around these buckets. Its
-  /// measured() must be Measured::nothing, and its block() and bucket() must equal the results of
-  /// this codec.
+  /// measured() must be Measured::nothing, and its block() and bucket() must equal block() and
+  /// bucket() of this codec.
   [[nodiscard]] virtual SharedCodec ForResults(const Format& format, int world) const;
 };
 
@@ -240,8 +242,8 @@ constexpr std::int64_t kMostBucket = 1 << 16;
 
 /// Returns the bytes that a codec needs for a layer: the bytes of the layer's blocks, from the
 /// first value on, as in a stream (stream.h). If messages cut the layer elsewhere, the number
-/// differs a little. `state` must have begun the layer. A block with NaN or infinities, for which
-/// the codec has no bytes, counts in binary32.
+/// differs a little. Call state->Begin with the layer first. A block with NaN or infinities, for
+/// which the codec has no bytes, counts in binary32.
 CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
                                 const float* x);
 
@@ -310,7 +312,8 @@ class CPD_API CodecStates {
   /// rank. Without a rank, sets it for all ranks, and replaces what was set for single ranks.
   /// Throws Error if `rms` is negative or not finite.
   void SetGradient(std::int64_t number, std::optional<int> rank, float rms);
-  /// The root mean squares that SetGradient has set, by layer number and rank.
+  /// The gradients' root mean squares that SetGradient has set, by layer number and rank. No rank:
+  /// the number is for all ranks.
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner of the states, before its call uses them. Throws Error if a nonzero

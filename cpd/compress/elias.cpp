@@ -44,8 +44,8 @@ constexpr uint32_t Magnitude(int32_t level) {
   return level < 0 ? 0U - static_cast<uint32_t>(level) : static_cast<uint32_t>(level);
 }
 
-/// The code of a level. In the dense layout, the sign follows the number; in the sparse layout, the
-/// sign precedes the number.
+/// The code of a level: an Elias code for its magnitude, and a sign bit unless the level is 0. The
+/// sign bit follows the Elias code in the dense layout, and precedes it in the sparse layout.
 constexpr Code DenseCode(int32_t level) {
   const Code code = CodeOf(Magnitude(level) + 1);
   if (level == 0) return code;
@@ -346,8 +346,8 @@ template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
   const uint32_t largest = static_cast<uint32_t>(most) + 1;
-  // The number of codes that the bits of one Peek certainly hold if all levels are at most `most`.
-  // The decoder throws for a longer code, because its number is above `most`.
+  // One call of Peek returns at least this number of whole codes if all levels are at most `most`.
+  // The decoder throws for a longer code, because its level is above `most`.
   const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
   Level* to = levels.data();
   Level* const end = to + levels.size();

@@ -64,8 +64,8 @@ class CPD_API HuffmanDecoder {
   /// Returns the code at the beginning of a window (the next bits of a stream).
   [[nodiscard]] Entry Next(std::uint64_t window) const;
 
-  /// The length and the value of a code, indexed by its first kWindow bits. The length is 0 if the
-  /// code is longer than kWindow bits.
+  /// Two tables, indexed by the first kWindow bits of a window: the length and the value of the
+  /// code at its beginning. The length is 0 if the code is longer than kWindow bits.
   std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
   std::array<std::uint32_t, 1 << kWindow> window_values_{};
   /// Both arrays are indexed by the length n of a code. If the first 32 bits of a window (the next

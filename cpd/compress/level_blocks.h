@@ -18,8 +18,8 @@ enum class LevelCoding : std::uint8_t {
   fixed,   ///< codes of the plan's bits, packed
   dense,   ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
   sparse,  ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
-  /// Each block has the shortest of the encodings fixed, dense and sparse, and the first one among
-  /// equal lengths. A byte has the number of the encoding.
+  /// For each block, the shortest of the encodings fixed, dense and sparse; among equal lengths,
+  /// the first of them. A byte before the levels has the number of the encoding.
   smallest,
   /// For levels -1, 0 and 1 only: five levels in a byte, as the sum of d[i] * 3^i, where d is 0 for
   /// level 0, 1 for level 1, and 2 for level -1. In a block's last byte, levels beyond the end are
@@ -60,7 +60,7 @@ class LevelBlocks {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;
   }
-  /// Returns whether n values always take MostBytes(n, before).
+  /// Returns whether EncodeOn always writes MostBytes(n, before) bytes for n values.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
   }

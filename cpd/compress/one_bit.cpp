@@ -28,8 +28,8 @@ constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
 }};
 constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
 
-/// Returns the number of values in a block of OneBit: 8 * bucket, because eight buckets are summed
-/// at the same time, if this is at most kMostBucket and above BlockOfBucket's result. Otherwise
+/// Returns the number of values in a block of OneBit: the larger of 8 * bucket and BlockOfBucket's
+/// result, because eight buckets are summed at the same time. If 8 * bucket is above kMostBucket,
 /// returns BlockOfBucket's result.
 std::int64_t EightBuckets(std::int64_t bucket) {
   const std::int64_t least = BlockOfBucket(std::max<std::int64_t>(bucket, 1));

@@ -45,9 +45,9 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  /// Returns the number of values in a block: eight buckets, which are summed at the same time, if
-  /// this is at most kMostBucket and above BlockOfBucket's result. Otherwise BlockOfBucket's
-  /// result.
+  /// Returns the number of values in a block: the larger of 8 * bucket() and BlockOfBucket's
+  /// result, because eight buckets are summed at the same time. If 8 * bucket() is above
+  /// kMostBucket, returns BlockOfBucket's result.
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }

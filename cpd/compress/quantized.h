@@ -30,10 +30,10 @@ class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 
-  /// Makes the codec of the scaled format `scaled`, whose blocks are 1 x N, N at most kMostBucket,
-  /// or rows. ForRows converts rows to such blocks. A layer whose rows are not known is cut every
-  /// kMostBucket values. Throws Error for other blocks, an outer scale, a choice between scales, a
-  /// transform, or a format in which NaN has no code.
+  /// Makes the codec of the scaled format `scaled`. Its blocks must be 1 x N with N at most
+  /// kMostBucket, or rows. For rows, ForRows returns a codec that knows their length. Without it, a
+  /// layer is cut every kMostBucket values. Throws Error for other blocks, an outer scale, a choice
+  /// between scales, a transform, or a format in which NaN has no code.
   Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
 
   /// `quantized SCALED [stochastic]`.

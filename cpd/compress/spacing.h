@@ -13,9 +13,9 @@
 
 namespace cpd {
 
-/// Sums from which the variance of any choice of levels follows. A value v with u = |v| / norm
-/// belongs to unit floor(256 u). Each of the units has the sums of norm^2, norm^2 u and norm^2 u^2
-/// over its values.
+/// Sums from which the variance of any choice of levels follows. The range of u = |v| / norm is
+/// divided into units of length 1/256, and value v is in unit floor(256 u). Each unit has the sums
+/// of norm^2, norm^2 u and norm^2 u^2 over its values.
 class CPD_API SpacingSums {
  public:
   /// Adds the values of one bucket to the sums of their units. Adds nothing if the bucket's norm is

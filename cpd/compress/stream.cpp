@@ -178,8 +178,8 @@ void CheckOptions(const StreamOptions& options, std::size_t values) {
   }
 }
 
-/// Inserts ` seed=N` into a codec's text, after each option random_bits and the variant that may
-/// follow it. The header has the CRC of the resulting text.
+/// Inserts ` seed=N` into a codec's text, after each option `random_bits=…`, or after the option
+/// `variant=…` if that follows. The header has the CRC of the resulting text.
 std::string WithSeed(std::string text, std::uint64_t seed) {
   for (std::size_t at = 0; (at = text.find(" random_bits=", at)) != std::string::npos;) {
     at = std::min(text.find(' ', at + 1), text.size());

@@ -31,8 +31,8 @@ struct TernGradOptions {
 /// Encodes values in units of a scaler, which is the largest magnitude after clipping. Values are
 /// rounded as in numeric/scaled/levels.h with one step, and stored as in level_blocks.h. A value
 /// takes two bits (0 is zero, 1 is plus one, 3 is minus one, 2 is NaN), or five values take a byte.
-/// Each NaN and each infinity becomes NaN; the scaler and the deviation ignore them. Integer sums
-/// are sent as IntegerSums, other sums without loss.
+/// Each NaN and each infinity becomes NaN, and does not count for the scaler and the standard
+/// deviation. Integer sums are sent as IntegerSums, other sums without loss.
 class CPD_API TernGrad final : public Codec {
  public:
   /// Throws Error for an option out of range, for `share` with buckets, and for `clips_own` without

@@ -132,9 +132,9 @@ struct TopK::Sending final : Residual {
   std::optional<float> gradient;
 
  private:
-  /// Queues the selection of values. If the inner codec is a packed format, sets the cast of the
-  /// selected values and does not wait. Otherwise waits for the number of selected values, and
-  /// copies the selected values one after the other into `gathered`.
+  /// Queues the selection of values. If the inner codec is a packed format, sets call.cast, by
+  /// which later operations round these values, and does not wait. Otherwise waits for the number
+  /// of selected values, and copies the selected values one after the other into `gathered`.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;

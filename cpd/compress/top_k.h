@@ -16,9 +16,9 @@ class CodecWords;
 ///
 /// Selects ceil(fraction * n) values; among equal magnitudes, the lower index is selected. Also
 /// selects every NaN and infinity, even if more values are then selected. The inner codec encodes
-/// the selected values times 2^shift, in order, as a separate inner layer. A key's random integers
-/// are indexed by the position in that inner layer, but Piece::random has an integer for each
-/// element of the outer layer. All other values become +0.
+/// the selected values times 2^shift, in order, as a separate inner layer. Random integers from
+/// Piece::key are indexed by the position in that inner layer, but Piece::random has an integer for
+/// each element of the outer layer. All other values become +0.
 ///
 /// The new residual is v minus the decoded value times 2^-shift, rounded once each. The residual is
 /// v if the value is not sent or does not decode to a finite number, and 0 if v itself is not

@@ -468,8 +468,8 @@ FieldValue BitsOf(const UniformOptions& o) {
   return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
 }
 
-/// Returns the key of an option with a numeric value, such as `c`, that only one rule for the
-/// number of bits has. `has` returns whether the rule in use is that rule.
+/// Returns the key of a numeric option, such as `c`, that belongs to one rule for the number of
+/// bits. has(options) must return whether the options use that rule.
 template <KeyName name, auto member>
 constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
   return {

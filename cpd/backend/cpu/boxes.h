@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Boxes (two-dimensional ranges) of tensors that are contiguous along one dimension while their
-// elements are processed along another dimension. Boxes avoid that memory or random integers are
-// accessed element by element.
+// elements are processed along another dimension. With boxes, neither memory nor random integers
+// are accessed element by element.
 #pragma once
 
 #include <algorithm>

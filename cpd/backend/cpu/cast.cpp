@@ -34,8 +34,8 @@ int UnitDimension(const TensorView& x) {
 /// The boxes into which a call's tensors are divided.
 class Boxes {
  public:
-  /// Returns the boxes, or nullopt if neither x nor out is contiguous along a dimension other than
-  /// the last.
+  /// Divides the call's tensors into boxes. Returns nullopt if neither x nor out is contiguous
+  /// along a dimension other than the last.
   static std::optional<Boxes> Of(const CastCall& call);
 
   [[nodiscard]] std::int64_t size() const { return size_; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that the operations of codecs share: multiply values by a power of two, count values
-// that a rounding lost, and round values to the values that their message decodes to.
+// Functions that the operations of codecs share: multiply values by a power of two, count NaN,
+// infinities and values that become zero, and round values to the values that their message decodes
+// to.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,9 @@ namespace cpd::cpu {
 /// Returns x * 2^shift, in `scratch`; returns x itself if shift is 0.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch);
 
-/// Adds to `counts` what n values x lost when they were rounded to y (CountLosses). Several threads
-/// may add to the same `counts` at once.
+/// Compares n values x with y, to which they were rounded. Adds to `counts` the number of NaN and
+/// infinite x, of nonzero x that became zero, and of zero y (CountLosses). Several threads may add
+/// to the same `counts` at once.
 void AddLosses(std::int64_t n, const float* x, const float* y, SegmentCounts& counts);
 
 /// Records that a message does not encode value number `index` correctly: lowers *damaged to

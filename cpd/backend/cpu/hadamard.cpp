@@ -13,8 +13,8 @@
 namespace cpd::cpu {
 namespace {
 
-/// Returns a view of all elements of a call's tensor. `firsts` is the view of the first elements of
-/// its groups; the elements of a group are `step` apart in memory.
+/// Returns a view of all elements of the call's input or output. `firsts` is a view of only the
+/// first element of each group. The elements of a group are `step` apart in memory.
 Strided WholeOf(const HadamardCall& call, const Strided& firsts, std::int64_t step) {
   Strided all;
   all.data = firsts.data;

@@ -167,8 +167,8 @@ bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset
   return true;
 }
 
-/// Copies `terms` rows of the unfolded image to `to`, one row after the other. Each row is for one
-/// channel and one kernel element, and has the values for the windows in `runs`.
+/// Copies `terms` rows of the unfolded image to `to`, one row after the other. A row is for one
+/// channel and one element of the convolution's kernel. It has one value for each window in `runs`.
 template <class T>
 void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_t terms,
                         const std::vector<Run>& runs, T* to) const {
@@ -203,8 +203,8 @@ void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_
   }
 }
 
-/// Writes to the image the values of one row of the unfolded image, that is, of one channel and one
-/// kernel element. `from` has the row's values for the windows in `runs`.
+/// Writes one row of the unfolded image back to the image. The row is for one channel and one
+/// element of the convolution's kernel. `from` has one value for each window in `runs`.
 template <class T>
 void ImageOperand::Put(std::int64_t batch, std::int64_t term, const std::vector<Run>& runs,
                        const T* from) const {

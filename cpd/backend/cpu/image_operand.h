@@ -72,10 +72,10 @@ class CPD_API ImageOperand {
     std::int64_t count = 0;
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
-  /// The windows in which one kernel element along the last axis meets an element of the image. In
-  /// all other windows it meets padding, or a gap between the image's elements. The windows have
-  /// the numbers first, first + every_, …, below `end`. In window `first`, the element that is met
-  /// is `offset` elements after the start of the image's row.
+  /// For one position in the kernel along the last axis: the windows that read an element of the
+  /// image at that position. All other windows read padding there, or a gap between the image's
+  /// elements. The windows are number first, first + every_, …, below `end`. Window `first` reads
+  /// the element `offset` elements after the start of the image's row.
   struct LastTap {
     std::int64_t first = 0, end = 0, offset = 0;
   };

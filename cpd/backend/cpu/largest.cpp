@@ -44,8 +44,8 @@ template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
   std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
-  // Stores in `same` only the patterns whose digits equal the limit's in all places found so far.
-  // Writes every pattern, but a pattern that differs is overwritten by the next one.
+  // Stores in `same` only the patterns that equal the limit in all digits found so far. Writes
+  // every pattern, but the next pattern overwrites one that differs from the limit.
   const auto narrow = [&](int place, auto from) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {

@@ -20,8 +20,8 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// The values number first … last - 1 of a Selection. The number of a value in its Selection is
-/// called its rank.
+/// A range of a Selection: the values of ranks first … last - 1. The rank of a value is its index
+/// in the Selection's lists.
 struct RankRange {
   std::int64_t first = 0, last = 0;
   [[nodiscard]] std::int64_t size() const { return last - first; }

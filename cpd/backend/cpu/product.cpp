@@ -160,7 +160,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k packed at once; whole groups or blocks for a matrix unit.
+/// Returns the number of values of k packed at once. Matrix units take whole groups or blocks.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -180,7 +180,7 @@ struct Task {
 /// Computes tasks (blocks of sums) in one thread, with that thread's buffers.
 class Worker {
  public:
-  /// `scales`: of the operands; null: none. `rows`, `columns`: the extents of the largest task.
+  /// `scales`: the operands' scales, or null. `rows`, `columns`: the extents of the largest task.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),
@@ -242,7 +242,7 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// Returns the memory of the task's sums; with chunks, of the sums of the chunks' sums.
+  /// Returns the memory of the task's sums: if there are chunks, the outer sums, which add chunks.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
@@ -285,8 +285,8 @@ class Worker {
     return part;
   }
 
-  /// Computes the task's sums of products over k = begin … end - 1, by the accumulator. The first
-  /// chunk and the first random integer of each sum are for k = begin.
+  /// Sets the task's sums to their initial value and adds the products of k = begin … end - 1.
+  /// Chunks and each sum's random integers are counted from k = begin.
   void AddAll(std::int64_t begin, std::int64_t end) {
     origin_ = begin;
     Start(Sums());
@@ -359,7 +359,7 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// Packs both operands from `k` on: block.count values of k, or whole groups of a matrix unit.
+  /// Packs block.count values of k of both operands, from `k` on: whole groups for a matrix unit.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
@@ -376,7 +376,7 @@ class Worker {
     b_.Pack(b, true, bits);
   }
 
-  /// Adds the products of a block, kBand rows at a time.
+  /// Adds the products of the packed operands to the block's sums, kBand rows at a time.
   void AddBlock(const GemmBlock& block) {
     const std::int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
     for (std::int64_t row = 0; row < block.rows; row += kBand) {

@@ -74,8 +74,8 @@ Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
 
 /// Packs lines begin … end - 1 (rows of a or columns of b) of an operand into words. A word holds a
 /// pair of neighboring values along k. With `along`, word k of line i is at words[i * stride + k],
-/// else at words[k * stride + i]. Returns the bf16 pattern of the least nonzero magnitude, minus 1,
-/// or the largest word if all values are 0.
+/// else at words[k * stride + i]. Returns the bf16 pattern of the least nonzero magnitude, minus 1.
+/// If all values are 0, returns 2^32 - 1, which is 0 - 1 as a word.
 Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
           std::int64_t stride) {
   if (x.along() == along) {

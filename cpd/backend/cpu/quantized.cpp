@@ -22,8 +22,8 @@ namespace {
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
 constexpr std::int64_t kLong = 256;   // the least values of buckets that kernels take singly
 
-/// Returns whether 512 neighboring values consist of whole buckets of at least 16 values. A kernel
-/// can then process the values of several buckets in one call (ScaledRun).
+/// Returns whether a bucket has at least 16 values and divides 512 values evenly. A kernel can then
+/// process the values of several buckets in one call (ScaledRun).
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
 
 constexpr std::array<float, kStep + 1> kOnes = [] {
@@ -40,8 +40,8 @@ void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   }
 }
 
-/// The byte layout of one block of a message, which has up to call.block values. `before` values of
-/// the first bucket come before the block.
+/// The byte layout of one block of a message. The block has n values, up to call.block. `before` is
+/// the number of values of its first bucket that precede the block.
 struct ScaledPart {
   ScaledPart(const QuantizedCall& call, std::int64_t n, std::int64_t before)
       : n(n),
@@ -94,8 +94,9 @@ void ForStepBuckets(const Step& step, std::int64_t bucket, Run run) {
   }
 }
 
-/// Copies numbers of buckets to each value of a step (the values of one kernel call). `each` has
-/// one number for each bucket of the message block; all[i] gets the one of value i's bucket.
+/// Expands one number for each bucket, such as its scale, to one number for each value of a step
+/// (the values of one kernel call). `each` has the numbers of the message block's buckets. all[i]
+/// is set to the number of the bucket of value i.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);

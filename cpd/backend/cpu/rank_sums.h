@@ -11,8 +11,8 @@
 
 namespace cpd {
 
-/// Returns the plan `of` for one sum of the layer, with the random streams of that sum. The sum is
-/// over the ranks of group number `position` or, if `position` is kAcross, across groups.
+/// Returns a copy of the plan `of` with the random streams of one sum of the layer. The sum is over
+/// the ranks of group number `position` or, if `position` is kAcross, across groups.
 inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
                          std::int64_t position) {
   SumPlan plan = of;
@@ -63,8 +63,8 @@ class RankSums {
   }
 
  private:
-  /// The state of the sums of one level (within a group of ranks, or across groups or ranks), and
-  /// memory for some terms.
+  /// The running sums of one level (within a group of ranks, or across groups or ranks), and memory
+  /// for the terms that are added together.
   class Level {
    public:
     /// `has_rows`: whether to allocate memory for terms, which are decoded or summed into it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels for reductions over ranks, and counts of the values that their casts lose. Blocks of
-// values are computed on threads.
+// Kernels for reductions over ranks, and counts of NaN, infinities and values that a cast makes
+// zero. Blocks of values are computed on threads.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -41,7 +41,7 @@ void Measure(const ReduceSegment& segment, SegmentCounts& counts) {
   });
 }
 
-/// Counts the values that the cast of this rank's contributions loses.
+/// Casts this rank's contributions, and counts NaN, infinities, underflows and zeros (CountLosses).
 void CountCast(const ReduceCall& call, const ReduceSegment& segment, SegmentCounts& counts) {
   RoundPlan cast = call.cast;
   cast.stream = StreamFrom(call.cast_stream, segment.layer, 0);

@@ -29,8 +29,8 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether the call's formats and tensors allow that this class casts blocks. Which
-  /// blocks it casts depends on their values.
+  /// Returns whether this class can cast blocks of the call's formats and tensors. Which blocks it
+  /// casts depends on their values.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the blocks of a tile that PowerBlocks supports. Calls other(part) for each range of the
   /// tile that contains other blocks, which must be cast by another method.
@@ -127,11 +127,11 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
 /// block every element gets the code 0.
 class NanFinder {
  public:
-  /// `first`: receives the result, the lowest index so far. If `first` is null, Look does nothing.
+  /// `first`: Look stores the lowest index that it has found here. Null: Look does nothing.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. If there is one,
-  /// lowers the result to its index. The row's first element has index `first`. `places`: memory
-  /// for run.n indices.
+  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. Lowers the stored
+  /// index to the index of the first such NaN, if that is less. The row's first element has index
+  /// `first`. `places`: memory for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =

@@ -34,8 +34,8 @@ class ScaledPass {
   [[nodiscard]] TileIntegers integers() const {
     return {plan().element, layout(), random ? &*random : nullptr, of.indices};
   }
-  /// Writes the outer scale and the outer multiplier that apply to each of blocks first … first +
-  /// count - 1.
+  /// For each of blocks first … first + count - 1, writes the outer scale, and to `encode` the
+  /// multiplier by which the block's scale is computed.
   void OuterOfBlocks(std::int64_t first, std::int64_t count, Floats& scale, Floats& encode) const;
 
   const ScalesCall& of;
@@ -50,10 +50,10 @@ class ScaledPass {
 };
 
 /// The scales of a tile. The first six vectors have one number for each block: `largest` the
-/// largest |x|, `outer` the outer scale, `encode` its multiplier, and `scale` the stored scale.
-/// Elements are divided or multiplied by `factor` to encode them, and multiplied by `decode` to
-/// decode them. The last three vectors have the numbers of each element of a row, for kernels that
-/// need these (ScaledRun::run is 1).
+/// largest |x|, `outer` the outer scale, `encode` the multiplier by which the block's scale is
+/// computed, and `scale` the stored scale. Elements are divided or multiplied by `factor` to encode
+/// them, and multiplied by `decode` to decode them. The last three vectors have the numbers of each
+/// element of a row, for kernels that need these (ScaledRun::run is 1).
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;

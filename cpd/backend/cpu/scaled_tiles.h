@@ -100,8 +100,9 @@ class TileReader {
 };
 
 /// For a cast whose elements take random integers in another order than the layout's row-major
-/// order: returns whether each tile's random integers can be generated when the tile is cast. In
-/// `indices`, an element's offset is the index of its integer.
+/// order: returns whether each tile's random integers can be generated when the tile is cast.
+/// `indices` has no memory; an element's offset in it, by its strides, is the index of the
+/// element's random integer.
 bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices);
 
 /// The random integers of a tile's elements: the caller's, or integers generated from the elements'

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Operations on contiguous binary32 values in the caller's thread: casts that begin at any index,
-// ordered sums of several terms, and counts of the values that a cast lost.
+// ordered sums of several terms, and counts of NaN, infinities and values that a cast makes zero.
 #pragma once
 
 #include <algorithm>
@@ -141,8 +141,8 @@ struct PlansOfSum {
   [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
 };
 
-/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0
-/// (one value of each sum's state) has the sums, rounded to the result's format.
+/// Adds terms k … k + terms.size() - 1 to n sums of `count` terms. After the last term, plane 0 of
+/// the sums' state has the sums, rounded to the result's format.
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride);

@@ -33,7 +33,7 @@ class Terms {
   Terms(const Terms&) = delete;
   Terms& operator=(const Terms&) = delete;
 
-  /// Returns the number of elements (sums) whose terms are read at once.
+  /// Returns the number of elements (sums) whose terms are read together.
   [[nodiscard]] std::int64_t elements() const { return copies_.empty() ? kStage : kBlock; }
   /// Returns terms k … k + count - 1 of elements i … i + n - 1, valid until the next call.
   const T* const* Read(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {

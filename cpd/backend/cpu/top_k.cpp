@@ -19,8 +19,9 @@
 namespace cpd::cpu {
 namespace {
 
-/// Writes to `y` what a receiver decodes for the call's values begin … end - 1: `terms` (the
-/// rounded values) for the selected values in the range `ranks`, and +0 for all others.
+/// Writes to `y` what a receiver decodes for the call's values begin … end - 1. For selected values
+/// it is `terms`, their rounded values, and for all others +0. `ranks`: the range of the selected
+/// values in the Selection.
 void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::int64_t begin,
                 std::int64_t end, float* y) {
   std::fill_n(y, end - begin, 0.0F);
@@ -30,8 +31,8 @@ void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::
   }
 }
 
-/// Writes `terms` for the selected values and +0 for all others to call.y. Adds to call.counts how
-/// many values of x were lost by that (CountLosses).
+/// Writes `terms` for the selected values and +0 for all others to call.y. Adds to call.counts the
+/// NaN, infinities and zeros of that (CountLosses).
 void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> y(static_cast<std::size_t>(kStage));
   ForRanges(call.begin, call.end, kStage, [&](std::int64_t i, std::int64_t n) {
@@ -42,8 +43,8 @@ void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   });
 }
 
-/// Writes to call.next, the next residual, the error of each selected value in the range `ranks`:
-/// the value minus what a receiver decodes from its term.
+/// Writes the errors of selected values to call.next, the next residual. An error is the value
+/// minus what a receiver decodes from its term. `ranks`: the range of the values in the Selection.
 void StoreErrors(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> scratch;
   if (call.unit != 1) {

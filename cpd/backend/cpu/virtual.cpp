@@ -40,8 +40,8 @@ class RankBlocks {
     }
   }
 
-  /// Casts one rank's values to `terms` and counts the values that the cast loses (CountLosses).
-  /// Returns `terms`.
+  /// Casts one rank's values to `terms`. Counts NaN, infinities, underflows and zeros
+  /// (CountLosses). Returns `terms`.
   const float* Cast(int rank, std::int64_t begin, std::int64_t n, const float* x, float* terms) {
     if (call_.divisor != 1) {
       float* const quotients = rows_[planes_];
@@ -108,7 +108,7 @@ class RankBlocks {
 
 /// Divides the call's values into blocks among threads, and calls run(blocks, begin, n) for each
 /// block of n values from value `begin` on. `blocks` has the thread's memory. Afterwards adds the
-/// thread's counts of lost values to the call's counts.
+/// thread's counts (CountLosses) to the call's counts.
 template <class Run>
 void ForBlocks(const VirtualCall& call, Run run) {
   SumPlan plan = call.plan;

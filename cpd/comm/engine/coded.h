@@ -4,9 +4,10 @@
 // a list of ranges of layers.
 //
 // A message stores values plane by plane, segment by segment (a range of a layer's values), block
-// by block. A plane is one value per element of the running sum. Each block holds bytes that a
-// codec wrote. Any block can be read and written alone, so a fold reads bytes and writes sums
-// without all values of a message in memory.
+// by block. A plane has one value for each element: the sum, or another value of the running sum's
+// state, such as Kahan's compensation. Each block holds bytes that a codec wrote. Any block can be
+// read and written alone, so a fold reads bytes and writes sums without all values of a message in
+// memory.
 //
 // If the codecs' sizes are fixed, the position of a block is computed. Otherwise the message begins
 // with the sizes of its blocks, four bytes each. Codecs compute on a queue's device. A CPU's queue
@@ -25,22 +26,22 @@
 
 namespace cpd {
 
-/// The codecs of a message's planes (the values of each sum's state). Each plane has one codec for
-/// all layers or one for each layer. All planes have the same blocks.
+/// The codecs of a message's planes. A plane has one value of the running sum's state for each
+/// element. It has one codec for all layers or one for each layer. All planes are divided into the
+/// same blocks.
 class CPD_API Codecs {
  public:
   /// `wires`: the codecs of contributions. Every message, also of sums and results, is divided into
   /// blocks of the size that these codecs have (Codec::block).
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds the codecs of the next plane (one value of each sum's state). If a layer's entry in
-  /// `of_layers` is null, the layer has the codec `otherwise`.
+  /// Adds a plane to the list of planes: its codec for each layer, or one codec for all. If a
+  /// layer's entry in `of_layers` is null, the layer has the codec `otherwise`.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
   [[nodiscard]] bool is_fixed() const { return is_fixed_; }
-  /// Returns whether every plane (one value of each sum's state) consists of packed codes, all of
-  /// one format.
+  /// Returns whether every plane consists of packed codes, with one format in each plane.
   [[nodiscard]] bool is_packed() const { return is_packed_; }
   [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
     const std::vector<SharedCodec>& all = planes_[plane];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The counts of a rank's layers for a reduction's report.
+// Counts NaN, infinities, zeros and bytes of a rank's layers for a reduction's report.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class Task {
     if (handle_) handle_.destroy();
   }
 
-  /// Runs to the next transfer or to the end. Rethrows an exception of the chunk's exchange.
+  /// Runs the coroutine to its next transfer or its end. Rethrows an exception that it has thrown.
   void Resume();
   [[nodiscard]] bool done() const { return handle_.done(); }
   /// Returns the transfer that the task waits for; null before the first Resume and while the task

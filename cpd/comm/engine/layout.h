@@ -55,8 +55,8 @@ class CPD_API Layout {
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Returns the next chunk, as one Part (list of ranges of layers) for each sequence. Part s may
-  /// be empty.
+  /// Returns the next chunk: for each sequence s of values, a Part (list of ranges of layers),
+  /// which may be empty.
   std::vector<Part> Next();
 
  private:

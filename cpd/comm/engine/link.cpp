@@ -183,7 +183,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
-  // Wait for queued work that uses the incoming messages' memory, too: kernels may still read it.
+  // Wait also for queued work on the incoming messages: kernels may still read their memory.
   if (!in.empty()) in[0].message->memory().Settle();
   if (in.empty() && !out.empty()) out[0].message->memory().Settle();
   Seal(out, phase, pending.number);
@@ -342,7 +342,7 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
     // Empty: the transport does not know yet which ranks raised alarms. Waiting can help only if
-    // one rank stores the alarms of all, or if the transport has known them before.
+    // one process stores the alarms of all ranks, or if Alarms() has had an answer before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };

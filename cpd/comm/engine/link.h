@@ -133,8 +133,8 @@ class CPD_API Link final : public Channel {
   void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
   Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
-  /// Returns the queue of the device `device`, `index`. From now on the layers' values are on that
-  /// device.
+  /// Tells the link that the layers of the next call are on the device `device`, number `index`.
+  /// Returns the queue of that device.
   SharedQueue UseLayersOn(Device device, int index);
 
   /// Waits until all messages of the transfer have arrived, and verifies their headers. Throws
@@ -172,8 +172,8 @@ class CPD_API Link final : public Channel {
   [[nodiscard]] std::string HeardAlarm();
   /// Returns the ranks to name as lost: the suspects that are not alive or, if all suspects are
   /// alive, all ranks that are not alive. If `alive` is empty, it is unknown which ranks are alive.
-  /// Then returns the rank that keeps the alarms, if that is known and is another rank. Otherwise
-  /// returns the suspects in a group of two ranks, and no rank in a larger group.
+  /// Then returns the rank whose process stores the alarms, if that is known and is another rank.
+  /// Otherwise returns the suspects in a group of two ranks, and no rank in a larger group.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
   /// Raises the alarm, listens for a while to learn which ranks are alive, and throws RankLost.

@@ -106,11 +106,12 @@ ReduceCall MessageOps::MakeCall() const {
   return call;
 }
 
-/// Memory for values on the queue's device. Each set of blocks reuses the memory of the set before.
+/// Memory for decoded values on the queue's device. Each set of blocks reuses the memory of the set
+/// of blocks before it.
 class MessageOps::Scratch {
  public:
   explicit Scratch(const SharedQueue& queue) : queue_(queue) {}
-  /// Lets later calls of Take return the same memory again. Call it before the next blocks.
+  /// Lets later calls of Take return the same memory again. Call it before each new set of blocks.
   void Reset() { used_ = 0; }
   /// Returns memory for n values, valid until Reset.
   float* Take(std::int64_t n) {
@@ -231,7 +232,7 @@ class MessageOps::Step {
       values += message.planes() * count_;
     }
   }
-  /// Adds binary32 values to the inputs of the operation `reduce`. values[i] is the value at
+  /// Makes `values` (binary32) one more input of the operation `reduce`. values[i] is the value at
   /// position i in the message's list of ranges.
   void Read(const float* values) { from_.push_back(BytesOf(values + blocks_[0].position)); }
   /// Sets `values` as the output of the operation `reduce`, instead of a message. values[i] is the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of a device's tensors in the host's memory, for codecs that have no kernels on the device.
-// Reports give the bytes copied.
+// Copies a device's tensors to the host and back, for codecs that have no kernels on the device.
+// Counts the copied bytes for reports.
 #pragma once
 
 #include <cstdint>
