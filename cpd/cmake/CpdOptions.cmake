@@ -187,3 +187,30 @@ function(cpd_unite target)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
+
+# cpd_unite_kernels(VARIABLE SOURCE...): sets VARIABLE to sources that include SOURCE... (CUDA kernels, absolute paths),
+# four of one folder in each. Most of a kernel's compile time without optimization is its headers'. CMake unites CUDA
+# sources only from version 3.31 on.
+function(cpd_unite_kernels variable)
+  set(united "")
+  set(content "")
+  set(before "")
+  set(count 0)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(folder "${source}" DIRECTORY)
+    get_filename_component(name "${source}" NAME_WE)
+    if(NOT folder STREQUAL before OR count EQUAL 4)
+      set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}_and_others.cu")
+      list(APPEND united "${file}")
+      set(content "")
+      set(count 0)
+    endif()
+    math(EXPR count "${count} + 1")
+    set(before "${folder}")
+    string(APPEND content "#include \"${source}\"\n")
+    file(CONFIGURE OUTPUT "${file}" CONTENT "${content}")
+  endforeach()
+  set(${variable}
+      "${united}"
+      PARENT_SCOPE)
+endfunction()

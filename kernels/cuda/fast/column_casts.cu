@@ -24,13 +24,13 @@ __global__ void __launch_bounds__(square_threads(kLength))
 bool is_packed(const ScalesCall& of) {
   return ColumnBlocks(of.call).packed && is_aligned(of.out.data);
 }
-bool applies(const ScalesCall& of) {
+bool column_casts_applies(const ScalesCall& of) {
   const int rows = ColumnBlocks(of.call).rows;
   return (rows == 16 || rows == 32 || (rows == 128 && is_packed(of))) &&
          is_nearest_by_addition(of.call) && forms_by_largest(of) &&
          of.call.x.dtype == of.out.dtype && is_contiguous(of.out, of.out.dtype);
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_column_casts(const Launch& launch, const ScalesCall& of) {
   const int rows = ColumnBlocks(of.call).rows;
   with_columns(of, rows, is_packed(of), [&]<DType type, bool kPacked, int kLength>() {
     start_squares<kLength>(
@@ -39,7 +39,8 @@ int start(const Launch& launch, const ScalesCall& of) {
   });
   return cudaGetLastError();
 }
-const FastKernel<cast_scaled> kColumnCasts(FastPath::column_casts, applies, start);
+const FastKernel<cast_scaled> kColumnCasts(FastPath::column_casts, column_casts_applies,
+                                           start_column_casts);
 
 }  // namespace
 }  // namespace cpd::cuda

@@ -30,18 +30,19 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-bool applies(const ScalesCall& of) {
+bool column_codes_applies(const ScalesCall& of) {
   const ColumnBlocks blocks(of.call);
   return blocks.rows != 0 && blocks.packed && forms_by_largest(of) && codes_fours(of);
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_column_codes(const Launch& launch, const ScalesCall& of) {
   with_packed_columns(of, ColumnBlocks(of.call).rows, [&]<DType type, int kLength>() {
     start_squares<kLength>(encode_columns<NearestByAddition, ElementRoute::multiply, type, kLength>,
                            launch, of, codes_out(of));
   });
   return cudaGetLastError();
 }
-const FastKernel<encode_scaled> kColumnCodes(FastPath::column_codes, applies, start);
+const FastKernel<encode_scaled> kColumnCodes(FastPath::column_codes, column_codes_applies,
+                                             start_column_codes);
 
 }  // namespace
 }  // namespace cpd::cuda

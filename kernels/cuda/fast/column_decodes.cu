@@ -16,11 +16,11 @@ __global__ void __launch_bounds__(kThreads)
                         [&](std::int64_t q) { return column_scales(call, call.route, 4 * q); });
 }
 
-bool applies(const ScalesCall& of) {
+bool column_decodes_applies(const ScalesCall& of) {
   return has_four_scales(of.call, of.out) && !of.call.plan.wide_values &&
          has_four_codes(of.call.plan.element.bits, of.packed);
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_column_decodes(const Launch& launch, const ScalesCall& of) {
   const std::uint8_t* const packed = of.packed;
   with_codes(of.call.plan.element, [&]<class R>() {
     with_pack_type(of.out.dtype, [&]<DType type>() {
@@ -30,7 +30,8 @@ int start(const Launch& launch, const ScalesCall& of) {
   });
   return cudaGetLastError();
 }
-const FastKernel<decode_formed> kColumnDecodes(FastPath::column_decodes, applies, start);
+const FastKernel<decode_formed> kColumnDecodes(FastPath::column_decodes, column_decodes_applies,
+                                               start_column_decodes);
 
 }  // namespace
 }  // namespace cpd::cuda

@@ -22,17 +22,18 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-bool applies(const ScalesCall& of) {
+bool column_forms_applies(const ScalesCall& of) {
   return ColumnBlocks(of.call).rows != 0 && forms_by_largest(of);
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_column_forms(const Launch& launch, const ScalesCall& of) {
   const ColumnBlocks blocks(of.call);
   with_columns(of, blocks.rows, blocks.packed, [&]<DType type, bool kPacked, int kLength>() {
     start_squares<kLength>(form_columns<type, kPacked, kLength>, launch, of);
   });
   return cudaGetLastError();
 }
-const FastKernel<form_block_scales> kColumnForms(FastPath::column_forms, applies, start);
+const FastKernel<form_block_scales> kColumnForms(FastPath::column_forms, column_forms_applies,
+                                                 start_column_forms);
 
 }  // namespace
 }  // namespace cpd::cuda

@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-bool applies(const ScalesCall& of) {
+bool neighbor_codes_applies(const ScalesCall& of) {
   return neighbors_shift(of.call) != 0 && forms_by_largest(of) && codes_fours(of);
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_neighbor_codes(const Launch& launch, const ScalesCall& of) {
   const int shift = neighbors_shift(of.call);
   with_neighbors(of, shift, [&]<DType type, int kPacks>(unsigned count) {
     start_kernel(encode_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
@@ -43,7 +43,8 @@ int start(const Launch& launch, const ScalesCall& of) {
   });
   return cudaGetLastError();
 }
-const FastKernel<encode_scaled> kNeighborCodes(FastPath::neighbor_codes, applies, start);
+const FastKernel<encode_scaled> kNeighborCodes(FastPath::neighbor_codes, neighbor_codes_applies,
+                                               start_neighbor_codes);
 
 }  // namespace
 }  // namespace cpd::cuda

@@ -85,13 +85,13 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Returns true if all tensors have one type and are aligned to Packs (four neighboring values
 /// each), rounds_from_odd is true for the plan, and random integers come from Philox.
-bool applies(const ArithmeticCall& call) {
+bool packed_arithmetic_applies(const ArithmeticCall& call) {
   const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(*call.plan) && call.random.data == nullptr && fits(call.x) &&
          fits(call.out) && (call.op == Operation::sqrt || fits(call.y)) &&
          (call.op != Operation::fma || fits(call.z));
 }
-int start(const Launch& launch, const ArithmeticCall& call) {
+int start_packed_arithmetic(const Launch& launch, const ArithmeticCall& call) {
   const ArithmeticTask task{call, *call.plan};
   with_short_rule(task.rounding, [&]<class R>() {
     with_pack_type(call.x.dtype, [&]<DType type>() {
@@ -102,7 +102,8 @@ int start(const Launch& launch, const ArithmeticCall& call) {
   });
   return cudaGetLastError();
 }
-const FastKernel<arithmetic> kPackedArithmetic(FastPath::packed_arithmetic, applies, start);
+const FastKernel<arithmetic> kPackedArithmetic(FastPath::packed_arithmetic,
+                                               packed_arithmetic_applies, start_packed_arithmetic);
 
 }  // namespace
 }  // namespace cpd::cuda

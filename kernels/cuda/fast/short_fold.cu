@@ -214,7 +214,7 @@ bool has_short_codes(const RoundPlan& plan) {
   return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
 }
 
-bool applies(const ReduceCall& call) {
+bool short_fold_applies(const ReduceCall& call) {
   const SumPlan& sums = sums_of(call);
   const Scheme scheme = sums.order.scheme;
   const bool in_turn =
@@ -225,7 +225,7 @@ bool applies(const ReduceCall& call) {
          has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
          !call.codes[static_cast<int>(call.to_codes)].wide;
 }
-int start(const Launch& launch, const ReduceCall& call) {
+int start_short_fold(const Launch& launch, const ReduceCall& call) {
   const SumPlan& sums = sums_of(call);
   with_fast_sums(sums.terms.path, [&]<class Path>() {
     start_kernel(
@@ -234,7 +234,7 @@ int start(const Launch& launch, const ReduceCall& call) {
   });
   return cudaGetLastError();
 }
-const FastKernel<reduce> kShortFold(FastPath::short_fold, applies, start);
+const FastKernel<reduce> kShortFold(FastPath::short_fold, short_fold_applies, start_short_fold);
 
 }  // namespace
 }  // namespace cpd::cuda

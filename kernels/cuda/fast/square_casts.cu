@@ -48,7 +48,7 @@ bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
   return rows.rows == 1 && rows.columns == columns.rows && is_along;
 }
 
-bool applies(const CastBothCall& both) {
+bool square_casts_applies(const CastBothCall& both) {
   const ScaledCall& call = both.columns.call;
   const ColumnBlocks blocks(call);
   const auto is_like_x = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
@@ -56,7 +56,7 @@ bool applies(const CastBothCall& both) {
          is_nearest_by_addition(call) && forms_by_largest(both.columns) && call.cells.extent == 0 &&
          is_like_x(both.rows.out) && is_like_x(both.columns.out);
 }
-int start(const Launch& launch, const CastBothCall& both) {
+int start_square_casts(const Launch& launch, const CastBothCall& both) {
   const ScalesCall& of = both.columns;
   if (of.two_levels) {
     const int formed = form_cell_scales(launch, of);
@@ -68,7 +68,8 @@ int start(const Launch& launch, const CastBothCall& both) {
   });
   return cudaGetLastError();
 }
-const FastKernel<cast_both> kSquareCasts(FastPath::square_casts, applies, start);
+const FastKernel<cast_both> kSquareCasts(FastPath::square_casts, square_casts_applies,
+                                         start_square_casts);
 
 }  // namespace
 }  // namespace cpd::cuda

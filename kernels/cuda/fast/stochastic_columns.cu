@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool applies(const ScalesCall& of) {
+bool stochastic_columns_applies(const ScalesCall& of) {
   const ScaledCall& call = of.call;
   return call.plan.element.mode == Rounding::stochastic && has_four_scales(call, call.x) &&
          has_packs(of.out) && call.x.dtype == of.out.dtype && call.route != ElementRoute::wide &&
          call.random.data == nullptr;
 }
-int start(const Launch& launch, const ScalesCall& of) {
+int start_stochastic_columns(const Launch& launch, const ScalesCall& of) {
   with_packs_route(of.call, [&]<class R, ElementRoute kRoute, DType type>() {
     if constexpr (R::mode == Rounding::stochastic) {
       start_kernel(cast_stochastic_columns<R, kRoute, type>,
@@ -70,7 +70,9 @@ int start(const Launch& launch, const ScalesCall& of) {
   });
   return cudaGetLastError();
 }
-const FastKernel<cast_formed> kStochasticColumns(FastPath::stochastic_columns, applies, start);
+const FastKernel<cast_formed> kStochasticColumns(FastPath::stochastic_columns,
+                                                 stochastic_columns_applies,
+                                                 start_stochastic_columns);
 
 }  // namespace
 }  // namespace cpd::cuda

@@ -48,15 +48,15 @@ __global__ void __launch_bounds__(kRows) sum_rows(const __grid_constant__ SumCal
   }
 }
 
-bool applies(const SumCall& call) { return call.step == 1 && call.terms > 1; }
-int start(const Launch& launch, const SumCall& call) {
+bool sum_rows_applies(const SumCall& call) { return call.step == 1 && call.terms > 1; }
+int start_sum_rows(const Launch& launch, const SumCall& call) {
   with_sum(call, [&]<Rounding mode, class T, bool kGiven>() {
     start_kernel(sum_rows<mode, T, kGiven>, blocks_for((call.n + kRows - 1) / kRows), kRows,
                  static_cast<cudaStream_t>(launch.stream), call);
   });
   return cudaGetLastError();
 }
-const FastKernel<sum> kSumRows(FastPath::sum_rows, applies, start);
+const FastKernel<sum> kSumRows(FastPath::sum_rows, sum_rows_applies, start_sum_rows);
 
 }  // namespace
 }  // namespace cpd::cuda

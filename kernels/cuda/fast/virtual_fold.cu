@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Returns whether this kernel supports the call: all roundings must be to nearest-even, casts must
 /// be possible in binary32, and the plan must have a fast path for sequential or Kahan sums.
-bool applies(const VirtualCall& call) {
+bool virtual_fold_applies(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
   const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
                                      casts_in_binary32(call.cast, call.shift));
@@ -121,14 +121,15 @@ bool applies(const VirtualCall& call) {
          (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
          with_fast_sums(call.plan.terms.path, []<class /*Path*/>() {});
 }
-int start(const Launch& launch, const VirtualCall& call) {
+int start_virtual_fold(const Launch& launch, const VirtualCall& call) {
   int status = cudaSuccess;
   with_fast_sums(call.plan.terms.path, [&]<class Path>() {
     status = start_tiles(launch, fold_short_of<Path>, tiles_of(call.size), call, call.counts);
   });
   return status;
 }
-const FastKernel<fold_ranks> kVirtualFold(FastPath::virtual_fold, applies, start);
+const FastKernel<fold_ranks> kVirtualFold(FastPath::virtual_fold, virtual_fold_applies,
+                                          start_virtual_fold);
 
 }  // namespace
 }  // namespace cpd::cuda
