@@ -37,9 +37,9 @@ void CheckType(const TensorView& x, const char* name) {
   Check(OnCpuAlone::convolutions, x);
 }
 
-/// Throws Error unless x has the expected shape. The expected shape is `shape`, followed for each
-/// axis by the number of windows or of kernel elements, which `along` selects. If `along` is null,
-/// the expected shape is `shape` alone.
+/// Throws Error unless x's shape is `shape`, followed by the member `along` of each axis of the
+/// windows (the number of windows or of kernel elements). If `along` is null, x's shape must be
+/// `shape`.
 void CheckShape(const TensorView& x, const char* name, std::vector<std::int64_t> shape,
                 const Windows& windows, std::int64_t WindowAxis::* along) {
   for (int d = 0; along != nullptr && d < windows.rank; ++d) {
@@ -224,7 +224,8 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
 }
 
 /// The windows with the indices first, first + spread, first + 2 spread, … along one axis. Their
-/// kernels have only the elements that meet an element of the image, not a zero between elements.
+/// kernel has only the elements that meet elements of the image. Kernel elements that meet zeros
+/// between elements are left out.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;

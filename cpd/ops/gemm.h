@@ -55,8 +55,8 @@ struct GemmPart {
   std::int64_t element = 0, product = 0;
 };
 /// Computes a part of a larger product. The part gets the same bits as in the larger product, also
-/// with stochastic rounding. Throws Error unless part.product is 0, or the scheme is sequential, or
-/// the scheme is chunked and part.product is a multiple of the chunk.
+/// with stochastic rounding. If part.product, the part's first k, is not 0, the scheme must be
+/// sequential, or chunked with part.product a multiple of the chunk. Throws Error otherwise.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                   const TensorView& out, const TensorView* c, const GemmPart& part,
                   const RandomKey& key = {});
@@ -66,8 +66,8 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
-/// The scales by which elements of one operand are multiplied. Lines are the rows of a or the
-/// columns of b.
+/// The scales by which the elements of one operand, a or b, are multiplied. A line is a row of a or
+/// a column of b.
 struct OperandScales {
   /// The scales, in fp32. Their shape is … × ⌈M / lines⌉ × ⌈K / block⌉ for operand a, and
   /// … × ⌈K / block⌉ × ⌈N / lines⌉ for operand b. The dimensions before the last two broadcast to

@@ -59,7 +59,7 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True for signed formats with zero, subnormals and (but `integer`) -0, and no overflow to NaN.
+  /// True for signed formats with zero, subnormals, -0 (except `integer`) and no overflow to NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -156,8 +156,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Returns sig / 2^cut rounded by the rule's mode to q. The code of q is even if q + parity is
-/// even.
+/// Returns sig / 2^cut rounded by the rule's mode: a q whose code is even if q + parity is even.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
