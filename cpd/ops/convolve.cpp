@@ -206,10 +206,10 @@ bool HasNegativeZero(const TensorView& x) {
 
 /// Returns whether products by +0 may change a sum in more ways than from -0 to +0.
 ///
-/// They do not if weights are finite, each rounding is to nearest-even and into a format with
-/// signed zeros, and terms are added one by one: s + 0 = s unless s is -0. A sum that is -0 without
-/// these products may be +0 with them. All other sums, including sums of chunks, are equal. Integer
-/// sums have no -0.
+/// They do not under three conditions: weights are finite, each rounding is to nearest-even and
+/// into a format with signed zeros, and terms are added one by one. Then s + 0 = s unless s is -0.
+/// A sum that is -0 without these products may be +0 with them. All other sums, including sums of
+/// chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =

@@ -36,11 +36,11 @@ namespace cpd {
 ///
 /// Stochastic rounding uses the random integers of `key` for out's row-major element number (below
 /// 2^40). Draw 0 rounds c. All other roundings use successive draws, which start at the next block
-/// (draw 4 s, s as in philox.h). They follow program order: the product, if it is rounded, then its
-/// sum or sums. `random` (u32; stochastic rounding only) gives a caller's integers instead. It has
-/// out's shape and a last dimension of DrawsOfGemm(accumulator, K). Integer [i, 0], below 2^N,
-/// rounds c (unused without c). The integers from [i, 1] on round the other results of element i in
-/// program order. With `random` no fast path is used.
+/// (draw 4 s, s as in philox.h). The draws follow program order: the product, if it is rounded,
+/// then its sum or sums. `random` (u32; stochastic rounding only) gives a caller's integers
+/// instead. `random` has out's shape and a last dimension of DrawsOfGemm(accumulator, K). Integer
+/// [i, 0], below 2^N, rounds c (unused without c). The integers from [i, 1] on round the other
+/// results of element i in program order. With `random` no fast path is used.
 ///
 /// The result does not depend on threads, tiles or backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.
@@ -95,7 +95,7 @@ struct OperandScales {
 /// A matrix unit that takes scales (BlockFma::scale) multiplies by the scales itself, with
 /// scales_at block. The scales' blocks must be multiples of the unit's scale_block. The scales must
 /// be values of the unit's scale format; their signs are ignored. Then total is the unit's sum over
-/// all of k. It starts from c, or with factors from +0, and c is added as above.
+/// all of k. total starts from c; with factors, total starts from +0, and c is added as above.
 ///
 /// Random bits: as in Gemm. Draw 0 rounds the initial value of each of the accumulator's sums. The
 /// other roundings of a block use the draws that follow the previous block's draws. `random` has

@@ -223,12 +223,12 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// The constants of guarded roundings (roundings with a check for overflow). They also support
-/// formats without mantissa bits (man = 0). A guarded rounding records the largest result, and the
-/// caller checks afterwards whether that result left the format. With kSaturates, it limits the
-/// result to the largest value instead. A rounding takes 2 additions, (t + M) - M, where M is 1.5 *
-/// 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the number of t's
-/// binade. A sum with an even pattern then stands for an even code.
+/// The constants of guarded roundings (roundings with a check for overflow). Guarded roundings also
+/// support formats without mantissa bits (man = 0). A guarded rounding records the largest result,
+/// and the caller checks afterwards whether that result left the format. With kSaturates, the
+/// rounding limits its result to the largest value instead. A rounding takes 2 additions, (t + M) -
+/// M, where M is 1.5 * 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of
+/// the number of t's binade. A sum with an even pattern then stands for an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;

@@ -9,10 +9,9 @@
 // an even code, also for man = 0. Overflow is code > max_code ("round first, then test"). The code
 // is then converted to a value (cast) or packed as it is (encode).
 //
-// The kernel is exact for every binary32 x if plan.wide is false. It is exact for every binary64 x
-// whose rounding lies in the formats' range, which is always the case, because the formats' grids
-// lie within 2^-149 … 2^128. The caller must have set the default floating-point environment: no
-// flush to zero, nearest-even.
+// The kernel is exact for every binary32 x if plan.wide is false. The kernel is exact for every
+// binary64 x, because the formats' grids lie within 2^-149 … 2^128, far inside binary64's range.
+// The caller must have set the default floating-point environment: no flush to zero, nearest-even.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"

@@ -12,8 +12,8 @@
 // Why this is exact:
 //
 // - Binary64 lanes: a product of binary32 values is exact (48 bits). Its product with a power of
-//   two is exact too, as all exponents are within -298 … 257 and F is in 1 … 30, and so are sums of
-//   integers. The sum in units is a binary64 value, which `round` rounds once. An addend that is
+//   two is exact too, as all exponents are within -298 … 257 and F is in 1 … 30. Sums of integers
+//   are exact. The sum in units is a binary64 value, which `round` rounds once. An addend that is
 //   not aligned is added with rounding to odd, so that sum and rounding are one exact rounding
 //   (exact.h).
 // - Binary32 lanes form the same integers as int32, if block_fits_binary32 returns true.
