@@ -119,7 +119,7 @@ constexpr std::string_view KindOf() {
 }
 
 /// Returns the row of the table of keys for a member of the spec: `first`, or a member within it.
-/// `rest` then leads to it, member by member.
+/// `rest` then leads to the inner member, step by step.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {
