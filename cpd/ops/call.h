@@ -23,9 +23,9 @@ namespace cpd {
 /// result has a null data pointer.
 [[nodiscard]] Strided Merge(const TensorView* x);
 
-/// Returns the addresses of the key's seed and stream in device memory. They are null if the
-/// rounding mode does not use them. They are also null on the CPU, where the plan of a call holds
-/// the seed and the stream.
+/// Returns the addresses of the key's seed and stream in device memory. The addresses are null if
+/// the rounding mode uses no random bits. They are also null on the CPU, where the plan of a call
+/// holds the seed and the stream.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
 /// If this thread records what calls would run and computes nothing (cpd.explain), and x is not on

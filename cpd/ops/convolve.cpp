@@ -37,9 +37,9 @@ void CheckType(const TensorView& x, const char* name) {
   Check(OnCpuAlone::convolutions, x);
 }
 
-/// Throws Error unless x has the expected shape. The expected shape is `shape`, followed for each
-/// axis by the number of windows or of kernel elements, which `along` selects. If `along` is null,
-/// the expected shape is `shape` alone.
+/// Throws Error unless x's shape is `shape`, followed by the member `along` of each axis of the
+/// windows (the number of windows or of kernel elements). If `along` is null, x's shape must be
+/// `shape`.
 void CheckShape(const TensorView& x, const char* name, std::vector<std::int64_t> shape,
                 const Windows& windows, std::int64_t WindowAxis::* along) {
   for (int d = 0; along != nullptr && d < windows.rank; ++d) {
@@ -206,10 +206,10 @@ bool HasNegativeZero(const TensorView& x) {
 
 /// Returns whether products by +0 may change a sum in more ways than from -0 to +0.
 ///
-/// They do not if weights are finite, each rounding is to nearest-even and into a format with
-/// signed zeros, and terms are added one by one: s + 0 = s unless s is -0. A sum that is -0 without
-/// these products may be +0 with them. All other sums, including sums of chunks, are equal. Integer
-/// sums have no -0.
+/// They do not under three conditions: weights are finite, each rounding is to nearest-even and
+/// into a format with signed zeros, and terms are added one by one. Then s + 0 = s unless s is -0.
+/// A sum that is -0 without these products may be +0 with them. All other sums, including sums of
+/// chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =
@@ -224,7 +224,8 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
 }
 
 /// The windows with the indices first, first + spread, first + 2 spread, … along one axis. Their
-/// kernels have only the elements that meet an element of the image, not a zero between elements.
+/// kernel has only the elements that meet elements of the image. Kernel elements that meet zeros
+/// between elements are left out.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;

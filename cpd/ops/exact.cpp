@@ -116,9 +116,9 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
 }
 
 /// Stores the exceptions of all elements in `flags`. Calls raise(run, i, raised) for up to kStage
-/// elements at a time, from element i on; run has their operands. raise must write their exceptions
-/// to `raised`. If raise returns true, the exceptions of signaling NaNs are added. raise must
-/// return false if no operand is NaN.
+/// elements at a time, from element i on; run has their operands. raise must write the elements'
+/// exceptions to `raised`, and may return false only if no operand is NaN. If raise returns true,
+/// ForFlags adds the exceptions of signaling NaNs.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations for which no kernel exists, on the CPU, by numeric/round/soft_float.h.
+// Element-wise operations that have no kernel. The CPU computes them in soft-float
+// (numeric/round/soft_float.h).
 #pragma once
 
 #include "cpd/base/tensor.h"

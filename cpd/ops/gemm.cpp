@@ -165,7 +165,8 @@ GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t b
   return grid;
 }
 
-/// Stores the scales and factors of both operands in `call`, the arguments of a product.
+/// Stores both operands' scales, and their factors (second scales), in the arguments `call` of a
+/// product.
 void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
                ScalesAt at, ScaledGemmCall& call) {
   const MatrixProduct& product = call.product;

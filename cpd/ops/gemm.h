@@ -36,11 +36,11 @@ namespace cpd {
 ///
 /// Stochastic rounding uses the random integers of `key` for out's row-major element number (below
 /// 2^40). Draw 0 rounds c. All other roundings use successive draws, which start at the next block
-/// (draw 4 s, s as in philox.h). They follow program order: the product, if it is rounded, then its
-/// sum or sums. `random` (u32; stochastic rounding only) gives a caller's integers instead. It has
-/// out's shape and a last dimension of DrawsOfGemm(accumulator, K). Integer [i, 0], below 2^N,
-/// rounds c (unused without c). The integers from [i, 1] on round the other results of element i in
-/// program order. With `random` no fast path is used.
+/// (draw 4 s, s as in philox.h). The draws follow program order: the product, if it is rounded,
+/// then its sum or sums. `random` (u32; stochastic rounding only) gives a caller's integers
+/// instead. `random` has out's shape and a last dimension of DrawsOfGemm(accumulator, K). Integer
+/// [i, 0], below 2^N, rounds c (unused without c). The integers from [i, 1] on round the other
+/// results of element i in program order. With `random` no fast path is used.
 ///
 /// The result does not depend on threads, tiles or backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.
@@ -55,8 +55,8 @@ struct GemmPart {
   std::int64_t element = 0, product = 0;
 };
 /// Computes a part of a larger product. The part gets the same bits as in the larger product, also
-/// with stochastic rounding. Throws Error unless part.product is 0, or the scheme is sequential, or
-/// the scheme is chunked and part.product is a multiple of the chunk.
+/// with stochastic rounding. If part.product, the part's first k, is not 0, the scheme must be
+/// sequential, or chunked with part.product a multiple of the chunk. Throws Error otherwise.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                   const TensorView& out, const TensorView* c, const GemmPart& part,
                   const RandomKey& key = {});
@@ -66,8 +66,8 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
-/// The scales by which elements of one operand are multiplied. Lines are the rows of a or the
-/// columns of b.
+/// The scales by which the elements of one operand, a or b, are multiplied. A line is a row of a or
+/// a column of b.
 struct OperandScales {
   /// The scales, in fp32. Their shape is … × ⌈M / lines⌉ × ⌈K / block⌉ for operand a, and
   /// … × ⌈K / block⌉ × ⌈N / lines⌉ for operand b. The dimensions before the last two broadcast to
@@ -95,7 +95,7 @@ struct OperandScales {
 /// A matrix unit that takes scales (BlockFma::scale) multiplies by the scales itself, with
 /// scales_at block. The scales' blocks must be multiples of the unit's scale_block. The scales must
 /// be values of the unit's scale format; their signs are ignored. Then total is the unit's sum over
-/// all of k. It starts from c, or with factors from +0, and c is added as above.
+/// all of k. total starts from c; with factors, total starts from +0, and c is added as above.
 ///
 /// Random bits: as in Gemm. Draw 0 rounds the initial value of each of the accumulator's sums. The
 /// other roundings of a block use the draws that follow the previous block's draws. `random` has

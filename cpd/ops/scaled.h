@@ -13,9 +13,10 @@
 
 namespace cpd {
 
-/// A caller's scales, or the largest magnitudes from which scales are formed. For delayed scaling,
-/// static scaling, and scales on which many ranks agree. Each tensor is null or contiguous on x's
-/// device, with one element for each cell of its level's grid (ScaleGrid), in row-major order.
+/// Scales that the caller gives, or the largest magnitudes from which scales are formed. They serve
+/// delayed scaling, static scaling, and scales on which many ranks agree. Each tensor is null or
+/// contiguous on x's device. It has one element for each scale of the grid of scales (ScaleGrid),
+/// in row-major order.
 struct GivenScales {
   /// The scales of blocks (`blocks`) and the outer scales (`tensor`): fp32 numbers that are values
   /// of the scales' format, or packed codes (u8). If the format has outer scales, a caller who

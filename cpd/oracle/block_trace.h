@@ -188,8 +188,8 @@ class UnitTrace {
     into_unit_.rounding = unit_.rounding;
   }
 
-  /// Computes a line. `x` has one scale for each k, or no scales. Stores the signals in `out`, in
-  /// the order of unit_signals.
+  /// Computes a line. `x` has the elements of a and b and, for a unit with scales, their scales for
+  /// each k. Stores the signals in `out`, in the order of unit_signals.
   void run(const BlockOperands& x, float c, std::uint64_t* out) {
     out_ = out;
     unit_sum(accumulator_, layout_.order, x, c, *this);

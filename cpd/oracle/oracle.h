@@ -43,7 +43,7 @@ struct ElementRule {
   soft::Tininess tininess = soft::Tininess::after;
 };
 
-/// Stands for a NaN result if the result's format has no code for NaN.
+/// The code that the oracle gives for a NaN result if the result's format has no code for NaN.
 constexpr std::uint32_t kNoCode = 0xFFFFFFFF;
 
 /// The inputs and outputs of n lines, in the caller's memory. Codes include the sign bit.

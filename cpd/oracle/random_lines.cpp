@@ -61,8 +61,8 @@ struct Leaps {
   RandomWords::Leap line, lines, column;
 };
 
-/// Generates random numbers for up to kAtOnce lines, one column at a time. `first` is the first
-/// word of the first line.
+/// Generates random numbers for up to kAtOnce lines, one column (a number for each line) at a time.
+/// `first` is the stream of random words at word 0 of the first line.
 class Draw {
  public:
   Draw(const RandomWords& first, const Leaps& leaps) : first_(first), leaps_(leaps) {}

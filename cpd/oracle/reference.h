@@ -230,7 +230,8 @@ std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   return low;
 }
 
-/// Returns the neighbors of |x| if `low` is the code of the lower neighbor, else nullopt.
+/// Returns the neighbors of |x| on the grid if the guess `low` is the lower neighbor's code, else
+/// nullopt.
 template <class Integer>
 [[gnu::always_inline]] inline std::optional<Neighbours<Integer>> neighbours_at(
     const Spec& spec, const Number<Integer>& x, std::uint64_t low) {

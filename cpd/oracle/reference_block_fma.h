@@ -39,8 +39,8 @@ inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t le
   return order;
 }
 
-/// Returns x in the order of unit_order, with `lacking` for each missing k. Returns an empty vector
-/// if x is empty.
+/// Returns the elements of x in the order `order`, a result of unit_order, with `lacking` for each
+/// -1. Returns an empty vector if x is empty.
 inline std::vector<float> in_order(std::span<const std::int64_t> order, std::span<const float> x,
                                    float lacking) {
   std::vector<float> values;

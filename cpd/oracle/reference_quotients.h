@@ -2,9 +2,9 @@
 //
 // The oracle's results of operations before rounding. Quotients and square roots are computed by
 // long division of integers, to within 2^-60 of the exact result. If nonzero digits follow, one
-// more bit below the result is set. A rounding of reference.h depends on 24 bits of a format, on 25
-// bits below, and on whether any lower bit is set. So the rounding is the same as for the exact
-// result.
+// more bit below the result is set. A rounding of reference.h depends on the result's first 24
+// bits, on the 25 bits after them, and on whether any later bit is set. So the rounding is the same
+// as for the exact result.
 #pragma once
 
 #include <cstdint>

@@ -29,15 +29,16 @@ enum class Adder : std::uint8_t {
 /// a sum beyond the range of `sum` is Inf if `sum` has Inf, also when rounding toward zero.
 ///
 /// A matrix unit with scales multiplies each product exactly by the magnitudes of its two scales.
-/// The product's exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1, the terms
-/// are instead the exact sums of `dot` scaled products, and only the scales determine a term's
-/// exponent. A zero term has no exponent. A scale that is NaN makes the sum NaN. Units with scales
-/// take k in ascending order and have the adder `aligned`.
+/// The product's exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1, a term is
+/// the exact sum of `dot` scaled products, and only the scales determine a term's exponent. A zero
+/// term has no exponent. A scale that is NaN makes the sum NaN. Units with scales take k in
+/// ascending order and have the adder `aligned`.
 struct BlockFma {
   Format a{}, b{};         ///< the operands' formats: their emin decides exponents
   int block = 16;          ///< products per block, 1…64
   int fraction_bits = 25;  ///< F, 1…30; with scales as far as binary64 holds a block's sum
-  /// True: the running sum is one of the aligned terms. False: it is added to the terms' sum.
+  /// True: the running sum is one of the aligned terms. False: the running sum is added to the sum
+  /// of the terms.
   bool aligns_addend = true;
   int min_exponent = -133;                    ///< the least E
   Format sum{};                               ///< the format of the unit's running sum

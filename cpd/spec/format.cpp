@@ -234,7 +234,8 @@ void CheckRange(const Format& format) {
   }
 }
 
-/// Does the check of CheckRange for a wide format, with binary64 in place of binary32.
+/// Throws Error as CheckRange does, but for a wide format, whose values must be in binary64's
+/// range.
 void CheckWideRange(const Format& format) {
   const std::string bias = "bias " + std::to_string(format.bias);
   if (format.min_quantum_exponent() < -1074) {

@@ -20,7 +20,7 @@ constexpr FormatKey Derived(std::string_view name, std::string_view kind) {
           [](const FormatFields& fields) { return FieldOf(number(MakeFormat(fields))); }};
 }
 
-/// Returns none for 0, by which the functions of formats report that a format has no such number.
+/// Returns `number`; none if it is 0. Functions of formats return 0 if a format has no such number.
 std::optional<double> Positive(double number) {
   return number > 0 ? std::optional(number) : std::nullopt;
 }

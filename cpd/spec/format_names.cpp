@@ -138,7 +138,7 @@ bool IsFormat(std::string_view name) {
   }
 }
 
-/// Returns `name` without the characters that separate its parts.
+/// Returns `name` without its underscores, hyphens, periods and blanks.
 std::string Joined(std::string_view name) {
   std::string joined;
   for (const char letter : name) {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kName = "hadamard";
 constexpr std::string_view kSigns = "signs=";
 
-/// Returns `0x` and the hexadecimal digits, without leading zeros.
+/// Returns the signs as a text: `0x` and their bits in hexadecimal digits, without leading zeros.
 std::string SignsText(const Hadamard::Signs& signs) {
   std::string digits;
   for (int bit = Hadamard::kMostSize - 4; bit >= 0; bit -= 4) {

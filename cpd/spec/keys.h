@@ -35,8 +35,8 @@ struct Key {
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
   bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: always
-  /// Returns whether the canonical text has the key even if its value is the default. If the
-  /// pointer is null, the text then leaves the key out.
+  /// Returns whether the canonical text has the key even if its value is the default. Null pointer:
+  /// the text leaves the key out if its value is the default.
   bool (*always)(const Spec& spec) = nullptr;
 
   [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }
@@ -119,7 +119,7 @@ constexpr std::string_view KindOf() {
 }
 
 /// Returns the row of the table of keys for a member of the spec: `first`, or a member within it.
-/// `rest` then leads to it, member by member.
+/// `rest` then leads to the inner member, step by step.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {

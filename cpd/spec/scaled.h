@@ -67,9 +67,9 @@ enum class NonFinite : std::uint8_t {
   element,  ///< NaN does not count for A and remains NaN; an infinity saturates
 };
 
-/// Chooses between two candidates for a block's scale ("4 over 6"). They map the block's largest
-/// |x| to the element format's max, or to max / 1.5. The candidate with the smaller sum of errors
-/// is used, and the first candidate if the sums are equal.
+/// Chooses between two candidates for a block's scale ("4 over 6"). The candidates map the block's
+/// largest |x| to the element format's max, or to max / 1.5. The candidate with the smaller sum of
+/// errors is used, and the first candidate if the sums are equal.
 enum class ScaleChoice : std::uint8_t { none, mae, mse };
 
 struct Scaled {

@@ -64,7 +64,8 @@ class Rotations {
     return steps;
   }
 
-  /// Ends a turn of a ring: makes every hop of the turn as long as the longest hop.
+  /// Ends a turn of a ring. Sets the size of each hop (transfer to the next rank) in the turn to
+  /// the size of the longest hop.
   void EndTurn() {
     std::int64_t longest = 0;
     const auto begin = transfers_.end() - hops_;
@@ -119,7 +120,7 @@ class Hosts {
         group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
                    ? reduction.group_size(0)
                    : world) {}
-  /// Constructs the placement for steps between all ranks, without groups.
+  /// Constructs the placement of `world` ranks, for steps in which all ranks form one group.
   Hosts(std::int64_t world, std::int64_t per_host)
       : world_(world), per_host_(per_host), group_(world) {}
 
@@ -178,7 +179,7 @@ class Hosts {
     return count.most();
   }
 
-  /// Counts the messages of a step for each host.
+  /// Counts the messages of an all-reduce's step that leave, reach or stay within each host.
   class Count {
    public:
     explicit Count(const Hosts& hosts)
@@ -238,9 +239,9 @@ bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
 }
 
 bool MayBePlain(const Reduction& reduction) {
-  // Without known magnitudes, tests the largest possible one. APS scales every layer to the same
-  // binade, so only the significand of its largest magnitude has an effect. Tests 256 significands
-  // and their neighbors.
+  // The largest magnitudes are unknown, so tests the largest one that is possible. With APS, every
+  // layer is scaled to the same binade, so only the significand of its largest magnitude has an
+  // effect. So with APS, also tests 256 significands and the binary32 numbers next to them.
   std::vector<float> largest{kUnknown};
   for (int k = 0; k < 256 && reduction.spec().aps != Aps::off; ++k) {
     const float x = 1 + static_cast<float>(k) / 256;

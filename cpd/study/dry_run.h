@@ -26,9 +26,9 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// Prepares a run for layers of these sizes, numbers and rows (TensorOptions). `in_fp32`: sends
-  /// all values in binary32, as if sums could give a NaN that the format has no code for. Throws
-  /// Error for invalid arguments.
+  /// Prepares a run. `sizes` are the layers' numbers of values; `layers` has their stream numbers
+  /// and row lengths. `in_fp32`: sends all values in binary32, as if sums could give a NaN that the
+  /// format has no code for. Throws Error for invalid arguments.
   DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
          const TensorOptions& layers = {}, bool in_fp32 = false);
 

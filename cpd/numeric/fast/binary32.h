@@ -33,7 +33,8 @@ struct Binary32 {
     return fits ? NoPath::has_one : NoPath::other;
   }
   static constexpr void bound(FastPlan& /*plan*/, const ProductsAsked& /*asked*/) {}
-  /// Returns the limit on the magnitude of the unrounded sums of terms: the largest finite number.
+  /// Returns the limit on |sum| before its rounding, for sums of terms: binary32's largest finite
+  /// number.
   static constexpr float limit_of_terms(const TermsAsked& asked) { return asked.round.max_value; }
 };
 

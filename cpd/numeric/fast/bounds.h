@@ -20,8 +20,8 @@ namespace cpd {
 /// The number of successive values of k for which the bounds on operands are computed together: one
 /// group.
 constexpr int kRangeGroup = 8;
-/// The number of steps between two checks of a sum whose bound grows with every step (Kahan). The
-/// number divides kRangeGroup.
+/// The number of products that Kahan's sum adds between two checks of its bound, which grows with
+/// every product. The number divides kRangeGroup.
 constexpr int kShortSteps = 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -63,9 +63,9 @@ enum class Half : std::uint8_t { none, fp16, bf16 };
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits_binary32, and the formats' largest values are below 2^100
-  /// The number of low bits of the random integer R that do not change the rounded result, so that
-  /// sums of exact products in binary32 lanes may omit them. 0 if every bit has an effect, or if
-  /// binary32 does not suffice.
+  /// The number of low bits of the random integer R that do not change the rounded result. Binary32
+  /// lanes may omit these bits if binary32 holds a tile's products exactly. 0 if every bit has an
+  /// effect, or if binary32 does not suffice.
   std::int32_t spare_bits = 0;
   bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
   bool steady = false;
@@ -95,11 +95,10 @@ struct FastPlan {
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// Packing computes PanelRange::least_bit only if no value of the operand has more significant
-  /// bits than this number. The least_bit of a, times the least_bit of b, divides all products and
-  /// their exact sums. This shows that products have few bits. If one operand has more significant
-  /// bits than this number, its products have too many bits for that, whatever the other operand
-  /// is.
+  /// Packing computes an operand's PanelRange::least_bit only if all its values have at most this
+  /// number of significant bits. The least_bit of a, times the least_bit of b, divides all products
+  /// and their exact sums, and so limits their bits. If an operand has more significant bits, its
+  /// products have too many bits for the fast steps anyway.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
@@ -135,15 +134,15 @@ CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int co
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
 }
-/// Returns the largest s * of_sum + c * of_compensation (see FastPlan) for which adding a group of
-/// products does not leave the format. `products` is the result of bound_products for the group. A
-/// negative result means that no sum is small enough.
+/// Returns the limit on s * of_sum + c * of_compensation up to which adding a group of products
+/// cannot overflow. s bounds |sum|, and c bounds |compensation| (FastPlan). `products` is the
+/// result of bound_products for the group. A negative result means that no sum is small enough.
 CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
   return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
 }
-/// Returns the limit on |sum| below which a sum plus exact products is a binary32 number without
-/// rounding. `products` is the result of bound_products, and least_bit is a power of two that
-/// divides each product.
+/// Returns the limit on |sum| below which binary32 holds the sum of `sum` and a group of exact
+/// products without rounding. `products` is the result of bound_products. Each product is a
+/// multiple of the power of two `least_bit`.
 CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float least_bit) {
   const auto quantum = static_cast<float>(plan.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
@@ -246,7 +245,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
   plan.keeps_negative_zero = sum_plan.keeps_negative_zero;
   plan.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  // product_least is at least 2^-120, because bound_products would be slow with subnormal numbers.
+  // Limits product_least to 2^-120 or more: with subnormal numbers, bound_products would be slow.
   plan.product_least =
       static_cast<float>(plan.product_quantum < 0x1p-120 ? 0x1p-120 : plan.product_quantum);
   plan.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fast path `half_lanes`: does the steps of the path `veltkamp` in lanes of 16 bits, twice as
-// many for each instruction. The formats have at most 4 (fp16 lanes) or 3 (bf16 lanes) significant
-// bits. The bounds are the bounds of `veltkamp`. The loop is in kernels/cuda/gemm_halves.h. (On a
-// CPU, the fp16 lanes of AVX-512 were only 1.2 times as fast as binary32 lanes:
-// benchmarks/GEMM.md.)
+// The fast path `half_lanes`: does the steps of the path `veltkamp` in lanes of 16 bits. An
+// instruction then processes twice as many numbers. The formats have at most 4 (fp16 lanes) or 3
+// (bf16 lanes) significant bits. Operands and sums must be within the bounds of the path
+// `veltkamp`. The loop is in kernels/cuda/gemm_halves.h. (On a CPU, the fp16 lanes of AVX-512 were
+// only 1.2 times as fast as binary32 lanes: benchmarks/GEMM.md.)
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -18,11 +18,10 @@
 
 namespace cpd {
 
-/// Returns the number of low bits of the random integer R that have no effect, if binary32 suffices
-/// without these bits; else 0. Let p be the format's number of significant bits, and N' = 22 - p.
-/// If the format spans at most 22 bits from its largest value to its least spacing, the first
-/// p + N' = 22 bits of a sum are all its bits. Then the last N - N' bits of R have no effect. This
-/// holds for exact products too.
+/// Returns the number of low bits of R that never change the rounded result, if binary32 suffices
+/// without them; else 0. Consider a format that spans at most 22 bits from its largest value to its
+/// least spacing. Its sums have no bits after the first 22, so only the first 22 - p of the N bits
+/// of R have an effect. The same holds for a product of up to 22 bits that binary32 holds exactly.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -57,8 +56,8 @@ struct TruncatedStochastic {
     plan.sum = stochastic_format(sum, sum_plan);
     const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
     plan.on_grid = sum.man > 0 && (exact_products || same_grid);
-    // A pairwise sum stores the first product of a pair without rounding it. Binary32 cannot hold
-    // an exact product, so such a sum needs binary64.
+    // A pairwise sum of exact products stores the first product of each pair unrounded. Binary32
+    // cannot hold such a product, so the sum is computed in binary64.
     const bool alone = exact_products && scheme == Scheme::pairwise;
     const double most = Format::power_of_two(100);
     const int bits = sum_plan.random_bits;
@@ -70,7 +69,7 @@ struct TruncatedStochastic {
       plan.spare_bits = stochastic_spare_bits(sum, bits);
     }
     // After a step, |sum| (and in Kahan's sum |compensation|) is at most (1 + 8 * 2^-man) times the
-    // total of |product| and of both magnitudes before the step.
+    // total of |product|, the old |sum| and the old |compensation|.
     const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
     plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
                   (exact_products || product.man >= 7);
@@ -133,10 +132,10 @@ CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format
 }
 
 /// Returns t rounded, in 3 floating-point operations, for any t that was truncated to p + N bits or
-/// more. The function adds m = 1.5 * 2^j with t's sign, where j is chosen such that the last place
-/// of m is 2^-N of t's last place. m + t stays in the binade of m. In binary32, 2^j may not be
-/// finite, but only for t beyond 2^100 and beyond max. Inf and NaN are added to `least`, and remain
-/// Inf and NaN. kMayBeNan: t may be NaN, as a sum may; a product of finite operands is never NaN.
+/// more. The function adds m = 1.5 * 2^j with t's sign. The last place of m is 2^-N times the
+/// format's spacing at t. m + t stays in the binade of m. In binary32, 2^j may not be finite, but
+/// only for t beyond 2^100 and beyond max. Inf and NaN are added to `least`, and remain Inf and
+/// NaN. kMayBeNan: t may be NaN, as a sum may; a product of finite operands is never NaN.
 template <bool kMayOverflow, bool kMayBeNan = true, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;

@@ -33,9 +33,10 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
 }
 
 /// Returns whether binary32 suffices to round into a format of p significant bits with N =
-/// random_bits. Binary32 must hold multiples of 2^-N times the least spacing. Binary32 must also
-/// hold magnets (numbers whose addition rounds) that have p + N bits after their two leading bits.
-/// The least spacing must be a normal number, unless the format has binary32's own exponents.
+/// random_bits. Binary32 must hold multiples of 2^-N times the least spacing. A magnet (a number
+/// whose addition rounds) has two leading bits and then p + N more bits, and must also be a
+/// binary32 number. The least spacing must be a normal number, unless the format has binary32's own
+/// exponents.
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&

@@ -106,14 +106,14 @@ CPD_FN Signed<V> fixed_log(V x) {
   return select(magnitude == U{}, splat<I>(-(1 << 29)), log & splat<I>(-2));
 }
 
-/// Returns a * b rounded once, in binary32. The magnet M gets its binade from logarithms instead of
-/// a product: log_a is fixed_log(a), and log_b is fixed_log(b) + magnet. Takes 2 integer
-/// operations, 1 fused multiply-add and 1 subtraction. The pattern of M is even, so M is a multiple
-/// of twice its last place. M - a * b is therefore rounded at the right place for either sign of a
-/// * b. Two things can go wrong near a power of two: the sum of the logarithms (correct to within
-/// 2^-14.9) may miss the binade, and M - a * b may leave the binade of M. In both cases a * b is
-/// within a factor 1 ± 2^-12 of the power of two. The spacings of both binades then round a * b to
-/// that power, because man <= 10.
+/// Returns a * b rounded once, in binary32. The binade of the magnet M follows from logarithms
+/// instead of a product: log_a must be fixed_log(a), and log_b must be fixed_log(b) +
+/// format.magnet. Takes 2 integer operations, 1 fused multiply-add and 1 subtraction. The pattern
+/// of M is even, so M is a multiple of twice its last place. M - a * b is therefore rounded at the
+/// right place for either sign of a * b. Two things can go wrong near a power of two: the sum of
+/// the logarithms (correct to within 2^-14.9) may miss the binade, and M - a * b may leave the
+/// binade of M. In both cases a * b is within a factor 1 ± 2^-12 of the power of two. The spacings
+/// of both binades then round a * b to that power, because man <= 10.
 template <class V>
 CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
   const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
@@ -130,10 +130,10 @@ CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
 }
 
 /// Returns t rounded, for any t that has 24 bits or was rounded to odd. A zero result keeps t's
-/// sign if the format has -0. The number M whose addition rounds t is K t if kHasSignedMaximum, so
-/// M - t stays in the binade of M. Else M is K |t| with an even last bit, for the reason that
-/// split_short gives. Takes 2 fused multiply-adds, at_least and with_sign_of; or 2 fused
-/// multiply-adds, AND, max and with_sign_of.
+/// sign if the format has -0. The magnet M is K t if kHasSignedMaximum, so M - t stays in the
+/// binade of M. Else M is K |t| with its last bit cleared, because M - t may reach the binade above
+/// M (split_short). Takes 2 fused multiply-adds, at_least and with_sign_of. Without
+/// kHasSignedMaximum, AND and max of integers replace at_least.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   if constexpr (kHasSignedMaximum<V>) {
@@ -223,12 +223,12 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// The constants of guarded roundings (roundings with a check for overflow). They also support
-/// formats without mantissa bits (man = 0). A guarded rounding records the largest result, and the
-/// caller checks afterwards whether that result left the format. With kSaturates, it limits the
-/// result to the largest value instead. A rounding takes 2 additions, (t + M) - M, where M is 1.5 *
-/// 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of the number of t's
-/// binade. A sum with an even pattern then stands for an even code.
+/// The constants of guarded roundings (roundings with a check for overflow). Guarded roundings also
+/// support formats without mantissa bits (man = 0). A guarded rounding records the largest result,
+/// and the caller checks afterwards whether that result left the format. With kSaturates, the
+/// rounding limits its result to the largest value instead. A rounding takes 2 additions, (t + M) -
+/// M, where M is 1.5 * 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of
+/// the number of t's binade. A sum with an even pattern then stands for an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
@@ -255,8 +255,8 @@ struct GuardedFormat {
     most = splat<V>(saturates_at);
   }
 
-  /// Returns M, the number whose addition rounds, from its bit pattern. If man = 0, adapts the last
-  /// bit of M to the parity of M's binade.
+  /// Returns M, the number whose addition rounds, from its bit pattern. If man = 0, flips the last
+  /// bit of M if M's exponent field is odd.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
@@ -283,10 +283,10 @@ CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
 }
 
 /// Returns a * b rounded once into the format, and checks for overflow: `largest` records the
-/// largest result, or, with kSaturates, the result is limited to the format's largest value. log_b
-/// is fixed_log(b) + log_magnet. The logarithms determine only the binade of M, the number whose
-/// addition rounds. M is 1.5 * 2^j, so that M - a * b stays in the binade of M. M - a * b must stay
-/// in that binade, because the last bit of M may be 1.
+/// largest result, or, with kSaturates, the result is limited to the format's largest value. log_a
+/// must be fixed_log(a), and log_b fixed_log(b) + format.log_magnet. The logarithms determine only
+/// the binade of M, the number whose addition rounds. M is 1.5 * 2^j, so that M - a * b stays in
+/// the binade of M, as is necessary if the last bit of M is 1.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -298,8 +298,8 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
 }
 
 /// Returns t rounded to nearest, for any t that has 24 bits or was rounded to odd. Adds and
-/// subtracts the magnet M (the number whose addition rounds) of a guarded rounding, but does not
-/// check for overflow. A zero result keeps t's sign if the format has -0.
+/// subtracts the magnet M (the number whose addition rounds) as `guarded` does, but does not check
+/// for overflow. A zero result keeps t's sign if the format has -0.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;

@@ -261,8 +261,8 @@ CPD_FN F64x4 fma(F64x4 a, F64x4 b, F64x4 c) {
   return bits_as<F64x4>(
       _mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
 }
-// Computes c - a * b by one instruction. If all lanes of `a` hold one scalar, a compiler would
-// translate fma(-a, b, c) into a second negation and broadcast of that scalar.
+// Computes c - a * b by one instruction. If all lanes of `a` hold one scalar, compilers would
+// negate and broadcast the scalar a second time to compute fma(-a, b, c).
 template <>
 CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
   return bits_as<F32x8>(

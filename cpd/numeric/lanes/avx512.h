@@ -282,8 +282,8 @@ CPD_FN F64x8 at_most(F64x8 x, F64x8 most, F64x8 instead) {
                                                        _mm512_set1_epi64(INT64_MIN),
                                                        bits_as<__m512i>(instead), kMergeBits));
 }
-// Uses float operations. If a function changes sums between float and integer types, compilers keep
-// the sums in memory instead of registers.
+// Uses bit operations on float vectors. If a function reinterprets sums as integer vectors and
+// back, compilers keep the sums in memory instead of registers.
 template <>
 CPD_FN F32x16 with_sign_of(F32x16 x, F32x16 t, F32x16 sign) {
   return bits_as<F32x16>(

@@ -36,7 +36,7 @@ CPD_FN constexpr std::uint32_t crc_zeros(std::int64_t n) {
   return power;
 }
 
-/// Returns R(0, byte), the remainder of one byte.
+/// Returns R(0, byte): the remainder of a message of one byte, from the start value 0.
 CPD_FN constexpr std::uint32_t crc_of_byte(std::uint32_t byte) {
   for (int bit = 0; bit < 8; ++bit) {
     byte = (byte >> 1) ^ ((byte & 1) != 0 ? kCrcPolynomial : 0);

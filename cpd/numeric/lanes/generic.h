@@ -357,7 +357,7 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// True if at_least takes at most one instruction more than a maximum takes.
+/// True if at_least takes at most one instruction more than the maximum of two numbers.
 template <class V>
 constexpr bool kHasSignedMaximum = false;
 

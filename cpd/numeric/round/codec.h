@@ -50,12 +50,12 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
 /// The number of bytes after a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks of codes as pack_group does. A block has a multiple of 32 codes for each
-/// lane. U: a vector of 32-bit lanes.
+/// Packs whole blocks of codes as pack_group does. The number of codes in a block is a multiple of
+/// 32 times the lanes of U. U: a vector of 32-bit lanes.
 template <class U>
 class Packer;
-/// Unpacks whole blocks, as unpack_group does. A block has a multiple of 32 codes for each lane. U:
-/// a vector of 32-bit lanes.
+/// Unpacks whole blocks of codes as unpack_group does. The number of codes in a block is a multiple
+/// of 32 times the lanes of U. U: a vector of 32-bit lanes.
 template <class U>
 class Unpacker;
 
@@ -148,11 +148,11 @@ class Packer {
 };
 
 /// Unpacks with vectors. Code j of n bits begins in word floor(j n / 32) at bit j n mod 32, so each
-/// lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
-/// codes of less than 16 bits fill at most 16 bytes, from which some instruction sets can gather
-/// bytes: each lane then takes the four bytes from byte floor(j n / 8) on, and one shift. With 4
-/// lanes, the bits of four codes of odd size do not fill whole bytes; such codes are unpacked in
-/// groups of eight by scalar code.
+/// lane needs two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
+/// codes of less than 16 bits fill at most 16 bytes. Instruction sets that can gather bytes load
+/// into each lane the four bytes from byte floor(j n / 8) on, and shift once. With 4 lanes, the
+/// bits of four codes of odd size do not fill whole bytes; such codes are unpacked in groups of
+/// eight by scalar code.
 template <class U>
 class Unpacker {
  public:

@@ -72,7 +72,7 @@ CPD_FN constexpr V exact_sum(V a, V b, bool down) {
 /// selection.
 ///
 /// Lanes without directed rounding need a * b to be exact in V, and give infinity beyond V's range.
-/// They take 1 multiplication and add_to_odd.
+/// Such lanes take 1 multiplication and add_to_odd.
 template <class V>
 CPD_FN V fma_to_odd(V a, V b, V c) {
   if constexpr (kHasDirectedRounding<V>) {

@@ -3,14 +3,13 @@
 // Operations on any binary64 values. Their results round into every format, in every mode and
 // variant, exactly as the exact results do.
 //
-// If the exact result is within 2^-900 … 2^1023, the function returns the result rounded to odd.
-// The result has 53 bits; a rounding reads its first 24 + 24 + 2 bits (exact.h).
+// If the exact result is within 2^-900 … 2^1023, an operation returns it rounded to odd. The
+// returned number has 53 bits; a rounding reads its first 24 + 24 + 2 bits (exact.h).
 //
-// Outside that range, binary64 may underflow or overflow. There a rounding depends only on the sign
-// and on the following facts. A result below 2^-900 is not zero and lies below every bit that a
-// rounding reads: 2^-149 is the least spacing, and 2^-174 the last bit that a random integer meets.
-// A result above 2^1000 is finite and beyond every format (2^128). So all numbers of one sign in
-// one of these ranges round alike, and the function may return any of them.
+// Outside that range, binary64 may underflow or overflow. Nonzero results below 2^-900 lie below
+// every bit that a rounding reads: 2^-149 is the least spacing, and 2^-174 the last bit that a
+// random integer meets. Finite results above 2^1000 are beyond every format (2^128). So all results
+// of one sign in one of these two ranges round alike, and an operation may return any of them.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"

@@ -9,10 +9,9 @@
 // an even code, also for man = 0. Overflow is code > max_code ("round first, then test"). The code
 // is then converted to a value (cast) or packed as it is (encode).
 //
-// The kernel is exact for every binary32 x if plan.wide is false. It is exact for every binary64 x
-// whose rounding lies in the formats' range, which is always the case, because the formats' grids
-// lie within 2^-149 … 2^128. The caller must have set the default floating-point environment: no
-// flush to zero, nearest-even.
+// The kernel is exact for every binary32 x if plan.wide is false. The kernel is exact for every
+// binary64 x, because the formats' grids lie within 2^-149 … 2^128, far inside binary64's range.
+// The caller must have set the default floating-point environment: no flush to zero, nearest-even.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -59,7 +58,7 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True if signed, with zero, -0 (except `integer`) and subnormals, and without overflow to NaN.
+  /// True for signed formats with zero, subnormals, -0 (except `integer`) and no overflow to NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -124,9 +123,9 @@ CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<kAny, Form::simple>>();
 }
 
-/// Returns sig / 2^cut rounded to an integer, nearest-even. The code of quotient q is even if q +
-/// parity is even. For cut > mantissa + 1, sig / 2^cut is below one half and the result is 0, also
-/// if cut exceeds the lane's width.
+/// Returns sig / 2^cut rounded to the nearest integer q. A tie goes to the q for which q + parity,
+/// and therefore the code, is even. For cut > mantissa + 1, sig / 2^cut is below one half and the
+/// result is 0, also if cut exceeds the lane's width.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
                                                  Unsigned<V> parity) {
@@ -156,7 +155,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Returns sig / 2^cut rounded by the rule's mode. The code of quotient q is even if q + parity is.
+/// Returns sig / 2^cut rounded by the rule's mode: a q whose code is even if q + parity is even.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
@@ -169,7 +168,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   } else {
     const Rounding mode = plan.mode;
     const U one = splat<U>(1);
-    // A larger cut gives the same result, but the additions to `sig` could overflow.
+    // Limits `cut`: larger values give the same result, but the additions to `sig` could overflow.
     const U cut = (U)min(cut_wanted, splat<I>(Lanes<V>::mantissa + 2));
     const U ceiling = (one << cut) - one;
     if (mode == Rounding::up) return (sig + select(negative, U{}, ceiling)) >> cut;
@@ -187,11 +186,12 @@ template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
 
-/// The binary32 addition that rounds |x|. Let e be the exponent of |x|, but at least emin. |x| +
-/// 2^(e + cut) has the format's last place, so one nearest-even addition of binary32 rounds |x| to
-/// the grid. If man = 0, the first codes of successive binades are alternately odd and even. That
-/// parity is then added to the addend's last bit, so that an even sum is an even code. |x| is first
-/// limited to 2^(emax + 2), which overflows the format too, so that the sum is finite.
+/// The binary32 addition that rounds |x|. Let e be the exponent of |x|, at least emin, and `cut`
+/// the number of fraction bits that rounding drops. The sum |x| + 2^(e + cut) has the format's last
+/// place, so one nearest-even addition of binary32 rounds |x| to the grid. If man = 0, the first
+/// codes of successive binades are alternately odd and even. That parity is then added to the
+/// addend's last bit, so that an even sum is an even code. |x| is first limited to 2^(emax + 2),
+/// which overflows the format too, so that the sum is finite.
 template <class V>
 struct GridSum {
   Unsigned<V> unit, sum;  ///< patterns of the addend and of the sum
@@ -269,8 +269,8 @@ CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& 
   return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
 }
 
-/// Returns the magnitude code of x, rounded by a rule with kIsShort. Takes one binary32 addition if
-/// R::adds, no binary32 operation for Form::in_place, and one multiplication for Form::scaled.
+/// Returns the magnitude code of x, rounded by a rule for which kIsShort is true. Takes one
+/// binary32 addition if R::adds, and one binary32 multiplication for Form::scaled.
 template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -287,13 +287,13 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   }
 }
 
-/// Rounds |x| by a rule with kIsShort. Takes integer operations and, in binary32, one addition and
-/// one subtraction if R::adds, none for Form::in_place, and two multiplications for Form::scaled.
+/// Returns |x| rounded by a rule for which kIsShort is true. Takes one binary32 addition and one
+/// subtraction if R::adds, and two binary32 multiplications for Form::scaled.
 template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   if constexpr (R::adds) {
-    // The subtraction is exact: the result is a multiple of the sum's last place up to 2^(e + 1).
+    // The subtraction is exact: the result has the last place of s.sum and is at most 2^(e + 1).
     const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {
@@ -324,7 +324,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // `base` is the code of a number of this binade minus its significand in spacings.
+  // The code of a number of this binade is `base` plus its significand, in spacings of the format.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
@@ -362,7 +362,7 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
 
-/// The special results of rounding x, which the magnitude code does not determine.
+/// Masks of the lanes whose result is not the value of the rounded magnitude code.
 template <class Mask>
 struct Outcome {
   Mask overflowed;  ///< the result is the policy's overflow value, unless it is `clipped`
@@ -370,8 +370,8 @@ struct Outcome {
   Mask nan;
 };
 
-/// Returns which results overflowed, are the largest value, or are NaN. `code` is the magnitude
-/// code, or another integer that grows with the result. A code above `most` overflows.
+/// Returns the lanes whose results overflow, become the largest value, or are NaN. `code` is the
+/// magnitude code, or another integer that ascends with the result. A code above `most` overflows.
 template <class R, class V>
 CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -408,7 +408,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns what replaces an overflow: `largest` for int_full, which has no Inf or NaN, else `over`.
+/// Returns the result of an overflow: `largest` for int_full, which has no Inf or NaN, else `over`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -465,8 +465,8 @@ CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least
   return nan;
 }
 
-/// Returns whether x rounds to zero. In e8m0, which has no zero, returns true only for x = 0, and
-/// sets a negative `code` to 0, the least code.
+/// Returns whether x, whose rounded magnitude code is `code`, rounds to zero. e8m0 has no zero:
+/// there, returns true only for x = 0, and replaces a negative `code` by 0, the least code.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;

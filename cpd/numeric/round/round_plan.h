@@ -67,15 +67,16 @@ struct RoundPlan {
   std::int32_t min_normal_code = 0;
   std::int32_t overflow_code = 0;  ///< magnitude code, unless overflow_is_nan
   std::uint32_t nan_code = 0;      ///< whole code
-  /// For forms that round by addition: |x| is limited to this number, 2^(top_exponent + 2), given
-  /// as a binary32 pattern. It overflows the format, but the addition that rounds it does not
-  /// overflow binary32.
+  /// For forms that round by addition: |x| is first limited to this number, 2^(top_exponent + 2),
+  /// given as a binary32 pattern. The number overflows the format, but the addition that rounds the
+  /// number does not overflow binary32.
   std::int32_t beyond = 0;
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
-  /// For stochastic rounding with N random bits by Form::scaled or Form::integer. |x| < 2^emin (the
-  /// bit pattern scaled_below) is multiplied by to_units = 2^(man + N - emin) before it is rounded
-  /// to a code. The code is multiplied by from_units = 2^(emin - man) to get the rounded value.
+  /// Constants of stochastic rounding with N random bits by Form::scaled or Form::integer.
+  /// scaled_below is the pattern of 2^emin. A smaller |x| is multiplied by to_units = 2^(man + N -
+  /// emin) before it is rounded to a code. The code is multiplied by from_units = 2^(emin - man) to
+  /// get the rounded value.
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
@@ -166,8 +167,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   if (!has_all) return any(NoForm::special_values);
   const bool even = plan.mode == Rounding::nearest_even;
   if (own_exponents) return simple && even ? FormChoice{Form::in_place} : any(NoForm::exponents);
-  // The largest number that is added in order to round, 2^(top_exponent + 2 + cut), must be a
-  // binary32 number. A sum must hold man + 2 bits after its leading bit.
+  // The largest number that is added in order to round, 2^(top_exponent + 2 + grid32.cut), must be
+  // a binary32 number. Binary32 must hold a sum's leading bit and the man + 1 bits of the result.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) {
     return any(NoForm::range);
   }

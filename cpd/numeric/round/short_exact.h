@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact operations on binary32 values, whose results are binary32 numbers rounded to odd. They
-// apply if 24 bits are enough (rounds_from_odd). exact.h does the same in binary64; here lanes are
-// half as wide and need no conversions. A `Doubt` records the lanes whose result binary32 cannot
-// determine, and the caller uses exact.h for these lanes.
+// Exact operations on binary32 values, whose results are binary32 numbers rounded to odd. The
+// operations apply if 24 bits are enough (rounds_from_odd). exact.h does the same in binary64; here
+// lanes are half as wide and need no conversions. A `Doubt` records the lanes whose result binary32
+// cannot determine, and the caller uses exact.h for these lanes.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"

@@ -160,7 +160,8 @@ inline Number fma(const Number& a, const Number& b, const Number& c, bool cancel
   return add(mul(a, b), c, cancels_to_minus);
 }
 
-/// Returns a / b of binary64 numbers: at least 127 bits, with `sticky` for the bits below.
+/// Returns a / b of binary64 numbers. The result has at least 127 bits, and `sticky` is set if
+/// later bits of the quotient are not all zero.
 inline Number div(const Number& a, const Number& b) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) return nan();
   const bool negative = a.negative != b.negative;
@@ -283,9 +284,9 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Returns whether an inexact magnitude rounds to the next larger code. `divide` of round.h decides
-/// this from a short number that rounds in the same way: its integer part is the last bit of the
-/// code below (`odd`), and its fraction has 52 bits, rounded to odd.
+/// Returns whether an inexact magnitude rounds to the next larger code. `divide` of round.h rounds
+/// a shorter number with the same outcome. Its integer part is `odd`, the last bit of the next
+/// smaller code. Its fraction has 52 bits, rounded to odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   constexpr int kBits = 52;
@@ -311,8 +312,8 @@ inline bool is_inward(Rounding mode, bool negative) {
 }
 
 /// Returns the value that replaces an infinite number or an overflow: an infinity, NaN or the
-/// largest value, as the target's format and overflow require. The flags of the result are `exact`
-/// if the value is an infinity, else `other`.
+/// largest value, as the target's format and overflow require. The returned flags are the argument
+/// `exact` if the value is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -352,7 +353,7 @@ inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const T
 
 inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t random) {
   const int binade = detail::binade(x);
-  // True if x is so small that the format's numbers around x have the least spacing.
+  // True if x is in the range next to zero in which the format's numbers have their least spacing.
   const bool below = binade < to.emin + (to.is_integer ? 2 : 0);
   if (!to.has_zero && (below || x.negative)) {  // e8m0 rounds all lesser numbers to its least value
     const std::uint8_t flags = inexact_flags(x, random, to);

@@ -34,7 +34,7 @@ CPD_FN std::uint32_t pattern_of(float x) {
   return bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
 }
 
-/// Returns the limit, changed so that it also selects every NaN and infinity.
+/// Returns a limit that selects all values that `limit` selects, and every NaN and infinity.
 CPD_FN LargestLimit with_non_finite(LargestLimit limit) {
   if (limit.pattern < Pattern<float>::infinity) return limit;
   return {Pattern<float>::infinity, std::numeric_limits<std::int64_t>::max()};

@@ -109,9 +109,9 @@ CPD_FN constexpr double variance_of(const Moments& about) {
   return squares > 0 ? squares / n : 0;
 }
 
-/// Returns the norm of n values. The moments are about 0. For a clipped norm (c not 0), they are
-/// about the first finite value, so that the deviation of equal values is 0. A norm that is not
-/// finite becomes NaN.
+/// Returns the norm of n values. LevelNorm::clipped limits it to c standard deviations (0: no
+/// limit). The moments are about 0, but for a limited norm about the first finite value, so that
+/// equal values have the deviation 0. A norm that is not finite becomes NaN.
 CPD_FN float norm_of(LevelNorm norm, double c, const Moments& moments, std::int64_t n) {
   const bool clips = norm == LevelNorm::clipped;
   float found = moments.largest;
@@ -189,8 +189,9 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// The distance between the values of two neighboring codes of a bucket: norm / s, or for
-  /// intervals 2 norm / s. high + low is this distance, and `inverse` is 1 / distance.
+  /// The distance between the values of two neighboring codes of a bucket: norm / s for levels, 2
+  /// norm / s for ends of intervals (s: LevelPlan::steps). high + low is this distance, and
+  /// `inverse` is 1 / distance.
   struct Step {
     V inverse, high, low;
   };
@@ -200,9 +201,9 @@ struct LevelLanes {
   U mask, none;
 
   /// Returns a bound on the error of the estimated level (before truncation). Without kFine, four
-  /// operations round: the inverse, two fused multiply-adds and the addition of `slack`. Each errs
-  /// by at most half an ulp of s + 2. With kFine, `rest` errs by at most 2 * 2^-24 of a step, and
-  /// the operations on `rest` by 7 * 2^-24.
+  /// operations round: Step::inverse, and in code() two fused multiply-adds and the addition of
+  /// `slack`. Each errs by at most half an ulp of s + 2. With kFine, `rest` in code() errs by at
+  /// most 2 * 2^-24 of a step, and the operations on `rest` by 7 * 2^-24.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -240,8 +241,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // The estimate is base + more - 1. The added 1 keeps `more` positive, so that truncation
-      // rounds down, even if `base` is 1 too large.
+      // The estimated level is base + more - 1. The 1 that is added to `more` keeps it positive
+      // even if `base` is 1 too large, so that truncation rounds down.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -267,8 +268,8 @@ struct LevelLanes {
   }
 
  private:
-  /// Returns an estimated level number `place`, limited to the range of the levels. The number can
-  /// then be converted to an integer.
+  /// Returns `place`, the estimate of a level before truncation, limited to the range of levels.
+  /// The result can be converted to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);

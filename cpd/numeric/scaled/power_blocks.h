@@ -74,10 +74,10 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   blocks.least = emin * (1 << 23);
   blocks.cut = element.grid32.cut << 23;
   blocks.max = std::bit_cast<std::int32_t>(element.max_value);
-  // Let e be the exponent of the largest |x|. The scale is at most two binades from 2^(e -
-  // plan.emax). `low` and `high` limit e so that the scale and a * multiplier are normal numbers,
-  // the scale is in its format, and bf16 holds subnormal elements. Additions are finite, as e is at
-  // most 90 and the added power of two is at most 2^22 times larger.
+  // Let e be the exponent of a block's largest |x|. The scale is at most two binades from 2^(e -
+  // plan.emax). `low` and `high` limit e so that the scale and |x| * multiplier are normal numbers,
+  // the scale is in its format, and bf16 holds subnormal elements. The additions in power_value do
+  // not overflow: e is at most 90, and the added power of two at most 2^22 times larger.
   int low = -80;
   for (const int least : {plan.emax - 124, plan.least + plan.emax + 2, plan.emax - emin - 124,
                           plan.emax - emin + plan.man - 131}) {

@@ -17,7 +17,7 @@ struct ElementScale {
   V factor, scale, outer;
 };
 
-/// Returns the scales with `factor` set to 1 / (scale * outer), the argument of uniform_codes.
+/// Returns the scales `at` with `factor` set to 1 / (scale * outer), as uniform_codes requires.
 template <class V>
 CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
@@ -39,8 +39,9 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   }
 }
 
-/// Returns whether uniform_codes can round a plan's elements: the mode is stochastic (variant A),
-/// and the numbers of the format have equal distances.
+/// Returns whether uniform_codes, for exact arithmetic and stochastic rounding (variant A), can
+/// round a plan's elements. Their format must be signed and saturate, and its numbers must have
+/// equal distances.
 CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   return plan.arithmetic == Arithmetic::exact && element.mode == Rounding::stochastic &&
@@ -95,8 +96,8 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// Returns ElementScale::factor of a block's elements, for elements that are divided in binary32.
-/// If the scale is 0, the factor makes every element 0.
+/// Returns the number by which binary32 lanes multiply or divide a block's elements, as `route`
+/// requires (ElementScale::factor). If the scale is 0, this number makes every element 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;

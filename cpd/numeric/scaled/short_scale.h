@@ -10,14 +10,14 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A rule that computes the exponent of a block's scale from the bits of a * ratio, where `a` is
-/// the block's largest magnitude: add `carry` to the bits, take the exponent, and subtract `less`.
+/// A rule that computes the exponent of a block's scale from the bits of the block's largest
+/// magnitude or, if by_ratio is set, of magnitude * ratio: add `carry` to the bits, take the
+/// exponent, and subtract `less`.
 struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  /// The number to add to the bits of a * ratio. It carries into the exponent if the rule rounds
-  /// up.
+  /// The number to add to the bits. The addition carries into the exponent if the scale rounds up.
   std::uint32_t carry = 0;
   std::int32_t less = 0;
 };

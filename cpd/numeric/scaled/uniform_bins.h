@@ -57,7 +57,7 @@ class WideSum {
     }
     int top = kLimbs - 1;
     while (top > 0 && size[top] == 0) --top;
-    // The upper 53 bits of the sum's magnitude, rounded to odd (`odd`), are a binary64 number.
+    // `odd` is the sum's magnitude rounded to odd, to its upper 53 bits, which binary64 can hold.
     const int above = std::countl_zero(size[top]);
     std::uint64_t upper = size[top] << (above & 63);
     std::uint64_t lower = 0;
@@ -167,7 +167,8 @@ class UniformBins {
       sum.Add(twice, greatest_, 0);
       return sum.Rounded(bits_ + 1);
     }
-    // The products are exact in binary64: a value has 24 bits, and its factor at most 29.
+    // Both products are exact in binary64: least_ and greatest_ have 24 bits, the factors at most
+    // 29.
     return static_cast<float>(
         add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
                    double{greatest_} * (static_cast<double>(twice) * half_)));

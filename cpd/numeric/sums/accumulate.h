@@ -15,8 +15,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Returns a + b rounded once. V is float lanes for the binary32 method, and double lanes for the
-/// exact method.
+/// Returns a + b rounded once. V is float lanes if the step adds in binary32 (first method), and
+/// double lanes if the step adds in binary64 (second method).
 template <class R, class V>
 CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23) {

@@ -26,7 +26,8 @@ CPD_FN bool with_fast_sums(FastPath path, Run run) {
   return taken;
 }
 
-/// Adds in lanes by a fast path's roundings, and records the largest sum before its rounding.
+/// Adds terms to sums, in lanes, with the roundings of a fast path. Records the largest magnitude
+/// of any sum before its rounding.
 template <class Path, class V>
 class FastSums {
  public:

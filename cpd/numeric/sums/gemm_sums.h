@@ -25,7 +25,8 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// Starts with random integer number `first` of each of the elements index, index + 1, ….
+  /// The first call of next() returns random integer number `first` of each of the elements index,
+  /// index + 1, …, one in each lane.
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}

@@ -265,7 +265,8 @@ class SumWalk {
       to.store_tree(0);
     }
   }
-  /// Merges the smallest open tree into the next tree, which has 2^level terms.
+  /// Merges the smallest tree that is still open (unmerged) into the next larger one, which has
+  /// 2^level terms.
   template <class Backend>
   CPD_FN constexpr void merge(Backend& to, int level, bool of_term) {
     --open_;
@@ -281,8 +282,8 @@ class SumWalk {
 
 // --- the plans of a sum's steps ------------------------------------------------------------------
 
-/// Returns the format of the terms that make_fold_plan may assume for a pairwise sum, which adds
-/// two terms that are not rounded into `format`. The result is `terms_in` if its values are
+/// Returns the format of terms to pass to make_fold_plan for a pairwise sum. Such a sum adds pairs
+/// of terms that have not been rounded into `format`. The result is `terms_in` if its values are
 /// multiples of the least spacing of `format`, else fp32. (If one term is halfway between two
 /// subnormal numbers of `format`, the sign of a much smaller second term decides the rounding.)
 constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {

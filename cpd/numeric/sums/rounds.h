@@ -44,7 +44,7 @@ struct Rounds {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
   [[nodiscard]] constexpr std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// Returns the number of the term that a visit (a unit's turn) adds to a slice, or a negative
+  /// Returns k if a visit (the turn of one unit) adds term k of the sum of a slice, or a negative
   /// number if the visit adds nothing to the slice.
   [[nodiscard]] constexpr std::int64_t term(std::int64_t visit, std::int64_t slice) const {
     if (order != Order::ring) return visit;
@@ -55,11 +55,11 @@ struct Rounds {
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }
-  /// Returns the first index of slice s of n values.
+  /// Returns the first index of slice s, if n values are divided into slices() slices.
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t n, std::int64_t s) const {
     return SliceBegin(n, slices(), s);
   }
-  /// Returns the slice that holds value i of n values.
+  /// Returns the slice that holds value i, if n values are divided into slices() slices.
   [[nodiscard]] constexpr std::int64_t slice_of(std::int64_t n, std::int64_t i) const {
     const std::int64_t length = n / slices();
     const std::int64_t longer = n % slices() * (length + 1);

@@ -3,10 +3,12 @@
 // The sum of one block of products in matrix units whose Adder (cpd/spec/block_fma.h) is not
 // `aligned`. The model is mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py.
 //
-// Binary64 holds a product of binary32 values exactly. The rest is exact for these reasons:
-// - two steps: products cut toward zero are integers below 2^(F + 2), in units of 2^(E - F). The
-//   sum of 64 such products and the addend has up to 8 more bits below a unit. In multiples of the
-//   last of these bits, the sum is below 2^(F + 17). F is at most 30 (Check in spec/block_fma.cpp).
+// Binary64 holds a product of binary32 values exactly. The further operations of each adder are
+// exact for these reasons:
+// - two steps: let E be a block's greatest exponent and F the plan's fraction_bits. Products cut
+//   toward zero are integers below 2^(F + 2), in units of 2^(E - F). The sum of 64 such products
+//   and the addend has up to 8 more bits below one unit. In multiples of the last of these bits,
+//   the sum is below 2^(F + 17). F is at most 30 (Check in spec/block_fma.cpp).
 // - flushed pairs: a sum of two binary32 values that is rounded to nearest in binary64 and then in
 //   binary32 equals one rounding (53 >= 2 * 24 + 2: Figueroa, 1995).
 // - exact: the sum is formed in integers and returned rounded to odd (exact.h).
@@ -36,8 +38,8 @@ CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
 
 constexpr std::int32_t kLeastExponent = -600;  ///< below the exponent of every product
 
-/// The sum of several products and their greatest exponent. Each product is first cut toward zero,
-/// F bits below the greatest exponent of the products that are not zero.
+/// A sum of products (`value`), and the greatest exponent of the nonzero products. Each product is
+/// first cut toward zero to a multiple of 2^(exponent - F), where F is the plan's fraction_bits.
 template <class V>
 struct CutSum {
   V value{};
@@ -156,8 +158,8 @@ class ExactSum {
     put(digit[2], high >> 32, negative);
   }
 
-  /// Returns the sum rounded to odd; +0 if the sum is zero. Inf and NaN result as in IEEE 754's
-  /// sum.
+  /// Returns the sum rounded to odd; +0 if the sum is zero. If terms are Inf or NaN, the result is
+  /// the sum that IEEE 754 defines.
   CPD_FN constexpr double to_odd() {
     if (special_ != 0) return special_;
     const bool negative = settle();

@@ -12,8 +12,8 @@
 // Why this is exact:
 //
 // - Binary64 lanes: a product of binary32 values is exact (48 bits). Its product with a power of
-//   two is exact too, as all exponents are within -298 … 257 and F is in 1 … 30, and so are sums of
-//   integers. The sum in units is a binary64 value, which `round` rounds once. An addend that is
+//   two is exact too, as all exponents are within -298 … 257 and F is in 1 … 30. Sums of integers
+//   are exact. The sum in units is a binary64 value, which `round` rounds once. An addend that is
 //   not aligned is added with rounding to odd, so that sum and rounding are one exact rounding
 //   (exact.h).
 // - Binary32 lanes form the same integers as int32, if block_fits_binary32 returns true.
@@ -21,7 +21,7 @@
 //   block's sum in units is below 2^53 (CheckScales in spec/block_fma.cpp). Exponents are within
 //   -596 … 511.
 //
-// Inf and NaN result as in IEEE 754's sum of the products and the addend. A zero result is +0, even
+// If terms are Inf or NaN, the result is the sum that IEEE 754 defines. A zero result is +0, even
 // if a negative sum was cut or rounded to zero. Consider a sum that would round beyond the format's
 // largest number if the format had no upper bound. The result is Inf if the format has Inf, also
 // when rounding toward zero; else the sum overflows by its rounding options. Units with an adder
@@ -190,8 +190,8 @@ struct UnitsOf<V, 23> {
 template <class V>
 using Units = typename UnitsOf<V>::type;
 
-/// Returns a * b * scale, cut toward zero to an integer: a * b in units. `scale` is the result of
-/// alignment(). If a * b * scale underflows in binary32, the result is 0, which is also the exact
+/// Returns a * b in units of 2^(E - F), cut toward zero to an integer. `scale` is 2^(F - E), the
+/// result of alignment(). If a * b * scale underflows in binary32, the result is 0, as is the exact
 /// result.
 template <class V>
 CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
@@ -230,9 +230,9 @@ CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& pl
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// The largest value of E, the greatest exponent of a block, for which end_in_range32 is valid.
-/// least_end32 returns the least value. With such an E, the sum after the block is normal or zero:
-/// it is below 2^(E + 9), and if not zero at least 2^(E - F).
+/// The largest E (a block's greatest exponent) for which end_in_range32 returns the right sum.
+/// least_end32 returns the least such E. With such an E, the sum after the block is zero or a
+/// normal number: it is below 2^(E + 9), and if not zero at least 2^(E - F).
 constexpr std::int32_t kMostEnd32 = 118;
 CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
@@ -302,7 +302,8 @@ CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands&
 
 constexpr int kMostTerms = 64;  ///< the largest number of terms of a block
 
-/// Returns exponent_from for binary32 values in binary64 lanes, but 128 for Inf and NaN.
+/// Returns exponent_from(x, emin) for a binary32 value in binary64 lanes. Inf and NaN give 128, as
+/// in binary32 lanes.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_from(x, emin), splat<Signed<V>>(128));

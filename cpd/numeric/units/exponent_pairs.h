@@ -34,12 +34,12 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
   return static_cast<std::int32_t>(pair) >> 16;
 }
 
-/// Determines the blocks of products for which binary32 lanes give the right bits. Used if
-/// plan.has_short_blocks is true. Such a block has only zeros, or its greatest exponent E is in
-/// least_end32 … kMostEnd32. aligned_product then computes the products in binary32: 2^(F - E) is a
-/// binary32 number, and no product overflows. A product that underflows (with 23 bits, under
-/// 2^-127) is at most half of 2^(E - F), and is cut to 0. end_in_range32 or binary64 arithmetic
-/// then computes the sum after the block.
+/// Determines whether binary32 lanes give the right bits for blocks of products, if
+/// plan.has_short_blocks is true. This is so if all products of a block are zero, or if the block's
+/// greatest exponent E is in least_end32 … kMostEnd32. aligned_product then computes the products
+/// in binary32: 2^(F - E) is a binary32 number, and no product overflows. A product of up to 23
+/// bits loses bits only below 2^-127. Such a product is at most half of 2^(E - F), and is cut to 0.
+/// end_in_range32 or binary64 arithmetic then computes the sum after the block.
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)
@@ -52,7 +52,8 @@ class ShortBlocks {
   /// block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    // If all terms are zero, `above` wraps to 2^31 or more, and does not change lowest_.
+    // If all terms are zero, `greatest` is below kLowest. `above` then wraps to 2^31 or more, so
+    // that lowest_ does not change.
     const auto above = static_cast<std::uint32_t>(greatest - kLowest);
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);

@@ -258,7 +258,7 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    // block_total returns the same number for every rounding rule, except for the sign of a zero.
+    // block_total takes a rounding rule but does not round, so any rule serves.
     using Down = Rule<Rounding::toward_zero>;
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);
