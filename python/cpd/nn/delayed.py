@@ -63,8 +63,8 @@ class _Casts:
     def watch(self, y: Tensor) -> Tensor:
         """Returns `y` unchanged. Its backward pass records the largest magnitude of the gradient.
 
-        It does so in the modes in which `note` records, and only if the gradient's scaling is
-        delayed.
+        Nothing is recorded in the modes in which `note` records nothing, or if the gradient's
+        scaling is not delayed.
         """
         clock = self.state.records()
         if clock is None or "gradient" not in self.state.casts:
@@ -75,15 +75,15 @@ class _Casts:
         return watched
 
     def at(self, number: int) -> Product:
-        """Returns the product that comes `number` products after this one.
+        """Returns the layer's product that comes `number` products after this product.
 
-        The first product follows the last one.
+        Counting wraps around: the layer's first product follows its last product.
         """
         return Product(self.state, self.number + number)
 
     @property
     def attending(self) -> Product | None:
-        """The product with this product's number among the products of the layer's attention.
+        """The attention product of the same layer that has this product's number.
 
         None if attention has no delayed scaling.
         """

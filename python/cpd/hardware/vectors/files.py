@@ -90,7 +90,8 @@ class File:
             block, rest = rest[:end], rest[end:]
             number += block.count(b"\n")
             if first and block:
-                # Yields the head (JSON) alone; in CSV files, also the row of field names.
+                # The file's first block is only its head (a JSON line), in CSV files followed by
+                # the row of field names.
                 begin = 0
                 for _ in range(2 if self.kind == "csv" else 1):
                     begin = block.find(b"\n", begin) + 1 or len(block)

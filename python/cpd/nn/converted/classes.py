@@ -158,9 +158,10 @@ def _below(cls: _Class) -> _Class | None:
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """Applies `change` to the class from which FSDP2 and parametrize derived `cls`.
+    """Applies `change` to `cls`, below the classes that FSDP2 or parametrize derived.
 
-    Then derives the classes of FSDP2 and parametrize again, from the result of `change`.
+    If FSDP2 or parametrize derived `cls` from a class, `change` gets that class. A new class like
+    `cls` is then derived from the result of `change`.
     """
     below = _below(cls)
     if below is None:
