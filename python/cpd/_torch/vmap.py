@@ -114,8 +114,8 @@ class Batching(NamedTuple):
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns True for a call that needs one call per example, although `widen` supports other
-    calls of the operator."""
+    """Returns True for a call that must be split into one call per example. `widen` then supports
+    only the operator's other calls."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:

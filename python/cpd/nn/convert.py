@@ -149,7 +149,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """Returns the least share of emulated products for which the first training step does not warn.
+    """Returns the share of emulated products below which the first training step warns.
 
     Returns None if products are not counted.
     """

@@ -49,7 +49,8 @@ class _Casts:
     def note(self, which: str, x: Tensor) -> None:
         """Records x's largest magnitude.
 
-        Does so in training mode, and in eval mode if gradients are on and a clock counts the steps.
+        Records in training mode. Also records in eval mode if gradients are on and a clock counts
+        the steps.
         """
         clock = self.state.records()
         if clock is not None:
@@ -317,7 +318,7 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """Returns `cast`, the cast of operand `name`. Raises ValueError if it has no history."""
+    """Returns the cast of operand `name`. Raises ValueError if its scaling is not delayed."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]

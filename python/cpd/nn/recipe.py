@@ -341,7 +341,7 @@ class Recipe:
     # ---- for layers ------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Cast | None:
-        """Returns the cast `name` of one GEMM's operand; "same": the tensor's cast for all GEMMs."""
+        """Returns the cast `name` of a GEMM's operand; "same": its tensor's cast for all GEMMs."""
         value = getattr(self, name)
         cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return cast

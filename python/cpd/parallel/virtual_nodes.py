@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step. In `no_sync`, `folds` (sums) is None; `gathered` stores the gradients."""
+        """Prepares a step. In `no_sync`, `folds` (sums) is None; `gathered` stores gradients."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds

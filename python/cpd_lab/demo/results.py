@@ -54,7 +54,7 @@ class Roundoff:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Roundoff:
-        """Returns the round-off study that a stored measurement, `data`, holds as JSON."""
+        """Reads the round-off study from `data`, the JSON of a stored measurement."""
         series = [
             RoundoffSeries(way["label"], [RoundoffRow(**row) for row in way["rows"]])
             for way in data["series"]
