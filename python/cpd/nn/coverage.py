@@ -430,8 +430,8 @@ class Census:
     def _counts(self) -> bool:
         """Returns True while a step is being counted.
 
-        If a call in eval mode has ended without a backward pass, the call was no training step. Its
-        count is then discarded.
+        The count of a call in eval mode is discarded if no backward pass followed: such a call is
+        not a training step.
         """
         counter = self._counter
         if counter is None or counter.failed:
