@@ -545,7 +545,7 @@ class _Step:
         return gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
-        """Computes a node's loss and gradients. The model gets the node's buffers first."""
+        """Puts a node's buffers into the model, then computes the node's loss and gradients."""
         own = self.own_buffers is not None
         self._buffers.put(self._begin_buffers[node if own else 0])
         before = None if self._added is None else self._added.gradients.get(node)

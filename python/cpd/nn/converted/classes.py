@@ -158,10 +158,9 @@ def _below(cls: _Class) -> _Class | None:
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """Applies `change` to `cls`, below the classes that FSDP2 or parametrize derived.
+    """Applies `change` to `cls`, or to the class from which FSDP2 or parametrize derived `cls`.
 
-    If FSDP2 or parametrize derived `cls` from a class, `change` gets that class. A new class like
-    `cls` is then derived from the result of `change`.
+    In the second case, returns a class like `cls` that is derived from the result of `change`.
     """
     below = _below(cls)
     if below is None:
