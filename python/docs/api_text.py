@@ -79,8 +79,8 @@ def _process(app: Sphinx, what: str, name: str, it: Any, how: Any, lines: list[s
 
 
 def of_arguments(cls: type, doc: str) -> list[str]:
-    """Returns lines of a section `Attributes` for the constructor's arguments that no text
-    describes as attributes."""
+    """Returns lines of a section `Attributes`: the class's attributes that `doc` and other
+    docstrings do not describe, because they are arguments of the constructor."""
     if issubclass(cls, tuple):  # whose fields are members
         return []
     described: set[str] = {

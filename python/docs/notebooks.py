@@ -21,7 +21,7 @@ class NotebookParser(MystParser):
 
 
 def markdown(notebook: dict[str, Any]) -> str:
-    """Returns the notebook's cells, and what the code gave when it was last run."""
+    """Returns a notebook as Markdown: its cells, and the outputs that it stores."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

@@ -350,7 +350,10 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """Returns a recipe's seeds and streams, with the tag of `purpose` in the forward stream."""
+    """Returns a copy of a recipe's seeds and streams, in which the forward sum has another stream.
+
+    The new stream is the old stream XOR the tag of `purpose`. Returns None for None.
+    """
     if numbers is None:
         return None
     changed = numbers.clone()

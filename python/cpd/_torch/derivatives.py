@@ -171,9 +171,9 @@ def _function(
     """Returns the autograd function of an operator.
 
     The function differentiates for one level of torch.func's transforms. Each outer level
-    dispatches the operator again. If the dispatcher called the operator, the last argument is a
-    `_CallModes`, and `below` computes the result. If `run` called the function directly, the last
-    argument is None, and `computes` computes the result.
+    dispatches the operator again. The function's last argument says who called it. It is None for
+    a direct call by `run`: the argument `computes` then computes the result. It is a `_CallModes`
+    for a call through torch's dispatcher: the argument `below` then computes the result.
     """
 
     def forward(*args: Any) -> Tensor:

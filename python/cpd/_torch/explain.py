@@ -134,7 +134,7 @@ def _products(steps: list[Explanation]) -> list[Explanation]:
 
 
 class _Still:
-    """Replaces the clock of a layer that is explained, so that no training step begins."""
+    """Stands in for a layer's clock during `cpd.explain`, so that no training step begins."""
 
     def enter(self, state: Any, training: bool) -> None:
         """Does nothing, so that no step begins."""

@@ -124,7 +124,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """Returns the recipe's three backward sums, with the seed and streams of a call."""
+        """Returns the accumulators of the backward GEMMs, with the seeds and streams of a call."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )
@@ -244,8 +244,8 @@ def product_tangent(
 ) -> Tensor:
     """Returns the tangent of c + a b.
 
-    The tangent is the sum, in float32, of two products and c's tangent. The products use the
-    accumulator of the forward product. Each has its own random bits.
+    The tangent is the sum, in float32, of two products and c's tangent. Both products use the
+    accumulator of the forward product, but each of the two products has its own random bits.
     """
     of_a, of_b, of_c = tangents[:3]
     shape = product_shape(a.shape, b.shape)

@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     """True if all scales are powers of two, and results have at most eight significant bits, as in
     bfloat16."""
     is_scaled: bool
-    """True if the cast is to a scaled format and has no factor, transform or history."""
+    """True if the cast is to a scaled format without factor, transform and delayed scaling."""
     fits_bfloat16: bool
     """True if the format has no scales and bfloat16 represents all its values."""
     covers_a_tensor: bool

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of torch's private API that cpd uses, each with its purpose.
 
-tests/python/_torch/test_plain.py lists the few private names that other modules use. Names that
-`PUBLIC` contains only save time. If a version of torch lacks such a name, cpd uses the fallback in
-`PUBLIC`, which needs only public names. The docstrings of these names give the speedup: the CPU
-time with the fallback over the CPU time with the private name. The times were measured on a 2-core
-EPYC of family 26 with one thread, for a cast of 16 values or a linear layer of 8 x 16 x 16. All
-other names have no public replacement: torch.autograd.Function refuses torch.func's transforms
-within an operator, and torch.library.register_autograd drops tangents.
+tests/python/_torch/test_plain.py lists the few private names that other modules use. For some
+names, `PUBLIC` has a slower fallback that needs only public names. cpd uses the fallback if a
+version of torch lacks the name. The docstrings of these names compare CPU times with the fallback
+and with the private name. The times were measured on a 2-core EPYC of family 26 with one thread,
+for a cast of 16 values or a linear layer of 8 x 16 x 16. All other names have no public
+replacement: torch.autograd.Function refuses torch.func's transforms within an operator, and
+torch.library.register_autograd drops tangents.
 """
 
 # Relaxes mypy's checks: torch's functions that register operators have no type annotations.
@@ -114,16 +114,20 @@ is_plain: Callable[[tuple[Any, ...]], bool] = _found["is_plain"]
 """Returns whether a call needs only the kernel and reverse-mode autograd.
 
 This is so if no mode, transform, tracer or profiler is on, and all tensors are dense tensors of
-torch's own classes without a lazy negation. Such a call bypasses the dispatcher. Speedup: 1.9 for a
-cast that records a gradient, 1.3 for a step of the layer.
+torch's own classes without a lazy negation. Such a call bypasses the dispatcher. With the fallback,
+a cast that records a gradient takes 1.9 times as long, a step of the layer 1.3 times as long.
 """
 may_differentiate: Callable[[tuple[Any, ...]], bool] = _found["may_differentiate"]
 """Returns whether a call may need a gradient, a tangent or a transform of torch.func.
 
-If it needs none of these, the operator without derivatives is called. Speedup: 2.2 for a cast.
+If it needs none of these, the operator without derivatives is called. With the fallback, a cast
+takes 2.2 times as long.
 """
 direct: Callable[[Any], Callable[..., Any]] = _found["direct"]
-"""Returns the C++ function that an operator's Python object calls. Speedup: 1.05 for a cast."""
+"""Returns the C++ function that an operator's Python object calls.
+
+With the fallback, a cast takes 1.05 times as long.
+"""
 autocast_off: Callable[[Tensor], Any] = _found["autocast_off"]
 """Returns a context in which autocast does not cast operands on x's device."""
 

@@ -132,8 +132,8 @@ class RecipeCall(NamedTuple):
         """Returns an operand `x` after its cast, for a product with a result of `dtype`.
 
         If `dtype` is a 16-bit type and torch's own kernel sums, the scale may be returned
-        separately. bfloat16 then represents the unscaled values, and with `narrow` they may be
-        bfloat16 on the CPU. Code that is itself differentiated gets no separate scale.
+        separately. The values without the scale then fit in bfloat16. With `narrow` they may have
+        this dtype on the CPU. If gradients are recorded here, no scale is separated.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]

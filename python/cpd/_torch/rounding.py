@@ -45,10 +45,10 @@ def rounded(
 ) -> Tensor:
     """Returns `x` cast by `forward`. Its gradient is cast by `backward` in the backward pass.
 
-    None means no cast. Blocks of scaled formats run along `axis`. Stochastic casts use `seed`, and
-    `stream` with the tags of an output's and of a gradient's cast (`cpd.Recipe`). Raises ValueError
-    if x's dtype does not represent every value of a format. Also raises it for transforms, factors
-    and histories, which are only for operands of products.
+    None means no cast. Blocks of scaled formats run along `axis`. Stochastic casts use `seed`. The
+    two casts get different random bits: `stream` XOR the tag of an output's or a gradient's cast
+    (`cpd.Recipe`). Raises ValueError if x's dtype does not represent every value of a format. Also
+    raises it for transforms, factors and histories, which are only for operands of products.
     """
     if forward is None and backward is None:
         return x

@@ -27,7 +27,7 @@ from cpd.ops.arguments import holds
 from cpd.ops.slow import warn_if_slow
 
 NATIVE = "native"
-"""Stands for torch's own summation where other sums name an accumulator."""
+"""The text of a sum that torch's own kernel computes. Other sums have an accumulator's text."""
 
 Ints = Sequence[int]
 

@@ -28,8 +28,8 @@ class Row(NamedTuple):
     """A row of the table: the properties of an operator."""
 
     fake: Callable[..., Any] | None
-    """The operator's fake kernel. None: only operators that Python defines call the operator, and
-    never with fake tensors."""
+    """The operator's fake kernel, for tensors without values. None: the operator is only called
+    within other operators' Python functions, and never gets fake tensors."""
     derivative: Derivative | None
     batching: Batching | Callable[..., Any] | None
     """The rule by which torch.vmap calls the operator: a `Batching`, or a function for

@@ -111,7 +111,10 @@ def _convolve(
 
 
 def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
-    """Returns the padded image, cropped to the windows: `places` windows along each dimension."""
+    """Pads the image and cuts off the end that no window of the convolution covers.
+
+    `places` is the number of windows along each dimension.
+    """
     edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
     x = F.pad(x, edges) if any(edges) else x
     reach = moves.reach(kernel)

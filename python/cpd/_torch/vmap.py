@@ -66,9 +66,9 @@ class BatchedCall:
         return y if parted is None else parted(y)
 
     def one_by_one(self) -> Results:
-        """Returns the stacked results of a call for each example.
+        """Calls the operator for each example of the batch and stacks the results.
 
-        For an empty batch, the shape is found by a call with zeros.
+        For an empty batch, a call with zeros determines the shape of the result.
         """
         along = {name: self.arguments[name] for name in self.along}
         if self.size == 0:
@@ -98,10 +98,9 @@ def text_draws(text: str) -> bool:
 
 
 def never(of: Any) -> bool:
-    """Returns False for every call.
+    """Returns False for every call. Serves as `Batching.draws` or as `Batching.alone`.
 
-    As `draws`: the operator never rounds stochastically. As `alone`: no call needs a call per
-    example.
+    `draws`: the operator never rounds stochastically. `alone`: examples need no separate calls.
     """
     return False
 
@@ -115,8 +114,8 @@ class Batching(NamedTuple):
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns True for a call that needs one call per example, although `widen` supports other
-    calls of the operator."""
+    """Returns True for a call that must be split into one call per example. `widen` then supports
+    only the operator's other calls."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:

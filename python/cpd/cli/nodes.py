@@ -65,9 +65,9 @@ def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
 
 
 def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
-    """Raises ValueError if MPI has fewer ranks than the launcher announced, or one unwanted rank.
+    """Raises ValueError if MPI has fewer ranks than the launcher announced.
 
-    One rank is wanted with --nodes 1, or if a launcher started one process.
+    Also raises it for a single rank, unless --nodes is 1 or a launcher started one process.
     """
     if transport != "mpi" or (ranks.world == 1 and nodes == 1):
         return

@@ -159,7 +159,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 class _Unit(str):
-    """The name of a matrix unit. A codec's text has another class, `_Codec`."""
+    """The name of a matrix unit, as a class of its own: the name of a codec is a `_Codec`."""
 
 
 class _Codec(str):

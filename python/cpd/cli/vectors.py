@@ -42,7 +42,7 @@ def register(commands: opt.Commands) -> None:
 
 
 def _rounding(text: str) -> str:
-    """Returns the rounding mode of a name in any letter case. Returns an unknown name unchanged."""
+    """Returns the rounding mode that `text` names, in any letter case; else returns `text`."""
     word = text.lower()
     known = (mode for mode, names in _ROUNDINGS.items() if word in (mode, *names))
     return next(known, text)

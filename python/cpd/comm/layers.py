@@ -102,7 +102,10 @@ class Outputs:
             layer[...] = layout.back(values)
 
     def _memory_of(self, layer: Any, layout: RowLayout | None) -> Any:
-        """Returns memory for a result: the result tensor, or new memory in the codec's layout."""
+        """Returns the memory into which C++ writes a result.
+
+        It is new memory if the codec needs another layout than the result tensor `layer`.
+        """
         if layout is None or layout.axis is None:
             return layer
         values = _new(tuple(layout.move(layer).shape), layer)

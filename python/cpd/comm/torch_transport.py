@@ -127,7 +127,10 @@ def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience
 def _lost(
     transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """Reports that this rank gave up. Returns an error that names ranks that did not connect."""
+    """Tells the other ranks that this rank stops waiting for connections, and closes `transport`.
+
+    Returns the error to raise. It names the ranks that did not connect.
+    """
     transport.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:

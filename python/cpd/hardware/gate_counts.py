@@ -169,7 +169,8 @@ def _stages(width: int) -> int:
     return math.ceil(math.log2(width + 1))
 
 
-# The functions below return four numbers of bits: of aligner, adder, normalizer and exponent logic.
+# The functions below return the widths, in bits, of four parts of the hardware: the aligner, the
+# adder, the normalizer and the exponent logic.
 
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
@@ -208,7 +209,7 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
-    """Returns the number of bits of each part of a matrix unit, per product of the unit.
+    """Returns the bits of a matrix unit's parts, divided by the number of products of the unit.
 
     A unit that forms short dot products before the alignment aligns each dot product once.
     """

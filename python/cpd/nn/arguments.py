@@ -296,10 +296,7 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
 
 
 def _or_off(element: torch.dtype, x: Tensor) -> str:
-    """Returns the advice at the end of an error about the result's type.
-
-    The advice differs under torch.autocast.
-    """
+    """Returns the advice to turn torch.autocast off if it chose the result's type; else ""."""
     by_autocast = element == autocast_type(x) != x.dtype
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
 

@@ -300,8 +300,8 @@ class Clock:
     def _is_idle(self) -> bool:
         """Returns True if calls must not begin a step now.
 
-        That is in recomputation by a checkpoint, in transforms of torch.func, and if the step's
-        buffer is a fake tensor (in tracing).
+        Calls begin no step while a checkpoint recomputes, within transforms of torch.func, and
+        while a trace replaces the step's buffer by a fake tensor.
         """
         if torch.compiler.is_compiling():
             return False

@@ -262,7 +262,7 @@ def _pair(
     """Returns the product of two tensors, given the labels of their dimensions.
 
     `out` has the result's labels. The product sums over all other labels, which both tensors have,
-    in a's order. A size of 1 broadcasts.
+    in the order of these labels in the tensor a. A size of 1 broadcasts.
     """
     size = _sizes(a, b, in_a, in_b, out)
     batch = [x for x in in_a if x in in_b and x in out]

@@ -149,7 +149,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """Returns the least share of emulated products for which the first training step does not warn.
+    """Returns the share of emulated products below which the first training step warns.
 
     Returns None if products are not counted.
     """
@@ -299,7 +299,7 @@ class _Layer:
 
 
 class _Plan:
-    """Decides what `convert` does with each module. The model is not changed before `carry_out`."""
+    """Decides what `convert` does with each module. Only `carry_out` changes the model."""
 
     def __init__(
         self, root: nn.Module, recipe: Recipe, rules: list[Rule], decide: Decision | None, seed: int
@@ -399,8 +399,8 @@ class _Plan:
     ) -> Report:
         """Emulates the layers and returns the report.
 
-        `old` and `step` are the clock of a previous conversion and its buffer, or None. `group`
-        names the ranks that exchange magnitudes, as `ranks.named` returns it.
+        `old` is the clock of a previous conversion, and `step` that clock's buffer; None without
+        one. `group` names the ranks that exchange magnitudes, as `ranks.named` returns it.
         """
         delayed: list[Delayed] = []
         for layer in self.layers:
@@ -535,7 +535,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Collects the notes on layers and recipes, each note once with the first layer that has it."""
+    """Returns the report's notes on layers, each note once, with the first layer it is about."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

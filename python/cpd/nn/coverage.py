@@ -123,7 +123,7 @@ class Counter(TorchDispatchMode):
                 self._leave_outermost(name, output)
 
     def _leave_outermost(self, name: str, output: Any) -> None:
-        """Stops counting until the next call of a submodule, or the backward pass."""
+        """Stops counting products until the next call of a submodule, or the backward pass."""
         self.failed = output is None
         if not name or self.failed:
             self._ascribed.clear()
@@ -208,7 +208,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Remembers the recipe of the next operator call, to count its products by this recipe."""
+        """Stores the recipe whose operator is called next; the call's products count for it."""
         self._calls = recipe
 
     def end(self) -> Coverage:
@@ -395,12 +395,15 @@ class Census:
 
     @torch._dynamo.disable
     def _look_before_compiled(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts a step by tracing. Called eagerly before a forward that torch.compile compiles."""
+        """Traces the model to count the products of a step, before torch.compile compiles it."""
         if self.result is None and model.training and torch.is_grad_enabled():
             self._note_traced(model, args, kwargs)
 
     def _note_traced(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Counts a step by tracing the model, or a submodule that is called instead."""
+        """Traces `model` to count the products of a step.
+
+        `model` is the converted model, or a submodule if the model itself is not called.
+        """
         self._counter = None  # discard counts of submodules
         if (None if self._model is None else self._model()) is None or _is_looked_at(model):
             self._model = weakref.ref(model)
@@ -427,7 +430,8 @@ class Census:
     def _counts(self) -> bool:
         """Returns True while a step is being counted.
 
-        Discards the count of a call in eval mode if no backward pass followed.
+        The count of a call in eval mode is discarded if no backward pass followed: such a call is
+        not a training step.
         """
         counter = self._counter
         if counter is None or counter.failed:

@@ -50,7 +50,8 @@ class _Casts:
     def note(self, which: str, x: Tensor) -> None:
         """Records x's largest magnitude.
 
-        Does so in training mode, and in eval mode if gradients are on and a clock counts the steps.
+        Records in training mode. Also records in eval mode if gradients are on and a clock counts
+        the steps.
         """
         clock = self.state.records()
         if clock is not None:
@@ -64,8 +65,8 @@ class _Casts:
     def watch(self, y: Tensor) -> Tensor:
         """Returns `y` unchanged. Its backward pass records the largest magnitude of the gradient.
 
-        It does so in the modes in which `note` records, and only if the gradient's scaling is
-        delayed.
+        Nothing is recorded in the modes in which `note` records nothing, or if the gradient's
+        scaling is not delayed.
         """
         clock = self.state.records()
         if clock is None or "gradient" not in self.state.casts:
@@ -76,15 +77,15 @@ class _Casts:
         return watched
 
     def at(self, number: int) -> Product:
-        """Returns the product that comes `number` products after this one.
+        """Returns the layer's product that comes `number` products after this product.
 
-        The first product follows the last one.
+        Counting wraps around: the layer's first product follows its last product.
         """
         return Product(self.state, self.number + number)
 
     @property
     def attending(self) -> Product | None:
-        """The product with this product's number among the products of the layer's attention.
+        """The attention product of the same layer that has this product's number.
 
         None if attention has no delayed scaling.
         """
@@ -322,7 +323,7 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """Returns `cast`, the cast of operand `name`. Raises ValueError if it has no history."""
+    """Returns the cast of operand `name`. Raises ValueError if its scaling is not delayed."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]

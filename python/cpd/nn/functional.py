@@ -319,8 +319,8 @@ def bilinear(
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Returns `y` in another shape, but not as a view of `y` for autograd.
 
-    Results of torch's functions are not views either. Hooks of FSDP2, and code that changes results
-    in place, rely on that.
+    Hooks of FSDP2, and code that changes results in place, require results that are not views.
+    torch's own functions return such results.
     """
     if y.dim() == len(shape):
         return y

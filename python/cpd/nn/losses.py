@@ -176,11 +176,11 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """Casts `x`. Returns the result, the values before the cast, their factor, and the scales.
+    """Casts `x`. Returns four things: results, values, the factor and scales.
 
-    Result and values are float32. The values are transformed if the spec has a transform. The cast
-    rounds the values times the factor. The scales are a tensor with the scale of each element's
-    block, or None for formats without scales.
+    `values` is x in float32, after the spec's transform if it has one. `results`, also float32, are
+    the rounded products of values and factor. `scales` has the scale of each element's block; None
+    for formats without scales.
     """
     values = x.float()
     q = spec.format

@@ -324,7 +324,10 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Returns the result. Also returns new running statistics if `compute` updates statistics."""
+    """Calls `compute`. Returns its result and, if it updates running statistics, new statistics.
+
+    The given running statistics are not changed.
+    """
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]
@@ -350,8 +353,8 @@ class _Rounding(NamedTuple):
     ) -> Tensor:
         """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
-        With `norm`, `compute` gets float32 tensors. Its further results are new running statistics,
-        which are copied into the first tensors of `others`.
+        With `norm`, `compute` gets float32 tensors. All other results of `compute` are new running
+        statistics. They are copied into the old ones, which are the first tensors of `others`.
         """
         recipe = self.recipe
         if recipe.norm is None:

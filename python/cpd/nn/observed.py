@@ -76,7 +76,9 @@ def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tenso
 
 
 def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
-    """Reshapes a convolution's tensor to an operand of a GEMM. Returns it and the summed axis.
+    """Reshapes a convolution's tensor to an operand of a GEMM.
+
+    Returns the operand and the axis over which the GEMM sums.
 
     The convolution's GEMMs sum over the channels of a group. The GEMM of the weight's gradient sums
     over the images of the batch.

@@ -218,7 +218,7 @@ class Watch:
     # ---- one step --------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Ends the step that is being measured, if there is one, and adds its rows."""
+        """Ends the step that is being measured, if any, and adds the step's rows to all rows."""
         step, self._open = self._open, None
         if step is None:
             return
@@ -294,14 +294,17 @@ class _Step:
     weights: set[str] = field(default_factory=set)
 
     def exempt(self, key: Key, selector: str) -> None:
-        """Records that a rule leaves a layer to torch."""
+        """Records that a rule exempts a layer from the recipe: torch computes the layer."""
         self.casts[key], self.refused[key] = "", f"{EXEMPT} {selector!r}"
 
     def add(self, key: Key, numbers: Tensor) -> None:
         self.parts.setdefault(key, []).append(numbers)
 
     def rows(self) -> list[WatchRow]:
-        """Returns, for each tensor, a row for each measured cast, or one row without casts."""
+        """Returns a row for each tensor and each measured cast of the tensor.
+
+        A tensor without measured casts has one row.
+        """
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
         watch_rows: list[WatchRow] = []
@@ -362,7 +365,7 @@ class _Hook:
 
 
 def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs before each call of the model: ends the measured step before it.
+    """A hook before each call of the model: ends the measurement of the previous step.
 
     Begins to measure a step at the first call in the observed mode, then at every `every`-th call.
     """

@@ -101,7 +101,7 @@ def _functions(row: Operation) -> Iterator[Any]:
 def _by(function: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
     """Returns a `form` of `Operation` that calls `function` with torch's arguments and a recipe.
 
-    `function` is a function of `cpd.functional`. `products` is its number of products in a call.
+    `function` is a function of `cpd.functional` that computes `products` products in each call.
     """
 
     def compute(mode: Any, *args: Any, **kwargs: Any) -> Any:

@@ -341,7 +341,7 @@ class Recipe:
     # ---- for layers ------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Cast | None:
-        """Returns the cast of the operand `name`. "same" stands for the cast of its tensor."""
+        """Returns the cast `name` of a GEMM's operand; "same": its tensor's cast for all GEMMs."""
         value = getattr(self, name)
         cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return cast
@@ -450,7 +450,7 @@ def _new(parts: dict[str, Any]) -> Recipe:
 
 
 def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
-    """Returns the recipe with arguments replaced, `sums` also in attention, rules and schedule."""
+    """Returns the recipe with new arguments. New `sums` also apply to the recipes within it."""
     sums = others.get("sums")
     if sums is None or _is_unit(sums):
         return recipe.replace(**others)

@@ -397,8 +397,8 @@ def _backward(
 class _StateGradients:
     """The gradients of the state while the backward pass runs over the time steps.
 
-    Stores the terms of each gradient in the order in which autograd adds them. So even signs of
-    zeros are the same.
+    Stores the terms of each gradient in the order in which autograd adds them. So gradients have
+    autograd's bits, even the signs of zeros.
     """
 
     def __init__(self, of_last: Gradients) -> None:

@@ -360,7 +360,7 @@ _OURS = (
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
-    """Returns the type check for a class in `_OURS` and its noun for errors, else None."""
+    """Returns a class's type check, and the class as errors name it; None if not in `_OURS`."""
     if name not in _OURS:
         return None
     homes = {

@@ -61,9 +61,9 @@ def int64(name: str, value: Any) -> int:
 
 
 def _ranged(name: str, value: Any, bits: int) -> int:
-    """Returns `value` as an int that fits a C++ integer of `bits` + 1 bits.
+    """Returns `value` as an int. Raises ValueError unless it is in [-2^bits, 2^bits).
 
-    C++ checks the narrower range that an operation allows.
+    C++ can read all these ints, and checks the narrower range that an operation allows.
     """
     number = integer(name, value)
     if not -(2**bits) <= number < 2**bits:

@@ -61,7 +61,7 @@ class Spec:
     its name."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
-        """Sets a subclass's constructor and the types of its keys, from the C++ class `native`.
+        """Sets a subclass's constructor and the types of its keywords, from the C++ class `native`.
 
         Access to a removed member of version 0.7 raises an error.
         """
@@ -79,7 +79,7 @@ class Spec:
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         """Returns the text of a constructor's first argument, `spec`.
 
-        May instead store `spec` in `keys`, the dict of keywords, and return "".
+        A subclass may also add keywords to `keys`: `Scaled` adds its element format and returns "".
         """
 
     def replace(self, **keys: Any) -> Self:

@@ -56,7 +56,10 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _inside() -> tuple[str, ...]:
-    """Returns the folders of this package and of torch. Lines of other files are the caller's."""
+    """Returns the folders of this package and of torch.
+
+    A warning names the first line outside of these folders, which is the caller's.
+    """
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return (_PACKAGE,) if file is None else (_PACKAGE, f"{Path(file).parent}{os.sep}")

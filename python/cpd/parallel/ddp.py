@@ -418,7 +418,7 @@ class _Worker:
 
 
 class _Bucket(NamedTuple):
-    """Copies of a DDP bucket's references, because DDP deletes its bucket after the hook."""
+    """The tensors and futures of a DDP bucket, because DDP deletes the bucket after the hook."""
 
     buffer: torch.Tensor
     parameters: list[torch.Tensor]

@@ -198,7 +198,10 @@ class _Workers(abc.ABC):
     def _averages(
         self, numbers: list[int], step: int
     ) -> Iterator[tuple[int, tuple[torch.Tensor, TensorReport]]]:
-        """Averages the tensors `numbers` over workers. Yields each number, average and report."""
+        """Averages tensors over workers; `numbers` are the tensors' indices.
+
+        Yields each tensor's index, average and report.
+        """
         for spec, part in self.schedule._parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:

@@ -383,7 +383,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """Returns the sums (`Folds`) of a step. Without `states`, it is a plan that cannot sum."""
+        """Returns a step's sums (`Folds`). Without `states`, they only plan and have no memory."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         places = {layer.device for layer in layers.values()}
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step. In `no_sync`, `folds` is None, and `gathered` stores the gradients."""
+        """Prepares a step. In `no_sync`, `folds` (sums) is None; `gathered` stores gradients."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -449,10 +449,10 @@ class _Step:
     def run(
         self, micro_batches: Iterable[Any]
     ) -> tuple[list[tuple[torch.Tensor | None, TensorReport]], torch.Tensor]:
-        """Returns the reduced gradients with their reports (empty without `folds`), and the losses.
+        """Returns the reduced gradients with their reports, and the losses.
 
-        Buffers and generators advance. If this method raises, it restores the buffers, the
-        generators and the gradients.
+        In `no_sync`, nothing is reduced and the first list is empty. Buffers and generators
+        advance. If this method raises, it restores the buffers, the generators and the gradients.
         """
         before = Randomness.now(self._gpus)
         gradients = [parameter.grad for parameter in self._parameters.values()]
@@ -482,7 +482,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Makes the second and later passes over the nodes that sums need; returns the sums."""
+        """Returns the sums. Sums in several passes need gradients again in each later pass."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -528,7 +528,7 @@ class _Step:
         self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
-        """Yields, pass by pass after the first, each node whose gradients the sums need again."""
+        """Yields the nodes whose gradients the sums need again, in each pass after the first."""
         for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
                 if folds.awaits(node):
@@ -545,7 +545,7 @@ class _Step:
         return gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
-        """Computes a node's loss and gradients, from the buffers with which the node begins."""
+        """Puts a node's buffers into the model, then computes the node's loss and gradients."""
         own = self.own_buffers is not None
         self._buffers.put(self._begin_buffers[node if own else 0])
         before = None if self._added is None else self._added.gradients.get(node)
@@ -561,7 +561,7 @@ class _Step:
             self.own_buffers[node] = self._buffers.read()
 
     def _check_losses(self, losses: torch.Tensor) -> None:
-        """Raises RuntimeError if a node that was computed again has another loss."""
+        """Raises RuntimeError if a node's loss differs when the node is computed again."""
         if not self._again:
             return
         again = torch.stack([loss for _, loss in self._again])

@@ -214,7 +214,7 @@ class Measurement:
         return standard_error(self._left_out()) if self.draws else None
 
     def _left_out(self) -> npt.NDArray[np.float64]:
-        """Returns an array: entry b is the relative RMS error of all blocks of values except b."""
+        """Returns the jackknife's estimates: entry b is the relative RMS error without block b."""
         errors, references = np.array(self.draws).T
         rest = ~np.eye(DRAWS, dtype=bool)
         above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))

@@ -181,7 +181,8 @@ def _choices(
 ) -> Sequence[Choice]:
     """Returns a `Choice` for each group size, with its round-off and modeled cost.
 
-    Also stores the recommended choice in `series.advice`, unless the series is a baseline.
+    Also stores the recommended choice in `series.advice`. A baseline, an all-reduce shown only for
+    comparison, gets no advice.
     """
     if not series.baseline:
         best = choose(measured, series.spec, machine, contributions)

@@ -127,9 +127,9 @@ class Tracker:
         return {"coverage/share": counted.share, **shares}
 
     def _observed(self) -> dict[str, float]:
-        """Returns the numbers of the observation's rows since the last step.
+        """Returns the numbers that `cpd.observe` has measured since the last call of this method.
 
-        If several calls of the model were observed, only the rows of the last call are returned.
+        If several calls of the model were measured, only the last call counts.
         """
         if self.watch is None:
             return {}

@@ -76,7 +76,7 @@ def _cores() -> int:
 
 
 def run_line(found: Found) -> str:
-    """Returns the line to print for a finished training; empty for the round-off study."""
+    """Returns the line that reports a finished training; "" for the round-off study."""
     if "label" not in found.result:
         return ""
     run = Run.read(found.result)

@@ -94,7 +94,7 @@ class Running(Listing):
     out: Path = _out()
 
     def cells(self, study: "Study") -> "list[Cell]":
-        """Returns a study's measurements; those that train a model get the chosen device."""
+        """Returns a study's measurements. Measurements that train a model run on --device."""
         from dataclasses import replace
 
         cells = super().cells(study)

@@ -126,7 +126,10 @@ def cells(options: DemoOptions) -> list[Cell]:
 
 
 def scaled_cells(options: DemoOptions, best: Run) -> list[Cell]:
-    """Returns trainings with the best loss scale of the search, one for each seed but the first."""
+    """Returns trainings with the loss scale of `best`, one for each seed except the first.
+
+    The search for the loss scale has already trained with the first seed.
+    """
     row = {SCALED: {"format": "e4m3", "loss_scale": best.loss_scale}}
     _, *others = options.every_seed
     return [cell for seed in others for cell in _of_seed(options, seed, row)]

@@ -29,7 +29,7 @@ def lost_below(wire: Format) -> int:
 
 
 def share_lost(counts: Mapping[str, int], wire: Format, shift: int = 0) -> float:
-    """Returns the share of values that rounding to `wire` turns into zero, out of a histogram.
+    """Returns the share of a histogram's values that rounding to `wire` turns into zero.
 
     Args:
         counts: maps an exponent floor(log2|g|) to its number of values.

@@ -31,7 +31,7 @@ from cpd_lab.papers.study import Cell, Found, Results
 from cpd_lab.train.runs import Run
 
 FILE = "demo"
-"""The name, without `.json`, of the file in a demo's folder with its options and machine."""
+"""The name, without `.json`, of the file that stores a demo's options, versions and machine."""
 RESULTS = "results.json"
 
 
@@ -54,7 +54,7 @@ class Roundoff:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Roundoff:
-        """Returns the round-off study that a stored measurement, `data`, holds as JSON."""
+        """Reads the round-off study from `data`, the JSON of a stored measurement."""
         series = [
             RoundoffSeries(way["label"], [RoundoffRow(**row) for row in way["rows"]])
             for way in data["series"]
@@ -85,7 +85,7 @@ class Demo:
     repeats: list[Run] = field(default_factory=list)
     """The rows of the accuracy table, trained with the seeds after the first."""
     codecs: list[Run] = field(default_factory=list)
-    """The runs in which a compressor replaced the format of the gradients."""
+    """The trainings whose gradients were sent by a compressor instead of in a format."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
         """Returns a run of the accuracy table, then the same row's runs with other seeds."""

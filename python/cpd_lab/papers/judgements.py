@@ -23,11 +23,11 @@ Verdict = tuple[bool | None, str]
 
 
 def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
-    """Judges whether a figure is above another, from their ranges over seeds.
+    """Judges whether figure `a` is above figure `b` by at least `by`, from their ranges over seeds.
 
-    Yes: every seed of `a` is above every seed of `b`, and the means differ by at least `by`. No:
-    every seed of `b` is above every seed of `a`, or the ranges do not overlap but the means differ
-    by less than `by`. Otherwise the verdict is "cannot tell".
+    If the ranges overlap, or with fewer than three seeds, the verdict is "cannot tell". If `a` is
+    above `b` in all seeds, the verdict is yes if the means differ by at least `by`, else no. If `a`
+    is below `b` in all seeds, it is no.
     """
     if min(a.seeds, b.seeds) < 3:
         return None, _FEW

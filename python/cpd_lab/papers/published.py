@@ -59,12 +59,12 @@ class Cell:
     wire: str
     ranks: int
     quantity: str
-    """The quantity that both numbers measure.
+    """The quantity that the published and the predicted number measure.
 
     `rate`: samples a second. `epoch`: seconds of an epoch. `scale`: the rate relative to the rate
-    of one GPU. `speedup`: the speed of a step relative to fp32. `messages`: that speed-up for
-    messages and codec alone. `share`: the share of a step's time that messages take. `price`:
-    dollars for a whole training.
+    of one GPU. `speedup`: the time of a step in fp32 over the time of this step. `messages`: the
+    same ratio for messages and codec alone. `share`: the share of a step's time that messages and
+    codec take. `price`: dollars for a whole training.
     """
     published: float
     predicted: float
@@ -225,7 +225,10 @@ def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
 
 
 def _in(quantity: str, net: str, rate: float) -> float:
-    """Converts `rate`, in samples a second, to a quantity of `Cell`: epoch, scale or rate."""
+    """Converts a rate in samples a second to `quantity`, which `Cell.quantity` describes.
+
+    `quantity` is epoch, scale or rate.
+    """
     of = Network(net)
     if quantity == "epoch":
         return (of.examples or 0) / rate

@@ -182,7 +182,7 @@ class Measured:
         return None
 
     def range(self, label: str, column: str | None = None, runs: str | None = None) -> Range | None:
-        """Returns the entry of row `label` as a range over seeds; None as in `text`.
+        """Returns the entry of row `label` as a range over seeds; None if `text` returns None.
 
         `runs` is the label whose runs count as seeds; it defaults to `label`.
         """

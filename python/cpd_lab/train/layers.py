@@ -94,9 +94,10 @@ def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> f
 
 
 def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:
-    """Returns the largest `min_size` for which `share_of` is at least `share`.
+    """Returns the largest `min_size` with which at least `share` of the values is not in fp32.
 
-    Raises ValueError if exempt layers leave less than `share` of the values.
+    Layers below this size, and exempt layers, are summed in fp32. Raises ValueError if exempt
+    layers leave less than `share` of the values.
     """
     for size in sorted(set(_sizes(layers, exempt)), reverse=True):
         if share_of(layers, exempt, size) >= share:

@@ -215,7 +215,10 @@ class _Run:
         self.losses: list[list[float]] = []  # [my node][step], of an epoch
 
     def _nodes(self, schedule: Schedule, keep: Keep | None) -> VirtualNodes | RealNode:
-        """Returns the nodes. With dropout, each node gets a random generator of its own."""
+        """Makes the nodes that train: virtual nodes, or this process's node of several.
+
+        With dropout, each node gets a random generator of its own.
+        """
         seeds = None
         if self.options.dropout:
             draws = [np.random.RandomState([self.options.seed, n]) for n in range(self.ranks.world)]
@@ -341,7 +344,7 @@ class _Run:
         )
 
     def _note(self, node: int, gradients: dict[str, torch.Tensor | None], keeps: bool) -> None:
-        """Counts the nonzero values of a node's gradients; if `keeps`, stores the gradients too."""
+        """Counts nonzero values of a node's gradients. Stores the gradients if `keeps` is True."""
         parameters = zip(gradients.items(), self.parameters, strict=True)
         present = {n: torch.zeros_like(p) if g is None else g for (n, g), p in parameters}
         if keeps:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DIVIDES = ("before", "after", "none")
 _COUNTS = ("epochs", "depth", "width", "nodes", "batch", "length", "images", "tests")
 _SHOWN = ("epochs", "depth", "width", "batch", "lr", "momentum")
-"""Options that `arguments`, a run's command line, states even if they have the model's default."""
+"""Options that `TrainOptions.arguments` writes even if they have the model's default."""
 
 
 @dataclass(frozen=True)
@@ -286,10 +286,10 @@ class TrainOptions:
         )
 
     def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> Reduce:
-        """Returns the all-reduce of the text `wire`, changed by the options `chosen`.
+        """Returns the all-reduce that the text `wire` describes, with the changes in `chosen`.
 
         The all-reduce sums and does not average: `divide` controls the division. Raises ValueError
-        for options that are only valid with `format` or the option `wire`.
+        for the options kahan, rounding and overflow, because the text already decides them.
         """
         whose = "reduce" if self.reduce is not None else "the recipe's"
         for name in ("kahan", "rounding", "overflow"):
@@ -358,7 +358,7 @@ class TrainOptions:
         return " ".join(words)
 
     def key(self) -> dict[str, Any]:
-        """Returns all options as plain JSON, sorted by name. Equal runs have equal results."""
+        """Returns all options for JSON, sorted by name. Equal options give equal dicts."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in sorted(values.items())}
 
@@ -403,7 +403,7 @@ _OF_NUMBERS = (
 )
 """The options that decide in which number formats a training computes and reduces."""
 _LATER = ("model", "ema", "exempt_types", "quantized_share", "device")
-"""Options that `arguments`, a run's command line, omits if they have their default."""
+"""Options that `TrainOptions.arguments` omits if they have their default."""
 
 
 def _check_numbers(options: TrainOptions) -> None:

@@ -80,8 +80,9 @@ class TrainResult:
     Attributes:
         options: the options of the training.
         curves: maps a metric to its values on the held-out part after every epoch that ran. All
-            trainings have `accuracy`: of inputs, pixels or characters. Segmentation also has
-            `mean_iou` and `mean_accuracy`; text also has `loss` (nats a character).
+            trainings have `accuracy`, the share of inputs, pixels or characters that are right.
+            Segmentation also has `mean_iou` and `mean_accuracy`; text also has `loss` (nats a
+            character).
         metric: the main metric: `accuracy`, `mean_iou` or `loss`.
         loss: the mean training loss of every epoch that ran.
         weights: the hash of the weights at the end.

@@ -139,7 +139,7 @@ def _lenet(sample: Sample, width: int, dropout: float) -> nn.Module:
 
 
 def _behind(name: str, first: nn.Module, net: nn.Sequential) -> nn.Sequential:
-    """Returns `first`, named `name`, followed by the layers of `net` with their names."""
+    """Puts the layer `first` before the layers of `net`. The new layer's name is `name`."""
     return nn.Sequential(OrderedDict([(name, first), *net.named_children()]))
 
 

@@ -258,8 +258,9 @@ class Inputs:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Chooses the nonzero products of n sums at random.
 
-        Each of the n rows uses one of `windows` (lists of indices of products). Returns a mask of
-        the nonzero products, the index of one nonzero product per row, and a mask of each window.
+        Each sum gets a random one of `windows`, lists of the products that may be nonzero. Returns,
+        for each sum, a mask of its nonzero products, the index of one of them, and a mask of the
+        sum's window.
         """
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
@@ -272,7 +273,7 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Returns random operands whose products have exponents near `e`.
+        """Returns random operands whose products have exponents near the given exponents `e`.
 
         A third of the operands are powers of two.
         """

@@ -68,8 +68,8 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Precisions in bits: some of the dot products below have sums near ties of rounding to
-        these precisions."""
+        """Precisions in bits. Some of the dot products that this class makes have sums near ties of
+        rounding to these precisions."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products with nonzero products only in the unit's first block."""
@@ -293,7 +293,10 @@ def _integers(figures: Figures) -> Iterator[Rule]:
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
-    """Yields candidates for three formats: of a wide sum, of the result and of the products."""
+    """Yields candidates for three formats of a unit that rounds its sum to a narrower result.
+
+    They are the formats of the sum, of the result and of the products.
+    """
     products = (None, "exact", *figures.of_all)
     return itertools.product(figures.hidden, figures.of_all, products)
 
@@ -514,7 +517,7 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns a text that is the same for rules that differ only in min_exponent."""
+    """Returns the rule's text with min_exponent 0, to find rules that differ only in that field."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 

@@ -121,8 +121,8 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """The range of powers of two that the function returns unchanged if all other terms are 0:
-        as a product and, if there is an addend, as the addend."""
+        """The powers of two that the function returns unchanged if all other terms are 0. The first
+        entry is for a power as a product, the second, if there is an addend, as the addend."""
         self.low = max(powers.low for powers in self.passing)
         self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()
@@ -240,9 +240,10 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Splits the leaves into subtrees.
+    """Splits the leaves into lists, one for each subtree.
 
-    The smallest node that contains two leaves of a subtree has fewer than `value` leaves.
+    Two leaves share a list if the smallest node that contains both has fewer than `value` leaves.
+    `sizes` has the size of that node for each pair of leaves.
     """
     left, parts = list(leaves), []
     while left:

@@ -206,8 +206,8 @@ def _undriven(unit: Unit, names: Sequence[str]) -> str:
 def _differs(field: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
     """Returns the SystemVerilog condition that a field of a line is wrong.
 
-    `nan` is a condition that `result` is NaN. If it is not empty, any NaN is accepted in place of
-    an expected NaN. In a line in which the field `special` is 1, inner signals are not compared.
+    `nan` is the text of a condition that `result` is NaN. With a text, any NaN result is correct if
+    a NaN is expected. If a line expects 1 in the field `special`, inner signals are not compared.
     """
     name = field.name
     differs = f"{name} !== expected_{name}"

@@ -258,14 +258,14 @@ def _near_subnormals(rule: Any, words: Words) -> Lines:
 def _near_powers(
     rule: Any, words: Words, at: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], Codes, Codes]:
-    """Returns pairs a, b with products very near powers of two.
+    """Returns pairs a, b with products very near the powers of two 2^n, for each n in `at`.
 
-    For each power, one pair is a = 1 + 2^-h and b = 1 - 2^-h + 2^-2h, up to powers of two: the
-    product is 1 + 2^-3h. In the other pairs a is random, and b is nearest to 2^at / a. Each pair is
-    repeated with the two neighbors of b.
+    For each power, one pair is a = 1 + 2^-h and b = 1 - 2^-h + 2^-2h, both times powers of two: the
+    product of the significands is 1 + 2^-3h. In the other pairs a is random, and b is nearest to
+    2^n / a. Each pair is repeated with the two neighbors of b.
 
-    Returns for each pair: the index in `at` of its power 2^at, and the codes of a and b. Powers
-    that the formats cannot reach have no pairs.
+    Returns for each pair: the index of n in `at`, and the codes of a and b. Powers that the formats
+    cannot reach have no pairs.
     """
     of_a, of_b = rule.formats[:2]
     which = np.repeat(np.arange(len(at)), _RECIPROCALS)

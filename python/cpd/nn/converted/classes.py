@@ -158,9 +158,9 @@ def _below(cls: _Class) -> _Class | None:
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """Applies `change` to the class from which FSDP2 and parametrize derived `cls`.
+    """Applies `change` to `cls`, or to the class from which FSDP2 or parametrize derived `cls`.
 
-    Then derives the classes of FSDP2 and parametrize again, from the result of `change`.
+    In the second case, returns a class like `cls` that is derived from the result of `change`.
     """
     below = _below(cls)
     if below is None:

@@ -70,7 +70,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """Maps torch's functions to the operations in `OPERATIONS` whose `part` is one of `parts`."""
+    """Maps torch's functions to rows of `OPERATIONS`: those whose field `part` is in `parts`."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 

@@ -91,7 +91,7 @@ def _parts(row: SweepRow) -> list[str]:
 
 
 def _by_tensor(sweep: Sweep, rows: list[SweepRow]) -> list[list[str]]:
-    """Returns a table row for each tensor: its name, and its SQNR for each row of `_few(rows)`."""
+    """Returns a table row for each tensor: its name, then its SQNR in up to four rows of `rows`."""
     return [
         [tensor["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
         for place, tensor in enumerate(sweep.tensors)

@@ -197,7 +197,8 @@ _NODES = (
         "schedule": "warmup 5 from 0.0625 steps 30 60 80",
     },
 )
-"""Training options over 256 nodes: all options of the size `small`, then the changes for `full`.
+"""The options of trainings over 256 nodes. The first dict has all options of the size `small`, the
+second the options that the size `full` changes.
 
 DavidNet learns in the 32 steps of the small size, but ResNet-18 does not.
 

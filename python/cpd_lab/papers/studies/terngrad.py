@@ -92,7 +92,8 @@ _TABLE1: dict[str, Any] = {
 """The training options of table 1: the paper's learning rate and number of images.
 
 768 epochs have the images of 300,000 steps of 128, or of 18,750 steps of 2048. The paper states no
-weight decay and no dropout. Only the paper's larger networks have layers in floating point.
+weight decay and no dropout. The paper keeps layers in floating point only in its larger networks,
+so this training's last layer is not summed in fp32.
 """
 _BATCHES = {2: 64, 8: 128, 16: 128}
 """Maps the number of workers to the images of one worker in a step.
