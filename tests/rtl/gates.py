@@ -25,7 +25,7 @@ NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 6
 
 
 def rows() -> list[tuple[str, str, dict[str, int], int]]:
-    """Returns the rows to count: name, module, parameters, rounding mode."""
+    """Returns the rows of gates.json: name, module, parameters, rounding mode."""
     made = []
     for exp, man in FORMATS:
         parameters = {"EXP": exp, "MAN": man}

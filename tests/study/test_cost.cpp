@@ -43,9 +43,9 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// Divides all values into chunks and slices. Returns the values as [chunk][slice]. A chunk takes
-/// ceil(chunk / slices) values of each slice, rounded up to a multiple of 256. If owners rotate,
-/// index s holds slice s - l of layer l.
+/// Divides all values into chunks of about `chunk` values. Returns the values as [chunk][slice]. A
+/// slice has ceil(chunk / slices) values in each chunk, rounded up to a multiple of 256. If
+/// `rotates` is true, index s holds slice s - l of layer l.
 std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
                                            bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;

@@ -110,8 +110,8 @@ inline std::vector<std::uint8_t> packed(const std::vector<std::uint32_t>& codes,
   return bytes;
 }
 
-/// Returns random values of many magnitudes. Some are zero, some subnormal, and some lie on a level
-/// below the largest value.
+/// Returns random values of many magnitudes, among them zeros and subnormals. Some are multiples of
+/// 1 / steps.
 inline std::vector<float> gradient_like(std::size_t n, std::uint64_t seed, int steps = 7) {
   std::mt19937_64 generator(seed);
   std::vector<float> x(n);

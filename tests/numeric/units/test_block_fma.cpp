@@ -165,7 +165,8 @@ struct Product {
   }
 };
 
-// Packs values first_k … first_k + count - 1 of each row or column, in panels of `width` of them.
+// Packs the values first_k … first_k + count - 1 of each line (row or column) of x, in panels of
+// `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -220,7 +221,8 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with model(), with k in one or several calls. Returns false on failure.
+// Compares every backend with model(). The kernel takes all values of k in one call, and then three
+// blocks of k in each call. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
