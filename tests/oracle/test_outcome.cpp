@@ -42,8 +42,8 @@ std::vector<Options> every_option() {
   return all;
 }
 
-/// Computes code, flags and corner cases of sign * significand * 2^exponent by shifts, with one
-/// type of integer, and compares them with the definitions.
+/// Rounds the number x, whose significand is `significand`, by shifts of integers of one type.
+/// Expects the code, the flags and the corner cases (such as a tie) that the definitions give.
 template <class Integer>
 void check_on(const Spec& spec, const Exact& x, Digits significand, const Options& o,
               Tininess tininess) {

@@ -148,8 +148,8 @@ class Messages {
     }
     return seconds;
   }
-  /// Counts the steps with equal figures. The figures are the bytes of the longest message, and the
-  /// most messages that leave or reach one host, and that stay within one host.
+  /// Returns how many steps have each triple of figures: the bytes of the longest message, the most
+  /// messages that leave or reach one host, and the most messages within one host.
   [[nodiscard]] std::map<std::array<std::int64_t, 3>, std::int64_t> rounds(int per_host) const {
     std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
     for (const auto& chunk : steps_) {

@@ -115,7 +115,7 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// Computes the product from copies that `there` makes on its device (the CPU by default).
+/// Copies the operands to the device of `there` (the CPU by default), and returns their product.
 inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
                                      Copies there = Copies(nullptr)) {
   const Shape shape = out_shape(s);

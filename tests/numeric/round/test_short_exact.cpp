@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests results that are rounded to odd in binary32 and then rounded into a format. The first
-// rounding reports a doubt if the final result may be wrong. Without a doubt, the final result must
-// be the oracle's rounding of the exact result.
+// rounding marks a result as doubtful if the final result may be wrong. All other final results
+// must be the oracle's rounding of the exact result.
 #include <gtest/gtest.h>
 
 #include <array>

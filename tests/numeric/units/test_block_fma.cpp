@@ -480,14 +480,16 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 counts as a term of exponent 0. A multiple of 1/4 holds it exactly.
+  // The exponent of 1.5 * 1.5 = 2.25 is 0, the sum of the operands' exponents. Terms are therefore
+  // cut to multiples of 1/4, which 2.25 is already.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 counts with fp16's least exponent, -14. Its product is cut to a multiple of 2^-18: to 0.
+  // The exponent of 2^-20, a subnormal number of fp16, is taken as fp16's least exponent, -14. The
+  // product is therefore cut to a multiple of 2^-18: to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");
