@@ -89,7 +89,7 @@ class CastDevices : public testing::SameOnDevices {
         describe(format, options));
   }
 
-  /// Encodes x into a buffer, from byte `offset` on. Then decodes the codes into a copy of `y`, from
+  /// Encodes x into a buffer, from byte `offset` on. Then decodes the codes into a copy of y, from
   /// element `begin` on, with the type and strides of x. Compares both with the scalar kernels.
   template <class T>
   void ExpectSameCodes(const TensorView& x, const std::vector<T>& y, std::ptrdiff_t begin,

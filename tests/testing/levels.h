@@ -55,8 +55,8 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
   // With s steps and N random bits, |v s / norm| * 2^N is a quotient. The dividend is v's
-  // significand times s * 2^(N + apart), where `apart` is v's exponent minus the norm's. The divisor
-  // is the norm's significand. `u` is the dividend times 2^60, and `one` the divisor times 2^60.
+  // significand times s * 2^(N + apart); `apart` is v's exponent minus the norm's. The divisor is
+  // the norm's significand. `u` is the dividend times 2^60, and `one` the divisor times 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The main function of the C++ tests. A program contains the tests of several sources and has a name
-// for each of them: under that name it runs only the tests of that source. Under its own name, such
-// as test_ops_cast_and_others, it runs all its tests. Under any other name it fails.
+// The main function of the C++ tests. A program contains the tests of several sources, and has a
+// name for each source: under that name it runs only the tests of that source. Under its own name,
+// such as test_ops_cast_and_others, it runs all its tests. Under any other name it fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>

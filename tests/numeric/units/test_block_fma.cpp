@@ -165,8 +165,7 @@ struct Product {
   }
 };
 
-// Packs the values first_k … first_k + count - 1 of each line (row or column) of x, in panels of
-// `width` lines.
+// Packs `count` values of each line (row or column) from first_k on, in panels of `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -480,8 +479,7 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // The exponent of 1.5 * 1.5 = 2.25 is 0, the sum of the operands' exponents. Terms are therefore
-  // cut to multiples of 1/4, which 2.25 is already.
+  // 1.5 * 1.5 = 2.25 has the exponent 0, as its operands. So it is cut to a multiple of 1/4: 2.25.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
