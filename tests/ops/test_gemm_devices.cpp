@@ -93,9 +93,9 @@ TEST_F(GemmDevices, Shapes) {
   }
 }
 
-/// Tests numbers of random bits at which the integers per word change, or at which binary32 can or
-/// cannot hold the bits. The values include sums that overflow, operands beyond the format, and
-/// NaN.
+/// Tests stochastic sums. With more random bits, fewer random integers fit in a 32-bit word, and
+/// sums may not fit in binary32; the numbers of bits lie around these limits. The values include
+/// sums that overflow, operands beyond the format, and NaN.
 TEST_F(GemmDevices, ShortStochasticSteps) {
   std::size_t pick = 0;
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e3m2", "e2m1", "e4m3fnuz", "e5m0"}) {

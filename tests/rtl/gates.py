@@ -4,9 +4,10 @@
 
     python tests/rtl/gates.py [PREFIX…]
 
-Counts gates with two inputs; inverters do not count. Without a PREFIX it counts every row, else the
-rows whose name begins with a PREFIX. Each row with rounding has a fixed mode: nearest even,
-stochastic for `fp_cast_sr`, and toward zero for `block_fma`. Signals inside a unit are not outputs.
+A row of `gates.json` is a module with certain parameters. Counts all rows or, if a PREFIX is given,
+the rows whose name begins with a PREFIX. Counts gates with two inputs; inverters do not count. The
+rounding mode is fixed: nearest even, stochastic for `fp_cast_sr`, and toward zero for `block_fma`.
+Signals inside a unit are not outputs.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Mutant(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """Returns whether the mutant takes effect only in a build."""
+        """Returns whether the mutant changes a compiled file, so that running it needs a build."""
         return Path(self.file).suffix in COMPILED
 
     @property
